@@ -16,7 +16,7 @@ from setuptools.command.egg_info import egg_info
 
 PACKAGES = ("hdl", "sim", "host", "boards")
 
-#: Files that `gradring examples` hands out, as they are.
+#: Files that `gradring examples` hands out unchanged.
 EXAMPLES = "examples"
 
 #: A string that names a module, or something in it.

@@ -21,7 +21,7 @@ class Field:
     name : str
         Name in the layout, with dots; empty for a payload without fields.
     low : int
-        Place of the lowest bit in the vector.
+        Position of the lowest bit in the vector.
     width : int
         Bits of one number.
     pitch : int
@@ -56,7 +56,7 @@ class Field:
         return f"{text} ({', '.join(form)})" if form else text
 
     def select(self, vector, total):
-        """Verilog of the field's bits in a vector of ``total`` bits, from the lowest on: slices without padding."""
+        """Verilog of the field's bits in a vector of ``total`` bits, from the lowest up: slices without padding."""
         if self.pitch == self.width:
             return [_select(vector, self.low, self.bits, total)]
         return [_select(vector, self.low + n * self.pitch, self.width, total) for n in range(self.count)]
@@ -137,7 +137,7 @@ class AxiStream:
 
     @property
     def description(self):
-        """One line that says which bits hold which field."""
+        """One line that shows which bits hold which field."""
         parts = [f"tdata{field.description}" for field in self._data.values()]
         padding = -self._data_bits % 8
         if padding:
@@ -165,7 +165,7 @@ class AxiStream:
 
     @property
     def _given(self):
-        """The payload of an input, made of its signals."""
+        """The payload of an input, assembled from its signals."""
         pieces = []
         for field in self._payload:
             if field == self._last:
@@ -186,13 +186,13 @@ class AxiStream:
             return []
         payload, total = f"{self.name}__payload", self._payload_bits
         pieces = []
-        for field, place in self._data.items():
-            if place.pitch == place.width:
+        for field, target in self._data.items():
+            if target.pitch == target.width:
                 pieces.append(_select(payload, field.low, field.bits, total))
             else:
                 for n in range(field.count):
                     pieces += [_select(payload, field.low + n * field.pitch, field.width, total),
-                               f"{place.pitch - place.width}'d0"]
+                               f"{target.pitch - target.width}'d0"]
         if self._data_bits % 8:
             pieces.append(f"{-self._data_bits % 8}'d0")
         pairs = [(f"{self.prefix}_tdata", _concatenation(pieces))] if pieces else []
@@ -200,15 +200,15 @@ class AxiStream:
             lanes = self._keep.width
             bits = [f"{{{self._lane_bytes}{{{_select(payload, self._keep.low + n, 1, total)}}}}}"
                     for n in range(lanes)]
-            others = self._data_bytes - lanes * self._lane_bytes
-            pairs.append((f"{self.prefix}_tkeep", _concatenation(bits + [f"{{{others}{{1'b1}}}}"] * bool(others))))
+            extra = self._data_bytes - lanes * self._lane_bytes
+            pairs.append((f"{self.prefix}_tkeep", _concatenation(bits + [f"{{{extra}{{1'b1}}}}"] * bool(extra))))
         if self._last:
             pairs.append((f"{self.prefix}_tlast", _select(payload, self._last.low, 1, total)))
         return pairs
 
 
 def _select(vector, low, width, total):
-    """Bits of a vector of ``total`` bits; the vector itself if they are all of them."""
+    """Bits of a vector of ``total`` bits; the vector itself if all bits are selected."""
     return vector if width == total else f"{vector}{_range(low, width)}"
 
 
@@ -217,7 +217,7 @@ def _range(low, width):
 
 
 def _concatenation(pieces):
-    """Pieces, of which the first has the lowest bits."""
+    """Concatenation of pieces; the first one has the lowest bits."""
     return pieces[0] if len(pieces) == 1 else f"{{{', '.join(reversed(pieces))}}}"
 
 

@@ -1,10 +1,10 @@
 # amaranth: UnusedElaboratable=no
-"""The bitstream of a board, and the cells that it takes on the board's chip.
+"""Bitstream of a board, and the cells that it uses on the board's chip.
 
 Run as ``make synth BOARD=ulx3s-85f``, or ``python -m boards.bitstream --board ulx3s-85f``. See docs/boards.md.
 
-A bitstream is written only if the design fits and meets the board's clock: placements with the seeds 1, 2, … are
-made until one does, and the bitstream has that one.
+A bitstream is written only if the design fits and meets the board's clock: placements with the seeds 1, 2, … are made
+until one does, and that one becomes the bitstream.
 """
 
 import argparse
@@ -51,7 +51,7 @@ except ModuleNotFoundError as missing:
 
 __all__ = ["ATTEMPTS", "Plan", "build", "plan", "program", "steps", "table"]
 
-#: Placements at most, where no more are asked for.
+#: Maximum number of placements, unless more are requested.
 ATTEMPTS = 5
 
 _TOP = "top"
@@ -59,7 +59,7 @@ _TOP = "top"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The files that Amaranth makes of a design and a board.
+    """Files that Amaranth generates for a design on a board.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Plan:
 
 
 def plan(wired: Board, top: Top) -> Plan:
-    """Have Amaranth make a board's files, and take from them the parts that :func:`build` needs."""
+    """Generate a board's files with Amaranth, and return the parts that :func:`build` needs."""
     files = wired.platform().prepare(top, _TOP, emit_src=False).files
     script = json_files.parse_product(files[f"build_{_TOP}.json"])
     commands = {program: arguments for program, *arguments in script["commands"]}
@@ -88,7 +88,7 @@ def plan(wired: Board, top: Top) -> Plan:
 
 def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable[[str], None] = lambda text: None,
           design=None) -> dict:
-    """Make the bitstream of a board, and write ``build/synth/<name>.json`` beside it.
+    """Make the bitstream of a board and its report ``build/synth/<name>.json``.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     progress : callable
         Called with a line about each stage that begins and each speed that was reached.
     design : Component or None
-        Design in place of the board's own nodes and link.
+        Design that replaces the board's own nodes and link.
     """
     wired, config = board(name)
     if not 1 <= seeds <= MAX_SEEDS:
@@ -126,20 +126,20 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         if seed > seeds and chosen is not None:
             break
         progress(f"{name}: placement with seed {seed}")
-        place = _placement(unit, netlist, made, tools, name, wired, config.clock, seed)
-        report = json_files.read_product(place / "report.json")
+        folder = _placement(unit, netlist, made, tools, name, wired, config.clock, seed)
+        report = json_files.read_product(folder / "report.json")
         reached.append(_fmax(report, config.clock))
-        met = (place / product).exists()
+        met = (folder / product).exists()
         progress(f"{name}: seed {seed} reaches {reached[-1]:.2f} MHz of {config.clock / 1e6:g} MHz"
                  + ("" if met else ", which is too slow"))
         if met and chosen is None:
-            chosen = seed, place, report
+            chosen = seed, folder, report
     if chosen is None:
         missing = config.clock / 1e6 - max(reached)
         raise SynthesisError(f"{name} needs {config.clock / 1e6:g} MHz, and the best of {len(reached)} placements is "
                              f"{missing:.2f} MHz below it, at {max(reached):.2f} MHz; there is no bitstream")
-    seed, place, report = chosen
-    shutil.copyfile(place / product, bitstream)
+    seed, folder, report = chosen
+    shutil.copyfile(folder / product, bitstream)
     statistic = json_files.read_product(netlist / "stat.json")
     result = {
         "name": name,
@@ -168,8 +168,8 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
 
 def steps(family: Family, top: str) -> list[str]:
     """Commands of Yosys from a design in its own language to cells."""
-    # That nothing depends on a read beside a write (no_rw_check) is heeded only where Yosys makes the read port, of a
-    # memory and a register. Else each block memory gets what keeps the old row: flip-flops and LUTs for each bit.
+    # Yosys heeds no_rw_check (nothing depends on a read during a write) only where it merges a register into the read
+    # port. Elsewhere each block memory gets flip-flops and LUTs for each bit, to keep the old row.
     return ["memory_nordff", *(step.format(top=top) for step in family.dense)]
 
 
@@ -184,8 +184,8 @@ def _synthesise(folder: Path, design: str, tools: Tools, wired: Board):
 
 def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,
                seed: int) -> Path:
-    """Place with one seed, or find it placed: a folder with the report and, where the clock is met, the bitstream."""
-    # The clock of the design follows from its PLL; --freq is for any that was forgotten.
+    """Place with one seed, or reuse a placement: a folder with the report and, if the clock is met, the bitstream."""
+    # The clock of the design follows from its PLL; --freq is for any clock without a constraint.
     arguments = [*made.place, *wired.family.placing, "--report", "report.json", "--seed", str(seed),
                  "--freq", f"{clock / 1e6:g}"]
 
@@ -199,7 +199,7 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
             full = _full(log.read_text(errors="replace") if log.exists() else "")
             if full:
                 raise SynthesisError(f"{name} does not fit its {wired.part}: {full}") from None
-            # What misses the clock is an error to nextpnr too, but one with a report.
+            # A missed clock is an error to nextpnr too, but one with a report.
             if not report.exists() or not _missed(json_files.read_product(report)):
                 raise
         else:
@@ -215,7 +215,7 @@ def _full(log: str) -> str:
     """Resources that the design needs too many of, from nextpnr's log; empty if it failed for another reason."""
     used = {site: (int(needed), int(present)) for site, needed, present in re.findall(
         r"^Info:\s+(\w+):\s+(\d+)/\s*(\d+)\s+\d+%", log, flags=re.MULTILINE) if int(present)}
-    # Of a chip that is all but full, some cells may find no place.
+    # In a chip that is nearly full, some cells may have no legal site.
     least = 0.9 if "Unable to find legal placement" in log else 1.0
     return ", ".join(f"{needed:,} {site} of {present:,}" for site, (needed, present) in used.items()
                      if needed > least * present)
@@ -226,13 +226,13 @@ def _missed(report: dict) -> bool:
 
 
 def _fmax(report: dict, clock: int) -> float:
-    """The frequency that the design's clock reaches, in MHz."""
-    # What is derived from the reference and the PLL's dividers; without it nextpnr would not have tried.
-    ours = [one for one in report["fmax"].values() if abs(one["constraint"] / (clock / 1e6) - 1) < 1e-3]
+    """Frequency in MHz that the design's clock reaches."""
+    # Derived from the reference and the PLL's dividers; without this clock, nextpnr would not have tried.
+    ours = [row for row in report["fmax"].values() if abs(row["constraint"] / (clock / 1e6) - 1) < 1e-3]
     if not ours:
         raise SynthesisError(f"Report must have a clock of {clock / 1e6:g} MHz, not "
-                             + (", ".join(f"{one['constraint']:g} MHz" for one in report["fmax"].values()) or "none"))
-    return min(one["achieved"] for one in ours)
+                             + (", ".join(f"{row['constraint']:g} MHz" for row in report["fmax"].values()) or "none"))
+    return min(row["achieved"] for row in ours)
 
 
 def table() -> str:
@@ -262,7 +262,7 @@ def program(name: str, bitstream: Path, *, cable: str | None = None):
         A key of :data:`boards.boards.BOARDS`.
     bitstream : Path
     cable : str or None
-        The adapter, in place of the board's own.
+        Adapter to use instead of the board's own.
     """
     wired, _ = board(name)
     chosen = os.environ.get("OPENFPGALOADER", "openFPGALoader")

@@ -1,6 +1,6 @@
-"""The wiring of each board. The nodes of each are in hdl/board.py, where the host finds them too.
+"""Wiring of each board; the nodes of each are in hdl/board.py, where the host reads them too.
 
-A board to be added needs an entry here, and one of the same name in :data:`hdl.board.BOARDS`.
+A new board needs an entry here, and one of the same name in :data:`hdl.board.BOARDS`.
 """
 
 import dataclasses
@@ -30,16 +30,16 @@ class Board:
     family : Family
         Tools of its chip.
     resources : tuple of Resource
-        Resources beyond those of its platform.
+        Resources in addition to the platform's.
     lights : dict
-        For each light, a resource with its number or with the name of its part, the lights of
-        :class:`~hdl.board.BoardTop` that it shows.
+        The lights of :class:`~hdl.board.BoardTop` that each light shows, by its resource and its number or the name
+        of its part.
     button : str or None
         The resource that resets all nodes while it is pressed.
     loader : str
         Name of the board in openFPGALoader.
     cable : str or None
-        The adapter that openFPGALoader is to use, where none is on the board.
+        Adapter for openFPGALoader, where none is on the board.
     dsp_registers : bool
         Whether flip-flops around products move into the DSP blocks; see :mod:`boards.dsp_registers`.
     """
@@ -76,7 +76,7 @@ BOARDS = {
         resources=(UARTResource(0, rx="0", tx="1", conn=("io", 0), attrs=Attrs(IO_TYPE="LVCMOS33", PULLMODE="UP")),),
         lights={("rgb_led", "r"): (0,), ("rgb_led", "g"): (1, 2), ("rgb_led", "b"): (3,)}, button="button",
         loader="orangeCrab"),
-    # Its only light and its only button are on the two wires that are no mere outputs, which the link has.
+    # Its only light and only button are on the only two wires that are not just outputs, which the link needs.
     "colorlight-5a-75b": Board(
         platform=Colorlight_5A75B_R70Platform, family=ECP5, loader="colorlight", cable="ft232"),
     "icebreaker": Board(
@@ -86,7 +86,7 @@ BOARDS = {
 
 
 def board(name):
-    """The board of that name, and its configuration."""
+    """Board of a name, and its configuration."""
     if name not in BOARDS:
         raise SynthesisError(choice_error("Board", BOARDS, name))
     return BOARDS[name], CONFIGS[name]

@@ -1,4 +1,4 @@
-"""Ends of the programs of boards/: errors and signals in one line, and an output without a reader."""
+"""Exit handling of the programs of boards/: one-line errors, signals, and output without a reader."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from sim.verilated.processes import EndedError, ToolError, ended_by_signals
 
 __all__ = ["finish"]
 
-#: What the user can mend; TypeError is of parameters that a unit lacks.
+#: Errors that the user can correct; TypeError comes from parameters that a unit lacks.
 _EXPECTED = (SynthesisError, ToolError, TypeError, ValueError, OSError)
 
 
@@ -29,7 +29,7 @@ def finish(work: Callable[[], None]) -> int:
         with ended_by_signals():
             work()
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader has what it wants
+    except BrokenPipeError:  # the reader needs no more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except _EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Registers of the DSP blocks of an ECP5: flip-flops around a product move into its block.
+"""Registers of the DSP blocks of an ECP5: move flip-flops around a product into its block.
 
-A MULT18X18D has registers for its operands and for its product, which Yosys leaves unused. The flip-flops that a
-design has there are somewhere in its logic, often far from the columns of blocks, so that a path has a wire, the
-block's 3.9 ns and another wire. With the block's own registers each of these has a cycle to itself. No latency
-changes, and no result does: docs/synthesis.md has the rules.
+A MULT18X18D has registers for its operands and for its product, which Yosys leaves unused. A design's own flip-flops
+are placed in its logic, often far from the columns of blocks, so that a path has a wire, the block's 3.9 ns and
+another wire. With the block's own registers each of these has a cycle to itself. Neither latency nor results change:
+docs/synthesis.md has the rules.
 """
 
 import collections
@@ -15,19 +15,19 @@ from sim import json_files
 
 __all__ = ["SOURCE", "absorb", "rewrite"]
 
-#: What decides on a netlist beside its design and tools, for digests.
+#: Input of a netlist in addition to its design and tools, for digests.
 SOURCE = Path(__file__).read_text()
 
 BLOCK, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
 _OPERANDS = [f"{operand}{place}" for operand in "AB" for place in range(18)]
 _PRODUCT = [f"P{place}" for place in range(36)]
 
-#: What a flip-flop must be to move: no enable and no reset, and zero at first, as the registers of a block are.
+#: Settings of a flip-flop that may move: no enable, no reset and initially zero, like the registers of a block.
 _PLAIN = {"CLKMUX": ("CLK", "CLK"), "CEMUX": ("CE", "1"), "REGSET": ("SET", "RESET")}
 
 
 class _Netlist:
-    """A module of Yosys's JSON, with what drives each net and what reads it."""
+    """A module of Yosys's JSON, with the driver and the readers of each net."""
 
     def __init__(self, module: dict, stays: re.Pattern | None):
         self.cells = module["cells"]
@@ -52,25 +52,25 @@ class _Netlist:
         cell = self.cells.get(name, {"type": ""})
         if cell["type"] != FLIP_FLOP or (self.stays is not None and self.stays.fullmatch(name)):
             return None
-        given = {key: text.strip() for key, text in cell["parameters"].items()}
-        if any(given.get(key, default) != want for key, (default, want) in _PLAIN.items()):
+        settings = {key: text.strip() for key, text in cell["parameters"].items()}
+        if any(settings.get(key, default) != want for key, (default, want) in _PLAIN.items()):
             return None
         if self.net(name, "LSR") not in ("0", "x"):
             return None
-        return self.net(name, "CLK"), given.get("GSR", "ENABLED")
+        return self.net(name, "CLK"), settings.get("GSR", "ENABLED")
 
     def operands(self, block: str) -> dict[str, str] | None:
-        """Flip-flop of each operand bit that is not zero, or None if one is not driven by a flip-flop."""
-        found = {}
+        """Flip-flop of each operand bit that is not zero, or None if a bit is not driven by a flip-flop."""
+        flip_flops = {}
         for port in _OPERANDS:
             net = self.net(block, port)
             if net != "0":
-                found[port] = self.driver.get(net, "")
-        return found if all(self.clock(name) for name in found.values()) else None
+                flip_flops[port] = self.driver.get(net, "")
+        return flip_flops if all(self.clock(name) for name in flip_flops.values()) else None
 
     def product(self, block: str) -> dict[str, str] | None:
-        """Flip-flop of each product bit that is read, or None if anything else reads one."""
-        found = {}
+        """Flip-flop of each product bit that is read, or None if anything else reads a bit."""
+        flip_flops = {}
         for port in _PRODUCT:
             net = self.net(block, port)
             readers = self.readers[net] if isinstance(net, int) else ()
@@ -79,8 +79,8 @@ class _Netlist:
             for name, sink in readers:
                 if sink != "DI":
                     return None
-                found[port] = name
-        return found if all(self.clock(name) for name in found.values()) else None
+                flip_flops[port] = name
+        return flip_flops if all(self.clock(name) for name in flip_flops.values()) else None
 
     def connect(self, name: str, port: str, net) -> None:
         """Connect an input."""
@@ -99,19 +99,19 @@ def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
 
     A multiplier takes its registers if a flip-flop drives each bit of its operands that is not zero, and nothing but
     a flip-flop reads a bit of its product; and if all of these have one clock, no enable, no reset, and begin at
-    zero. A flip-flop of an operand stays for what else reads it.
+    zero. A flip-flop of an operand stays if anything else reads it.
 
     Parameters
     ----------
     module : dict
-        Flattened module of Yosys's JSON, which is changed.
+        Flattened module of Yosys's JSON, changed in place.
     stays : re.Pattern or None
         Names of flip-flops that may not move.
 
     Returns
     -------
     blocks, flip_flops : int
-        Multipliers with registers, and flip-flops that are gone.
+        Multipliers with registers, and flip-flops that were removed.
     """
     netlist = _Netlist(module, stays)
     before = len(netlist.cells)
@@ -148,7 +148,7 @@ def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
 
 
 def rewrite(netlist: Path, top: str, statistic: Path, *, stays: re.Pattern | None = None) -> None:
-    """Move flip-flops into the multipliers of a netlist in a file, and take them off its statistic.
+    """Move flip-flops into the multipliers of a netlist file, and subtract them from its statistic.
 
     Parameters
     ----------

@@ -35,8 +35,8 @@ LANES = (1, 2, 4)
 def measure_all(*, units: Sequence[str] = tuple(UNITS), lanes: Sequence[int] = LANES, seeds: int = 3,
                 part: str = DEFAULT_PART, processes: int = 2,
                 progress: Callable[[str], None] = lambda text: None) -> list[dict]:
-    """Place every unit with every lane count; the results of :func:`boards.synth.measure`, with ``rules``, ``lanes``
-    and ``parameters_per_second`` beside them.
+    """Place every unit with every lane count; return the results of :func:`boards.synth.measure`, with ``rules``,
+    ``lanes`` and ``parameters_per_second`` added.
     """
     if not 1 <= processes <= 1024:
         raise SynthesisError(f"Processes must be between 1 and 1024, not {processes!r}")

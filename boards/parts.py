@@ -9,11 +9,11 @@ __all__ = ["count_parts", "part_lines"]
 
 
 def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, int]]:
-    """Cells of each part of a design and of all that is in it, by the path of the part.
+    """Cells of each part of a design, subparts included, by the path of the part.
 
-    A cell belongs to the part that has named the signal it drives, the innermost if there are several. A cell that
-    drives no named signal belongs to the part of the cell that it drives. So a LUT between two parts is counted with
-    one of them, and all parts add up to the whole.
+    A cell belongs to the part that named the signal it drives, the innermost if there are several. A cell that drives
+    no named signal belongs to the part of the cell that it drives. Thus a LUT between two parts is counted once, and
+    all parts add up to the whole.
 
     Parameters
     ----------
@@ -47,21 +47,21 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
                     named[bit] = scope
     drives = {name: nets(name, "output") for name in kinds}
     drivers = {bit: name for name, bits in drives.items() for bit in bits}
-    found = {name: max(parts, key=lambda scope: scope.count("."))
+    owners = {name: max(parts, key=lambda scope: scope.count("."))
              for name, bits in drives.items() if (parts := [named[bit] for bit in bits if bit in named])}
-    # From what is known towards what drives it, breadth first: what is found is known as well.
-    known = list(found)
+    # From cells with a known part to their drivers, breadth first; each driver then has a known part too.
+    known = list(owners)
     for name in known:
         for bit in nets(name, "input"):
             driver = drivers.get(bit)
-            if driver is not None and driver not in found:
-                found[driver] = found[name]
+            if driver is not None and driver not in owners:
+                owners[driver] = owners[name]
                 known.append(driver)
     counts = {scope: dict.fromkeys(family.cells, 0) for scope in
               ["", *sorted(scopes, key=lambda scope: scope.split("."))]}
     for name, kind in kinds.items():
         counts[""][kind] += 1
-        scope = found.get(name, "")
+        scope = owners.get(name, "")
         while scope:
             counts[scope][kind] += 1
             scope = innermost(scope.rpartition(".")[0])
@@ -69,7 +69,7 @@ def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, 
 
 
 def part_lines(parts: dict[str, dict[str, int]], resource: str, *, whole: str = "", least: float = 0.01) -> list[str]:
-    """The parts that take most of a resource, as lines: number, share, and name below that of the part around it.
+    """Parts that use most of a resource, as lines: count, share, and name below the enclosing part's.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ def part_lines(parts: dict[str, dict[str, int]], resource: str, *, whole: str = 
     resource : str
         Resource that is shown.
     whole : str
-        Path of the part that all shares are of.
+        Path of the part that is 100%.
     least : float
-        Least share of a part that is shown.
+        Smallest share of a part that is shown.
     """
     most = parts[whole][resource]
     return [f"  {counts[resource]:7,}  {counts[resource] / most:6.1%}  {'  ' * path.count('.')}"

@@ -25,7 +25,7 @@ def _mhz(rate):
 
 @dataclasses.dataclass(frozen=True)
 class Ecp5Dividers:
-    """Divider of the reference, of the feedback and of the output, between which the oscillator runs."""
+    """Dividers of the reference, of the feedback and of the output of the oscillator."""
 
     reference: int
     feedback: int
@@ -34,11 +34,11 @@ class Ecp5Dividers:
 
     @classmethod
     def choose(cls, *, reference, clock):
-        """The dividers that make one clock of another exactly, in Hz.
+        """Choose dividers that make one clock from another exactly; rates in Hz.
 
-        Limits are those of the ECP5 family's data sheet: 8 to 400 MHz of reference, 10 to 400 MHz at the phase
-        detector, 400 to 800 MHz of the oscillator. The detector is as fast as can be, and the oscillator next to the
-        middle of what it may be.
+        Limits from the ECP5 family's data sheet: 8 to 400 MHz of reference, 10 to 400 MHz at the phase detector, 400
+        to 800 MHz of the oscillator. The detector is as fast as possible, and the oscillator closest to the middle of
+        its range.
         """
         _check(reference, clock, 8_000_000, 400_000_000)
         for divider in range(1, reference // 10_000_000 + 1):
@@ -62,14 +62,14 @@ class Ice40Dividers:
     filter: int
     oscillator: int
 
-    #: Rates at the phase detector, in Hz, below which each range of the filter is for.
+    #: Upper limits of the rate at the phase detector, in Hz, for each range of the filter.
     _RANGES = {17_000_000: 1, 26_000_000: 2, 44_000_000: 3, 66_000_000: 4, 101_000_000: 5}
 
     @classmethod
     def choose(cls, *, reference, clock):
-        """The settings that make one clock of another exactly, in Hz.
+        """Choose settings that make one clock from another exactly; rates in Hz.
 
-        Limits are those of the iCE40 family's PLL guide: 10 to 133 MHz of reference and at the phase detector, 533 to
+        Limits from the iCE40 family's PLL guide: 10 to 133 MHz of reference and at the phase detector, 533 to
         1,066 MHz of the oscillator.
         """
         _check(reference, clock, 10_000_000, 133_000_000)

@@ -1,12 +1,12 @@
 # amaranth: UnusedElaboratable=no
 """Area and speed of one unit, placed and routed out of context on a named ECP5 part.
 
-Run as ``python -m boards.synth --unit floating.add --seeds 3``. docs/synthesis.md says which cells are counted, and
-docs/decisions/synthesis-tools.md why these tools and settings were chosen.
+Run as ``python -m boards.synth --unit floating.add --seeds 3``. docs/synthesis.md lists the cells that are counted,
+and docs/decisions/synthesis-tools.md gives the reasons for these tools and settings.
 
-The unit is synthesised on its own, and counted as such. For placement it is then wrapped: every input bit comes from
-one flip-flop of a shift register and every output bit goes to a flip-flop of its own, which a chain of flip-flops and
-exclusive-ors folds into one pin. So three pins suffice, none is part of a timing path, and nothing of the unit is
+The unit is synthesised and counted on its own. For placement it is then wrapped: every input bit comes from one
+flip-flop of a shift register and every output bit goes to a flip-flop of its own, which a chain of flip-flops and
+exclusive-ors folds into one pin. So three pins suffice, none is part of a timing path, and no logic of the unit is
 optimised away. The wrapper is made of flip-flops and LUTs that Yosys does not see as logic, and is not counted.
 """
 
@@ -46,9 +46,9 @@ __all__ = ["MAPPERS", "Part", "count", "measure", "table", "wrapper"]
 
 DEFAULT_PART = "LFE5U-85F-6"
 DEFAULT_MAPPER = "abc9"
-#: Names of the flip-flops of the wrapper, which are no part of the unit.
+#: Names of the wrapper's flip-flops, which do not belong to the unit.
 HARNESS = re.compile(r"(feed|kept|chain)_\d+")
-#: Largest clock that a target may be, in MHz.
+#: Highest target clock, in MHz.
 MAX_MHZ = 10_000
 
 
@@ -76,7 +76,7 @@ class Part:
         return [f"--{self._FAMILIES[family]}{size}k", "--speed", speed, "--package", "CABGA381"]
 
 
-#: How logic becomes LUTs: name to commands between Yosys's own steps.
+#: Ways to map logic to LUTs: name to commands between Yosys's own steps.
 MAPPERS = {
     "abc9": ECP5.mapping,
     "dense": ECP5.dense,
@@ -126,7 +126,7 @@ def _synthesise(folder: Path, design: Design, tools: Tools, mapper: str, dsp_reg
 
 def _place(folder: Path, netlist: Path, tools: Tools, part: Part, frequency: float, seed: int):
     shutil.copyfile(netlist, folder / "wrapper.json")
-    # Without --timing-allow-fail a missed target could not be told from a failure; the report says if it was met.
+    # Without --timing-allow-fail a missed target would look like a failure; the report shows whether it was met.
     execute([*tools.nextpnr, *part.options, "--json", "wrapper.json", "--report", "report.json", "-q",
               "-l", "nextpnr.log", "--seed", str(seed), "--freq", f"{frequency:g}", "--timing-allow-fail",
               "--lpf-allow-unconstrained"], folder, "report.json", "nextpnr.log")
@@ -141,7 +141,7 @@ def _check(name: str, mapper: str):
 
 def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp_registers: bool,
              progress: Callable[[str], None]) -> tuple[str, str, Path]:
-    """Synthesise a unit: the name of its results, the name in the cache, and the folder of the netlist."""
+    """Synthesise a unit; return the name of its results, the name in the cache and the folder of the netlist."""
     component = UNITS[name].component(options)
     progress(f"{name}: Verilog")
     design = convert(component, name=re.sub(r"\W", "_", name))
@@ -152,10 +152,10 @@ def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp
     key = toolchain.digest(design.name, design.text, wrapper(design), repr(MAPPERS[mapper]), repr(tools.versions),
                            toolchain.source(_synthesise, _place),
                            registers.SOURCE if dsp_registers else "")
-    place = f"{name}-{key}"
+    unit = f"{name}-{key}"
     progress(f"{label}: synthesis")
-    netlist = toolchain.cached(kept(place), lambda fresh: _synthesise(fresh, design, tools, mapper, dsp_registers))
-    return label, place, netlist
+    netlist = toolchain.cached(kept(unit), lambda fresh: _synthesise(fresh, design, tools, mapper, dsp_registers))
+    return label, unit, netlist
 
 
 def _wires(name: str, options: dict) -> dict:
@@ -174,7 +174,7 @@ def count(name: str, *, options: dict | None = None, native: bool = False, mappe
           progress: Callable[[str], None] = lambda text: None) -> dict:
     """Synthesise one unit, and count its cells; nothing is placed, and no result is written.
 
-    With ``breakdown`` progress tells the LUTs of each part. The other parameters are those of :func:`measure`.
+    With ``breakdown`` progress reports the LUTs of each part. For the other parameters see :func:`measure`.
     """
     _check(name, mapper)
     label, _, netlist = _netlist(name, options or {}, DEFAULT_PART, Tools(native=native), mapper, dsp_registers,
@@ -200,13 +200,13 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     name : str
         A key of :data:`boards.units.UNITS`.
     options : dict or None
-        Parameters of the unit in place of those of its entry.
+        Parameters of the unit that replace the entry's.
     part : str
         Part, with speed grade.
     seeds : int
         Number of placements; the seeds are 1, 2, ….
     frequency : float
-        Target in MHz, to which nextpnr works. A missed target is no error, but is in the result.
+        Target of nextpnr in MHz. A missed target is not an error, but is shown in the result.
     native : bool
         Whether to use the tools on PATH.
     mapper : str
@@ -214,7 +214,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     dsp_registers : bool
         Whether flip-flops around products move into the DSP blocks; see :mod:`boards.dsp_registers`.
     path : bool
-        Whether progress tells the critical path of each placement.
+        Whether progress reports the critical path of each placement.
     progress : callable
         Called with a line about each stage that begins and each speed that was reached.
     """
@@ -229,10 +229,10 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     reached = []
     for seed in range(1, seeds + 1):
         progress(f"{label}: placement with seed {seed} of {seeds}")
-        place = toolchain.cached(
+        folder = toolchain.cached(
             kept(f"{unit}-{part}-{frequency:g}-{seed}"),
             lambda fresh, seed=seed: _place(fresh, netlist / "wrapper.json", tools, chip, frequency, seed))
-        report = json_files.read_product(place / "report.json")
+        report = json_files.read_product(folder / "report.json")
         reached.append(_fmax(report))
         progress(f"{label}: seed {seed} reaches {reached[-1]:.2f} MHz" + (_path(report) if path else ""))
     result = {
@@ -280,7 +280,7 @@ def _path(report: dict) -> str:
     for step in max(paths, key=lambda path: sum(step["delay"] for step in path["path"]))["path"]:
         passed += step["delay"]
         port = step["to"].get("port", "")
-        if port not in ("FCI", "FCO"):  # the inside of a carry chain says little
+        if port not in ("FCI", "FCO"):  # the inside of a carry chain is of little use
             lines.append(f"\n    {passed:6.2f} ns  {step['type']:<8}  {step['to']['cell']}.{port}")
     return "".join(lines)
 

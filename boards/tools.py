@@ -21,24 +21,24 @@ __all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "exe
 #: Where reports and bitstreams are written.
 RESULTS = toolchain.BUILD / "synth"
 
-#: Placements at most.
+#: Maximum number of placements.
 MAX_SEEDS = 10_000
 
 
 class SynthesisError(RuntimeError):
-    """A unit, a board, a part or a tool is not there, or a tool failed."""
+    """A unit, a board, a part or a tool is missing, or a tool failed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Family:
-    """A family of chips, which the same tools serve.
+    """A family of chips with the same tools.
 
     Parameters
     ----------
     nextpnr, packer : str
-        Programs that place, and that write a bitstream.
+        Programs for placement and for bitstreams.
     wheel : str
-        The package of YoWASP that has both.
+        The YoWASP package that contains both.
     constraints, bitstream : str
         Suffixes of the names of their files.
     mapping : list of str
@@ -48,7 +48,7 @@ class Family:
     cells : dict
         Each resource that is counted, with the beginnings of the names of its cells.
     occupied : dict
-        LUTs, of four inputs, that a cell of the netlist occupies apart from LUTs themselves.
+        LUTs of four inputs that each cell of the netlist occupies, other than LUTs themselves.
     sites : tuple of str
         Names in nextpnr of the chip's LUTs, flip-flops, DSP blocks and block memories.
     placing : list of str
@@ -68,7 +68,7 @@ class Family:
     placing: list[str] = dataclasses.field(default_factory=list)
 
     def kind(self, cell: str) -> str | None:
-        """The resource that a cell of that type is counted as."""
+        """Resource that a cell of a type is counted as."""
         return next((kind for kind, names in self.cells.items() if cell.startswith(names)), None)
 
     def count(self, cells: Mapping[str, int]) -> dict[str, int]:
@@ -82,14 +82,14 @@ class Family:
         return counts["lut4"] + sum(luts * counts[kind] for kind, luts in self.occupied.items())
 
 
-# A carry chain takes four LUTs beside its bits, to enter and to leave it: what is narrow is made of LUTs alone.
+# A carry chain takes four LUTs in addition to its bits, to enter and leave it: narrow sums use only LUTs.
 _NARROW = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=9 %i"
 
-# In place of the last step for a whole chip: that one looks for a name of each cell, longer than all the others take.
+# Replaces the last step for a whole chip, which searches a name for each cell: longer than all other steps together.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
-# The eight flip-flops of a tile have two resets at most, and three enables: with many small groups of either, no
-# place is found for what would fit. So a reset of few flip-flops becomes logic, and an enable of one.
+# The eight flip-flops of a tile have at most two resets and three enables: with many small groups of either,
+# placement fails although the cells would fit. So a reset of few flip-flops becomes logic, and an enable of one.
 _FLIP_FLOPS = [
     "opt_clean",
     "dfflegalize -minsrst 1000 -mince 2 -cell $_DFF_?_ 01 -cell $_DFF_?P?_ r -cell $_SDFF_?P?_ r "
@@ -108,7 +108,7 @@ ECP5 = Family(
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
     occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"),
-    # What is far apart on a large chip is late: delays count three times as much against lengths as by default.
+    # Long wires on a large chip are slow: delays weigh three times as much against lengths as by default.
     placing=["--placer-heap-timingweight", "30"])
 
 _ICE40 = "synth_ice40 -abc9 -device u -dsp -top {top} -run"
@@ -123,7 +123,7 @@ ICE40 = Family(
 
 
 class Tools:
-    """Yosys, nextpnr and the packer of a family: the wheels of this environment, or those on PATH.
+    """Yosys, nextpnr and the packer of a family: the wheels of this environment, or programs on PATH.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Tools:
     native : bool
         Whether to take the programs on PATH.
     pack : bool
-        Whether a bitstream is to be written.
+        Whether to write a bitstream.
     """
 
     def __init__(self, *, family: Family = ECP5, native: bool = False, pack: bool = False):
@@ -169,12 +169,12 @@ def _version(command: Sequence[str]) -> str:
 
 
 def kept(name: str) -> Path:
-    """Folder of a netlist or a placement, whose name ends with a digest; see :func:`sim.verilated.cache.cached`."""
+    """Folder of a netlist or a placement; its name ends with a digest. See :func:`sim.verilated.cache.cached`."""
     return toolchain.cache_folder("placement") / name
 
 
 def execute(command: Sequence[str], folder: Path, product: str, log: str) -> None:
-    """Run a tool; it has succeeded when its exit code is zero and its product is there."""
+    """Run a tool; success means that its exit code is zero and that its product exists."""
     try:
         toolchain.run(command, cwd=folder, log=folder / log)
     except toolchain.ToolError as error:
@@ -186,7 +186,7 @@ def execute(command: Sequence[str], folder: Path, product: str, log: str) -> Non
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder of results, and check that files can be written to it, before anything long begins.
+    """Make the folder of results and check that it is writable, before any long work begins.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def read_results(folder: Path, *, boards: bool) -> Iterator[dict[str, Any]]:
     Raises
     ------
     ValueError
-        A file is damaged, or another; the message names it.
+        A file is damaged, or is no such result; the message names it.
     """
     for path in sorted(folder.glob("*.json")):
         value = json_files.read(path)
@@ -230,7 +230,7 @@ def read_results(folder: Path, *, boards: bool) -> Iterator[dict[str, Any]]:
 
 
 def save(path: Path, text: str) -> None:
-    """Write a result whole, or not at all.
+    """Write a result atomically.
 
     Raises
     ------

@@ -12,10 +12,10 @@ __all__ = ["ResetHold", "Top"]
 
 
 class ResetHold(wiring.Component):
-    """Hold of an asynchronous reset until it has been released for a while.
+    """Hold of an asynchronous reset for some cycles after its release.
 
-    The output rises with the first edge of the clock, and falls with the edge number ``cycles + 2`` after the input
-    has fallen for good; it is 1 from the beginning.
+    The output rises with the first edge of the clock, and falls with the edge number ``cycles + 2`` after the input's
+    last falling edge; it is initially 1.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class ResetHold(wiring.Component):
     i : In(1)
         The reset, asynchronous.
     o : Out(1)
-        The held reset, in the clock domain ``start``, which nothing else resets.
+        The held reset, in the clock domain ``start``, which has no other reset.
     """
 
     def __init__(self, *, cycles):
@@ -54,8 +54,8 @@ class Top(Elaboratable):
     first microseconds.
 
     An ECP5 resets all of its flip-flops by a net of its own, so that no logic and no wire of the fabric is spent on
-    it. nextpnr does not know how late that net's release reaches each of them; hence the design's clock stands
-    still meanwhile, and for the :attr:`hold` cycles.
+    it. nextpnr does not know the delay of that net's release to each of them; hence the design's clock is stopped
+    meanwhile, and for the :attr:`hold` cycles.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Top(Elaboratable):
     clock : int
         Frequency of the design's clock, in Hz.
     design : Component
-        Component with ports ``rx``, ``tx`` and ``lights`` as those of :class:`~hdl.board.BoardTop`.
+        Component with ports ``rx``, ``tx`` and ``lights`` like :class:`~hdl.board.BoardTop`.
     """
 
     hold = 1 << 16
@@ -90,7 +90,7 @@ class Top(Elaboratable):
         m.submodules.hold = hold = ResetHold(cycles=self.hold)
         m.d.comb += hold.i.eq(~pll.locked | pressed)
         if self._board.family is ECP5:
-            # The net resets what holds the reset as well: the clock stands still from the beginning.
+            # The net also resets the hold's flip-flops: the clock is stopped from the start.
             m.domains.sync = ClockDomain(reset_less=True)
             m.d.comb += ClockSignal("start").eq(pll.twin)
             m.submodules.gate = Instance("DCCA", i_CLKI=pll.o, i_CE=~hold.o, o_CLKO=ClockSignal("sync"))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Units that can be placed alone, or exported as Verilog, by name."""
+"""Units that can be placed on their own, or exported as Verilog, by name."""
 
 import dataclasses
 import importlib
@@ -27,11 +27,11 @@ __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A unit that can be placed alone: a component class and the parameters it is measured with by default, or a
-    function that returns them.
+    """A unit that can be placed on its own: a component class and its default parameters, or a function that returns
+    them.
 
-    Of a unit that takes the configuration of a node, ``config`` is the only parameter, and options are those of
-    :func:`hdl.config.forms.with_options`. ``features`` are those whose files it needs, beside that of the target.
+    For a unit that takes the configuration of a node, ``config`` is the only parameter, and options go to
+    :func:`hdl.config.forms.with_options`. ``features`` are needed in addition to the target's.
     """
 
     target: str
@@ -49,7 +49,7 @@ class Unit:
         return not self._missing
 
     def call(self, options):
-        """The component's class and the arguments to make it with; ``options`` replace parameters."""
+        """Component class and constructor arguments; ``options`` replace parameters."""
         if self._missing:
             raise SynthesisError(f"Unit {self.target} needs feature {self._missing[0]}, which is not in this copy")
         own = self.parameters() if callable(self.parameters) else self.parameters
@@ -118,7 +118,7 @@ def zero_value_codec(*, lanes):
 
 def gradient_codec(*, codec, lanes):
     """Units of a node for a codec of gradients: decoder, adders of the incoming packet and of the residual, and an
-    encoder that tells what it loses."""
+    encoder that outputs its loss."""
     chosen = _codec(codec)
     lost = {} if chosen.exact else {"residual_adder": PacketAdder(lanes=lanes)}
     return Together(decoder=WordDecoder(codec=chosen, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
@@ -150,10 +150,10 @@ def command_checkers(*, queues):
 
 
 class SlotsWithMessages(wiring.Component):
-    """Ends of links in slots with access by messages: all that a node has of slots.
+    """Ends of links in slots with access by messages: all units of slots in a node.
 
-    Members are those of :class:`~hdl.features.slots.link.SlotLink` and
-    :class:`~hdl.features.slots.access.MessageAccess`, but for those between the two.
+    The members are all of :class:`~hdl.features.slots.link.SlotLink` and
+    :class:`~hdl.features.slots.access.MessageAccess`, except the streams between the two.
     """
 
     def __init__(self, *, config):
@@ -255,8 +255,8 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
 
 
 def _made(part):
-    """Section of a feature, by names as in ``replay:Replay`` with options or without, or one that is made; or several
-    of them."""
+    """Section of a feature, from a name like ``replay:Replay`` with or without options, or as it is; or a list of
+    sections."""
     if isinstance(part, list):
         return tuple(map(_made, part))
     name, options = part if isinstance(part, tuple) else (part, {})
@@ -264,9 +264,9 @@ def _made(part):
 
 
 def _needed(part):
-    """Names of the features that sections are of."""
+    """Names of the features that sections belong to."""
     if isinstance(part, list):
-        return [name for one in part for name in _needed(one)]
+        return [name for entry in part for name in _needed(entry)]
     name = part[0] if isinstance(part, tuple) else part
     return [name.partition(":")[0]] if isinstance(name, str) else []
 
@@ -355,7 +355,7 @@ UNITS = {
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
     "compression.lookup_table.bf16_centroid_decoder": _lookup_table("Decoder", "BF16", centroids=True),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
-    # By name of the format; ``gradring lab sweep`` shows the figures of those that are here.
+    # By name of the format; ``gradring lab sweep`` shows the figures of the formats in this copy.
     **{f"compression.weight_codec.{name}": Unit("boards.units:weight_codec", {"codec": name, "lanes": 4})
        for name in WEIGHT_CODECS if name != RAW},
     "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""One unit, or the whole node, as a file of plain Verilog-2005 whose streams are AXI4-Stream.
+"""One unit, or the whole node, as a file of plain Verilog-2005 with AXI4-Stream ports.
 
 Run as ``make verilog UNIT=compression.zero_value.encoder``, or ``python -m boards.verilog --unit node``; the file is
 ``build/verilog/<unit>.v``. docs/verilog.md has the names of ports and the meaning of TKEEP.
@@ -29,18 +29,18 @@ __all__ = ["design", "wrap", "write"]
 
 RESULTS = toolchain.BUILD / "verilog"
 
-#: Longest name of a file, in which options are written out.
+#: Longest file name with options written out.
 LABEL = 80
 
 
 def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Design:
-    """A component as Verilog whose streams are AXI4-Stream, with a header comment that describes every port.
+    """Convert a component to Verilog with AXI4-Stream ports and a header comment that describes every port.
 
     Parameters
     ----------
     component : Component
     name : str
-        Name of the top module. The names of all others begin with it.
+        Name of the top module, and prefix of all other modules.
     title : sequence of str
         First lines of the header.
     """
@@ -71,7 +71,7 @@ def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Desig
         *(f"  assign {target} = {source};" for stream in axis for target, source in stream.assignments),
         "endmodule",
         "",
-        # Tools that look for this mark are to find the module above.
+        # Tools that search for this mark must find the module above.
         re.sub(r"^\(\* top = .*\*\)\n", "", core.text, flags=re.MULTILINE),
     ]
     return Design(name, "\n".join(lines), tuple(ports))
@@ -111,14 +111,14 @@ def design(unit: str, *, options: dict | None = None, progress: Callable[[str], 
     """The Verilog of one unit.
 
     The top module is called ``gradring_`` and the unit's name, followed by the parameters that differ from its
-    defaults, such as ``gradring_floating_multiply_dsps_2``, or by a digest of them where that is long.
+    defaults, such as ``gradring_floating_multiply_dsps_2``, or by a digest of them where the name is long.
 
     Parameters
     ----------
     unit : str
         A key of :data:`boards.units.UNITS`.
     options : dict or None
-        Parameters of the unit in place of those of its entry.
+        Parameters of the unit that replace the entry's.
     progress : callable
         Called with a line about each stage that begins.
     """
@@ -135,9 +135,9 @@ def design(unit: str, *, options: dict | None = None, progress: Callable[[str], 
 
 def write(unit: str, *, options: dict | None = None,
           progress: Callable[[str], None] = lambda text: None) -> Path:
-    """Write ``build/verilog/<unit>.v`` and have it read by Verilator; options are part of the file's name.
+    """Write ``build/verilog/<unit>.v`` and check it with Verilator; the file's name includes the options.
 
-    Parameters are those of :func:`design`.
+    For the parameters see :func:`design`.
     """
     path = RESULTS / f"{_label(unit, options or {})}.v"
     prepare(RESULTS)
@@ -148,7 +148,7 @@ def write(unit: str, *, options: dict | None = None,
 
 
 def _parameters(factory, arguments: dict) -> str:
-    """All parameters by name; a configuration's are listed one by one."""
+    """All parameters by name; the fields of a configuration are listed individually."""
     bound = inspect.signature(factory).bind(**arguments)
     bound.apply_defaults()
     pairs = {}

@@ -1,4 +1,4 @@
-"""Verilator's lint of exported files, with the warnings that are waived in them and why."""
+"""Verilator's lint of exported files, with the waived warnings and their reasons."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,13 @@ from sim.verilated import toolchain
 
 __all__ = ["WAIVED", "WAIVED_BELOW", "WAIVED_OF_PRIMITIVES", "lint", "primitives", "top_module"]
 
-#: Warnings of ``verilator -Wall`` where nothing is wrong, each with the reason; first those of a whole file, ...
+#: Harmless warnings of ``verilator -Wall``, each with the reason: first for a whole file, ...
 WAIVED = {
     "DECLFILENAME": "a file holds all modules of a unit, and is named as the unit is",
     "UNUSEDSIGNAL": "padding of TDATA, and fields that a unit ignores; each field of a payload is a wire of its own",
 }
 
-#: ... then those of the modules below the top one, which Yosys has written.
+#: ... then for the modules below the top one, which Yosys has written, ...
 WAIVED_BELOW = {
     "PROCASSINIT": "registers have an initial value and a reset",
     "WIDTHEXPAND": "operands of different width, extended as the language says",
@@ -26,7 +26,7 @@ WAIVED_BELOW = {
     "UNOPTFLAT": "vectors whose bits depend on one another, without a loop",
 }
 
-#: ... and those of modules with a primitive of the part.
+#: ... and for modules with a primitive of the part.
 WAIVED_OF_PRIMITIVES = {
     "MODMISSING": "the primitive is in the part's library",
     "UNDRIVEN": "outputs of the primitive, whose directions are not known",
@@ -34,7 +34,7 @@ WAIVED_OF_PRIMITIVES = {
 
 
 def primitives(text: str) -> list[str]:
-    """Modules with parameters that Verilog of Yosys uses. Those of a component have none, so they are the part's."""
+    """Primitives in Verilog of Yosys: the modules with parameters, since modules of a component have none."""
     return sorted(set(re.findall(r"^  (\w+) #\($", text, flags=re.MULTILINE)))
 
 
@@ -43,9 +43,9 @@ def top_module(label):
 
 
 def lint(path: Path):
-    """Have Verilator read a file as Verilog-2005, with all warnings but :data:`WAIVED` and :data:`WAIVED_BELOW`.
+    """Lint a file with Verilator as Verilog-2005, with all warnings but :data:`WAIVED` and :data:`WAIVED_BELOW`.
 
-    They are put beside it as a control file, with the suffix ``.vlt``.
+    The waivers are written to a control file next to it, with the suffix ``.vlt``.
 
     Raises
     ------

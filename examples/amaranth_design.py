@@ -20,7 +20,7 @@ LIMIT = 20_000  # cycles, in case the design hangs
 
 
 class Sparsifier(wiring.Component):
-    """Compress a stream of floats, of which those whose magnitude is below a threshold count as zeros.
+    """Compress a stream of floats. Floats with a magnitude below a threshold count as zeros.
 
     Members
     -------
@@ -59,17 +59,17 @@ class Sparsifier(wiring.Component):
 
 
 def expected(vector, threshold):
-    """Words of a vector: for each 32 elements a mask, and those that are kept."""
+    """Words of a vector: a mask and the kept elements of each group of 32 elements."""
     words = []
     for group in np.split(vector, range(32, len(vector), 32)):
         kept = np.abs(group) >= threshold
-        words.append(np.uint32(sum(1 << place for place in np.flatnonzero(kept))))
+        words.append(np.uint32(sum(1 << index for index in np.flatnonzero(kept))))
         words.extend(group[kept].view(np.uint32))
     return words
 
 
 def simulate(vectors, threshold, *, seed):
-    """Words that come out for each vector, how many elements were kept, and the cycles that it took."""
+    """Output words of each vector, the number of kept elements, and the number of cycles."""
     design = Sparsifier(lanes=LANES)
     simulator = Simulator(design)
     simulator.add_clock(1e-8)
@@ -80,7 +80,7 @@ def simulate(vectors, threshold, *, seed):
         ctx.set(design.threshold, int(threshold.view(np.uint32)))
         for vector in vectors:
             for first in range(0, len(vector), LANES):
-                beat = [int(one) for one in vector[first:first + LANES].view(np.uint32)]
+                beat = [int(element) for element in vector[first:first + LANES].view(np.uint32)]
                 await ctx.tick().repeat(int(pauses.geometric(0.5)))
                 ctx.set(design.i.payload, {"elements": beat + [0] * (LANES - len(beat)), "keep": (1 << len(beat)) - 1,
                                            "last": first + LANES >= len(vector)})

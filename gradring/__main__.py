@@ -6,8 +6,8 @@ import sys
 
 __all__ = ["main"]
 
-#: Bytes of address space that imports and a small simulation take, and those for each thread of numpy and scipy,
-#: whose library of linear algebra waits for ever while there is no room for its buffers.
+#: Bytes of address space for imports and a small simulation, and for each thread of numpy and scipy: their library
+#: of linear algebra waits for ever while there is no room for its buffers.
 _LEAST, _EACH, _THREADS = 512 << 20, 96 << 20, 64
 
 
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _check_memory() -> None:
-    """End with a message if the limit of this process's memory is too low for its modules."""
+    """End with a message if this process's memory limit is too low for its modules."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     least = _LEAST + _EACH * min(os.cpu_count() or 1, _THREADS)
     if limit != resource.RLIM_INFINITY and limit < least:

@@ -7,7 +7,7 @@
     m.submodules.encoder = encoder = gateware.ZeroValueEncoder(lanes=4)
     text = gateware.wrap(design, name="my_design").text
 
-:data:`UNITS` has all units that :func:`write` makes files of, by name; the class of one is at its ``target``.
+:data:`UNITS` has all units for :func:`write`, by name; ``target`` of a unit is the path of its class.
 """
 
 from boards.units import UNITS

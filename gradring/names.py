@@ -1,7 +1,7 @@
-"""Names of a clone's packages: hdl, sim, host and boards are its own, whatever files a script has with these names.
+"""Protection of a clone's packages hdl, sim, host and boards from a script's files of the same names.
 
 The packages of a clone have short names, which a script's own ``sim.py``, or an entry of ``PYTHONPATH``, would hide.
-The package imports this module first, which puts a finder before all others, so that the code of gradring always
+The package imports this module first; it puts its finder at the front, so that the code of gradring always
 imports the clone's packages, as do ``importlib.import_module`` and ``python -m``. A script's own module with one of
 these names is loaded as ``_gradring_script.sim``, for imports by the script. In an installed wheel the packages are
 within gradring, and this module does nothing.
@@ -63,16 +63,16 @@ def _hides(name: str) -> bool:
 
 def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
             fromlist: Sequence[str] | None = (), level: int = 0) -> ModuleType:
-    """Import as Python does, but a script's own module where a script imports one of the names."""
+    """Import as Python does, but a script's import of one of the names gets its own module."""
     caller = globals or {}
     package = str(caller.get("__package__") or "")
     wanted = name
-    if level and package.partition(".")[0] in PACKAGES:  # of a module that was loaded before the clone
+    if level and package.partition(".")[0] in PACKAGES:  # in a module that was loaded before the clone
         wanted = importlib.util.resolve_name("." * level + name, package)
     elif level:
         return _builtin_import(name, globals, locals, fromlist, level)
     top = wanted.partition(".")[0]
-    own = not caller or str(caller.get("__file__")).startswith(_FOLDERS)  # runpy and importlib name no caller
+    own = not caller or str(caller.get("__file__")).startswith(_FOLDERS)  # runpy and importlib pass no caller
     if top not in PACKAGES or own or not _hides(top):
         return _builtin_import(name, globals, locals, fromlist, level)
     module = importlib.import_module(f"{_SCRIPT}.{wanted}")

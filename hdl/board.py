@@ -24,9 +24,9 @@ __all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
 
 
 def node_of(config):
-    """Build the node of a configuration: a :class:`~hdl.node.Node`, or the node that a feature has in its place."""
+    """Build the node of a configuration: a :class:`~hdl.node.Node`, or a feature's replacement for it."""
     classes = [feature.node() for feature in features_of(config)]
-    return next((found for found in classes if found is not None), Node)(config)
+    return next((kind for kind in classes if kind is not None), Node)(config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,12 +79,12 @@ def _full(**options):
 
 
 def _tenants():
-    """The same node for two users who do not trust each other."""
+    """The full node for two users who do not trust each other."""
     return _full(features="tenants")
 
 
 def _compute():
-    """The full node with 16 multiply-adds per cycle in place of the compute stub.
+    """The full node with 16 multiply-adds per cycle instead of the compute stub.
 
     On its own it keeps the state of all parameters, and its activation memory holds 36 examples of digits with a
     hidden layer of 64.
@@ -93,7 +93,7 @@ def _compute():
 
 
 class _Boards(Mapping):
-    """Configurations of boards; that of a node is made when the board is named, since it may have features."""
+    """Configurations of boards; a node's is made when the board is accessed, since it may have features."""
 
     def __init__(self, boards):
         self._boards = boards
@@ -107,7 +107,7 @@ class _Boards(Mapping):
 
     @property
     def present(self):
-        """Names of the boards whose features are in this copy."""
+        """Names of the boards with all their features in this copy."""
         return [name for name, (_, features, _) in self._boards.items() if all(map(FEATURES.__contains__, features))]
 
     def __iter__(self):
@@ -125,7 +125,7 @@ BOARDS = _Boards({
     "ulx3s-85f-compute": (_compute, ("programs", "compute"), {"clock": 62_500_000}),
     "ulx3s-25f": (_COMPACT, (), {"clock": 62_500_000}),
     "orangecrab-25f": (_COMPACT, (), {"clock": 60_000_000}),
-    # The link shares its wires with a light and a button, whose circuits slow the edges.
+    # The link shares its wires with a light and a button, and their circuits slow the edges.
     "colorlight-5a-75b": (_COMPACT, (), {"clock": 62_500_000, "baud": 1_000_000}),
     "icebreaker": (_int16, ("int16",), {"clock": 24_000_000}),
 })
@@ -134,8 +134,8 @@ BOARDS = _Boards({
 class BoardTop(wiring.Component):
     """One or more nodes in a ring or in a grid, and two wires to the host.
 
-    The nodes are numbered in the order of the ring, or as :class:`~hdl.ring.topology.GridTopology` says. All wires of
-    a link have a register between two nodes, so that these may be placed apart.
+    The nodes are numbered in the order of the ring, or of :class:`~hdl.ring.topology.GridTopology`. All wires of a
+    link have a register between two nodes, so that these may be placed apart.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class BoardTop(wiring.Component):
     lights : Out(4)
         Bit 0: a node has a request. Bits 1, 2: bytes from the host, to the host. Bit 3: words on the ring.
     busy : Out(1)
-        A node has a request, or a frame is to be sent; not lengthened by ``flash``, for simulations.
+        A node has a request, or a frame must be sent; not lengthened by ``flash``, for simulations.
     """
 
     def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20,
@@ -198,7 +198,7 @@ class BoardTop(wiring.Component):
         ports = [ports_of(node) for node in nodes]
         for (source, leaving), (target, coming) in self._wiring:
             m.d.sync += joined(ports[source][leaving][1], ports[target][coming][0])
-        words = Cat(successor.valid for mine in ports for _, successor in mine).any()
+        words = Cat(successor.valid for node_ports in ports for _, successor in node_ports).any()
         shown = Cat(link.busy, link.receiving, link.sending, words)
         for light, signal in zip(self.lights, shown, strict=True):
             left = Signal(range(self._flash + 1), name="left")

@@ -1,4 +1,4 @@
-"""Parities of words: CRC-32 of IEEE 802.3, which equals zlib's of the words as little-endian bytes, and others."""
+"""Parities of words, among them the CRC-32 of IEEE 802.3, equal to zlib's of the words as little-endian bytes."""
 
 import collections
 import itertools
@@ -11,7 +11,7 @@ _POLYNOMIAL = 0xEDB88320  # reflected
 
 
 def crc_after(mixed, bits=32):
-    """The CRC register after one more word, of ``mixed`` = register ^ word: each bit is a parity of some of its bits.
+    """Next CRC register from ``mixed`` = register ^ word: each bit is a parity of some of its bits.
 
     This is the bit-serial CRC unrolled over the ``bits`` of a word, least significant bit first.
     """
@@ -25,10 +25,10 @@ def crc_after(mixed, bits=32):
 
 
 def parities(bits, chosen):
-    """Parities of bits, by the sets of the places that each is made of.
+    """Parities of bits, each given by the set of its bit positions.
 
-    The exclusive-or that most of them have in common becomes a term of its own, as long as there is one: a third of
-    the LUTs less than without, for a CRC-32.
+    The exclusive-or that most parities share becomes a term of its own, as long as there is one: this saves a third
+    of the LUTs of a CRC-32.
     """
     terms, left = list(bits), [set(places) for places in chosen]
     while True:
@@ -45,8 +45,8 @@ def parities(bits, chosen):
 
 
 def few_parities(bits, chosen):
-    """Like :func:`parities`, for few of many bits: four bits that parities have in common become a term, a LUT, those
-    of most parities first. That takes a fifth of the LUTs less than pairs for the check of a link."""
+    """Like :func:`parities`, for a few parities of many bits: four shared bits become a term, one LUT, most shared
+    first. For the check of a link this takes a fifth fewer LUTs than pairs."""
     terms, left = list(bits), [set(places) for places in chosen]
     for size in range(len(left), 1, -1):
         for group in itertools.combinations(left, size):

@@ -1,23 +1,23 @@
-"""Errors for names that are not among the possible ones, with the names that the user may have meant."""
+"""Errors for invalid names, with the names that the user may have meant."""
 
 import difflib
 from collections.abc import Iterable
 
 __all__ = ["MAX_SHOWN", "choice_error", "suggestion"]
 
-#: Names that a message lists; of more, only the number.
+#: Maximum number of names that a message lists; above it, the message gives only the number.
 MAX_SHOWN = 24
 
 
 def suggestion(names: Iterable[str], wrong: str) -> str:
-    """Question after a message, such as ``": did you mean mx9 or mx6?"``; empty where no name is similar."""
+    """Question that follows a message, such as ``": did you mean mx9 or mx6?"``; empty where no name is similar."""
     close = difflib.get_close_matches(wrong, list(names), n=3, cutoff=0.65)
     return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 def choice_error(what: str, names: Iterable[str], wrong: str, *, listed: str = "the list",
                  separator: str = ", ") -> str:
-    """Message for a name that is not possible.
+    """Message for an invalid name.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def choice_error(what: str, names: Iterable[str], wrong: str, *, listed: str = "
     wrong : str
         Name that was chosen.
     listed : str
-        Where names are that are too many for a message.
+        Where to find names that are too many for a message.
     separator : str
         Text between names.
     """

@@ -1,4 +1,4 @@
-"""Engines of a node: those of the core, and those of its features."""
+"""Engines of a node: the core's, and its features'."""
 
 from hdl.control.engine import operations_of
 from hdl.feature import features_of
@@ -9,7 +9,7 @@ __all__ = ["engines", "operations"]
 
 
 def engines(config):
-    """Descriptions of the engines that a node of this configuration has, in order of their priority."""
+    """Descriptions of the engines of a node of this configuration, in order of their priority."""
     core = (ring.describe(config), masking.describe(config)) if config.has_ring else ()
     described = [engine for engine in core if engine is not None]
     for feature in features_of(config):

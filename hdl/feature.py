@@ -1,4 +1,4 @@
-"""Description of a feature: what it adds to a node, each part asked for where the core has a place for it."""
+"""Description of a feature: its additions to a node, each requested where the core provides for it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,15 +20,14 @@ __all__ = ["Feature", "features_of", "objects_of"]
 class Feature:
     """Base of the descriptions of features; by default a feature adds nothing.
 
-    A description imports gateware only when it is asked for it: a configuration is made, checked and printed without
-    any.
+    A description imports gateware only on request: a configuration is made, checked and printed without any.
 
     Members
     -------
     requires : tuple of str
-        Names of the features that must be there too. A node with this feature has these.
+        Names of the features that this one needs. A node with this feature has them too.
     couplings : tuple of Coupling
-        Values of its sections that others do not go with.
+        Incompatible values of its sections.
     resets : mapping of str to int
         Reset values of registers, by name, that differ from the table.
     """
@@ -38,7 +37,7 @@ class Feature:
     resets: Mapping[str, int] = {}
 
     def node(self) -> Callable[[Any], Any] | None:
-        """Class of the node that a configuration of its own has in place of :class:`~hdl.node.Node`."""
+        """Class of the node, instead of :class:`~hdl.node.Node`, for a configuration of its own."""
         return None
 
     def lacks(self, config: Any) -> Iterable[str]:
@@ -50,19 +49,19 @@ class Feature:
         return {}
 
     def operands(self) -> Mapping[str, Any]:
-        """Its formats for operands of products, by name."""
+        """Formats for operands of products, by name."""
         return {}
 
     def engines(self, config: Any) -> "Iterable[EngineDescription]":
-        """Engines that a node has for it."""
+        """Engines that it adds to a node."""
         return ()
 
     def around(self, config: Any) -> "NodeExtension | None":
-        """What a node has for it around the engines."""
+        """Additions to a node around the engines."""
         return None
 
     def parts(self, config: Any) -> "Iterable[PartDescription]":
-        """Parts of the datapath of a node."""
+        """Parts that it adds to the datapath of a node."""
         return ()
 
     def pace(self, config: Any) -> "Pace | None":
@@ -74,7 +73,7 @@ class Feature:
         return ()
 
     def collective(self, config: Any) -> "CollectiveExtension | None":
-        """What the collective engine of a node has for it."""
+        """Additions to the collective engine of a node."""
         return None
 
 
@@ -84,6 +83,6 @@ def features_of(config: Any) -> tuple[Feature, ...]:
 
 
 def objects_of(config: Any, method: str) -> tuple[Any, ...]:
-    """Objects that the features of a configuration return from a method, without the features that return None."""
+    """Objects that the features of a configuration return from a method, without None."""
     results = (getattr(feature, method)(config) for feature in features_of(config))
     return tuple(result for result in results if result is not None)

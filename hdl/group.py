@@ -1,7 +1,7 @@
-"""Size of a group, the unit in which elements are dealt."""
+"""Size of a group, the unit of partitioning."""
 
 __all__ = ["GROUP"]
 
-#: Elements in a group: vectors are dealt to blocks in groups, one mask of zero-value compression covers one, codes
-#: are packed by it, and the capacity of every memory is a multiple of it.
+#: Elements in a group: vectors are partitioned into blocks by groups, one mask of zero-value compression covers a
+#: group, codes are packed in groups, and the capacity of every memory is a multiple of it.
 GROUP = 32

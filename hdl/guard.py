@@ -1,4 +1,4 @@
-"""Guard at a memory port: a tenant's row becomes one of its window, or is refused."""
+"""Guard at a memory port: translates a tenant's row to a row of its window, or refuses it."""
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import data, wiring
@@ -11,15 +11,14 @@ __all__ = ["Guard", "window_layout"]
 
 
 def window_layout(words):
-    """Window in a memory of so many elements: its first group of 32, and its number of groups."""
+    """Window in a memory of ``words`` elements: its first group of 32, and its number of groups."""
     return data.StructLayout({"base": range(max(words // GROUP, 2)), "size": range(words // GROUP + 1)})
 
 
 class Guard(wiring.Component):
-    """Translate a row of a tenant to a row of the memory, and say whether it is in the tenant's window.
+    """Translate a row of a tenant to a row of the memory, and check that it is in the tenant's window.
 
-    Combinational: an access passes in the cycle in which it would without a guard. Rows of the tenant begin with 0
-    at the base of its window.
+    Combinational: the guard adds no cycle to an access. Rows of the tenant begin with 0 at the base of its window.
 
     Parameters
     ----------
@@ -31,11 +30,11 @@ class Guard(wiring.Component):
     window : In(window_layout(rows * lanes))
     row : In(range(rows))
     whole : In(1)
-        The row is one of the memory, which is all allowed.
+        The row is an address in the memory, and every row is allowed.
     allowed : Out(1)
         Whether the row is in the window.
     place : Out(range(rows))
-        Its row in the memory; without meaning if it is not.
+        Row in the memory; undefined unless ``allowed``.
     """
 
     latency = 0
@@ -54,8 +53,8 @@ class Guard(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         group, base, size = self.row[self._group:], self.window.base, self.window.size
-        # One carry chain for both: below a bit between them, the row less the size; above it, the row plus the base,
-        # and one more if the row is outside. Two short ones would be made of LUTs.
+        # One carry chain for both: below a middle bit, the row less the size; above it, the row plus the base, and
+        # one more if the row is outside. Two short chains would be made of LUTs.
         middle = len(size)
         chain = Cat(group | Const(0, middle), ~self.whole, group) - Cat(
             size, Const(1, 1), ~base | self.whole.replicate(len(base)))

@@ -17,8 +17,8 @@ __all__ = ["HostAccess"]
 class HostAccess(wiring.Component):
     """Serve the host port's bursts from memories, a word per cycle.
 
-    Words are written as they come, with the word's lane enabled alone. A read has a latency of :attr:`latency` cycles
-    to its first word, and one more for each element of the first row below its address; more where the memory
+    Words are written as they arrive, with only the word's lane enabled. A read has a latency of :attr:`latency`
+    cycles to its first word, and one more for each element of the first row below its address; more if the memory
     answers late.
 
     Parameters
@@ -28,7 +28,7 @@ class HostAccess(wiring.Component):
     lanes : int
         Elements in a row.
     late : bool
-        Whether some of the memories answer late.
+        Whether any memory answers late.
 
     Members
     -------

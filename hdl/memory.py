@@ -1,4 +1,4 @@
-"""The memories of a node: rows of ``lanes`` elements, one read and one write per cycle, shared by ports in turn."""
+"""Memories of a node: rows of ``lanes`` elements, with one read and one write per cycle, shared by several ports."""
 
 import functools
 import operator
@@ -23,7 +23,7 @@ READ_LATENCY = 2
 def read_signature(rows, lanes):
     """Reader's side of a read port: a row is requested with ``valid``, granted with ``ready``, and its elements are
     there :data:`READ_LATENCY` cycles after the grant, in ``elements`` while ``response`` is high. A memory that
-    answers late (:class:`~hdl.features.far.memories.FarMemories`) does so that many cycles after the grant or later,
+    answers late (:class:`~hdl.features.far.memories.FarMemories`) responds that many cycles after the grant or later,
     in order."""
     return wiring.Signature(
         {
@@ -50,12 +50,12 @@ def write_signature(rows, lanes):
 
 
 def written_signature(rows):
-    """Memory's side of what watches it: the row that is written in this cycle. No read of it is granted meanwhile."""
+    """Memory's side of a watcher: the row that is written in this cycle. No read of it is granted meanwhile."""
     return wiring.Signature({"valid": Out(1), "row": Out(range(rows))})
 
 
 def accesses_layout(rows):
-    """Accesses to the block memory in a cycle: whether a word comes to its output, and whether one is written, with
+    """Accesses to the block memory in a cycle: whether a row is read to its output, and whether one is written, with
     the rows, and whether they are the host's."""
     return data.StructLayout({
         "reads": 1, "read_row": range(rows), "read_by_host": 1,
@@ -63,17 +63,17 @@ def accesses_layout(rows):
 
 
 def job_layout(rows, elements):
-    """Run of rows to read or write: its first row, and its number of elements, 1 to ``elements``."""
+    """Range of rows to read or write: its first row, and its number of elements, 1 to ``elements``."""
     return data.StructLayout({"row": range(rows), "count": range(elements + 1)})
 
 
 class LanedMemory(wiring.Component):
     """Memory of rows of ``lanes`` 32-bit elements, with one read and one write per cycle.
 
-    Read ports take turns. Write ports are served in order of priority, port 0 first. A port that loses waits. A read
+    Read ports are served in turn, write ports in order of priority, port 0 first. A port that loses waits. A read
     that is granted in the same cycle as a write of its row is taken returns the old elements; in the cycle after, a
-    read of that row waits, and then returns the new ones. ``ready`` of a port depends combinationally on ``valid`` of
-    the others of its kind, and on its own and on the rows of all if it reads.
+    read of that row waits, and then returns the new ones. ``ready`` of a write port depends combinationally on
+    ``valid`` of the other ones; of a read port, on ``valid`` and rows of all.
 
     Parameters
     ----------
@@ -84,30 +84,30 @@ class LanedMemory(wiring.Component):
     readers, writers : int
         Ports of each kind; at least 1.
     watched : bool
-        Whether it tells of each row that is written.
+        Whether it reports each row that is written.
     throttled : bool
         Whether ports are served only in cycles of ``enable``.
     owners : pair of tuples of int, optional
-        Queue whose commands each read port, and each write port, serves; the last port of each kind is the host's,
-        and has none. With them the memory is guarded: a :class:`~hdl.guard.Guard` is behind the turns of the read
-        ports, and one behind those of the write ports, for all but the host's, whose rows are those of the memory. A
-        row outside the window reads as zeros, and nothing is written there. Between the host and an engine, a read
-        waits for a write of any row at the same place in a group of 32 elements.
+        Queue with the commands that each read port, and each write port, serves; the last port of each kind is the
+        host's, and has none. With them the memory is guarded: a :class:`~hdl.guard.Guard` follows the arbitration of
+        the read ports, and another one that of the write ports; only the host's rows are not translated. A row
+        outside the window reads as zeros, and is not written. Between the host and an engine, a read waits for a
+        write of any row at the same position in a group of 32 elements.
 
     Members
     -------
     read : array of In(read_signature(rows, lanes))
     write : array of In(write_signature(rows, lanes))
     written : Out(written_signature(rows))
-        There if it is ``watched``: valid in the cycle after a port was taken with an element to keep. If it is
-        guarded, a row of the memory, in the window or written by the host.
+        Present if ``watched``: valid in the cycle after a write with an element to keep was taken. If guarded, a row
+        of the memory, in the window or written by the host.
     enable : In(1)
-        There if it is ``throttled``; all ``ready`` depend combinationally on it.
+        Present if ``throttled``; all ``ready`` depend combinationally on it.
     window : In(window_layout(rows * lanes))
-        There if it is guarded. An access is compared with that of the cycle after its turn.
+        Present if guarded. An access is compared with its value in the cycle after the grant.
     strays : Out(queues)
-        There if it is guarded: queues of which a command has read or written outside, in the cycle before;
-        combinational from ``window``.
+        Present if guarded: queues with a command that has read or written outside, in the cycle before; combinational
+        from ``window``.
     """
 
     def __init__(self, *, rows, lanes, readers, writers, watched=False, throttled=False, owners=None):
@@ -152,22 +152,22 @@ class LanedMemory(wiring.Component):
     def _elaborate_guards(self, m, memory):
         """Elaborate reads and writes of a guarded memory.
 
-        The row that has its turn comes to a register, and behind that are the sum and the comparison, so that neither
-        is on the path of the turns. The block memory is read a cycle later than in a memory without guards, and its
-        own output is the register of the elements, the reset of which makes zeros. It is written a cycle later too.
+        The granted row is registered before the sum and the comparison, so that neither is on the path of the
+        arbitration. The block memory is read a cycle later than in a memory without guards, and its own output
+        register holds the elements; its reset makes the zeros. It is written a cycle later too.
         """
         rows, queues = self._rows, range(len(self.strays))
         write = memory.write_port(granularity=32)
-        read = memory.read_port(domain="comb")  # with the register behind it, one of the block memory
+        read = memory.read_port(domain="comb")  # with the following register, one of the block memory
         elements = Signal(32 * self._lanes, reset_less=True)
         read_row, read_by_host = Signal(range(rows)), Signal()
         written_row, written_by_host, keep = Signal(range(rows)), Signal(), Signal(self._lanes)
         data_in = Signal.like(write.data, reset_less=True)
-        inside, place = self._guard(m, "read", read_row, read_by_host)
-        writes_inside, written_place = self._guard(m, "write", written_row, written_by_host)
+        inside, address = self._guard(m, "read", read_row, read_by_host)
+        writes_inside, written_address = self._guard(m, "write", written_row, written_by_host)
 
-        # A row of the host's is not counted from the base. Where it meets an engine's, a read waits if both have the
-        # same place in their groups, so that no sum is ahead of the turns.
+        # The host's rows are not counted from the base. Between host and engine, a read waits if both rows have the
+        # same position in their groups, so that no sum precedes the arbitration.
         low, by_host = exact_log2(GROUP // self._lanes), [0] * (len(self.read) - 1) + [1]
         waits = [(port.row[:low] == written_row[:low]) & keep.any()
                  & ((port.row[low:] == written_row[low:]) | (written_by_host ^ its))
@@ -181,17 +181,17 @@ class LanedMemory(wiring.Component):
             elements.eq(Mux(inside, read.data, 0)),
             written_row.eq(_first(self.write, "row")), written_by_host.eq(~asks.any()),
             keep.eq(Mux(taken, _first(self.write, "keep"), 0)), data_in.eq(_first(self.write, "elements")),
-            write.addr.eq(written_place), write.data.eq(data_in), write.en.eq(Mux(writes_inside, keep, 0)),
+            write.addr.eq(written_address), write.data.eq(data_in), write.en.eq(Mux(writes_inside, keep, 0)),
             self.accesses.written_by_host.eq(written_by_host),
         ]
         m.d.comb += [
-            read.addr.eq(place),
-            self.accesses.reads.eq(inside), self.accesses.read_row.eq(place),
+            read.addr.eq(address),
+            self.accesses.reads.eq(inside), self.accesses.read_row.eq(address),
             self.accesses.read_by_host.eq(read_by_host),
             self.accesses.writes.eq(write.en.any()), self.accesses.written_row.eq(write.addr),
         ]
         if self._watched:
-            m.d.comb += [self.written.valid.eq(keep.any() & writes_inside), self.written.row.eq(written_place)]
+            m.d.comb += [self.written.valid.eq(keep.any() & writes_inside), self.written.row.eq(written_address)]
 
         won = [port.valid & ~asks[:n].any() & taken for n, port in enumerate(engines)]
         reads_of, writes_of = self._owners
@@ -203,8 +203,8 @@ class LanedMemory(wiring.Component):
             m.d.comb += self.strays[queue].eq((read_here & ~inside) | (written_here & ~writes_inside))
 
     def _guard(self, m, kind, row, by_host):
-        """Guard a row of an engine, or of the host, to which the whole memory belongs; return whether it may be
-        accessed, and the row of the memory."""
+        """Guard a row of an engine, or of the host, which owns the whole memory; return whether it may be accessed,
+        and the row of the memory."""
         m.submodules[f"{kind}_guard"] = guard = Guard(rows=self._rows, lanes=self._lanes)
         m.d.comb += [guard.window.eq(self.window), guard.row.eq(row), guard.whole.eq(by_host)]
         return guard.allowed, guard.place
@@ -219,10 +219,10 @@ class LanedMemory(wiring.Component):
         ]
 
     def _read_turns(self, m, elements, waits):
-        """Serve the read ports in turn, with what the register of elements has; return the mark of the one served.
+        """Serve the read ports in turn, with the register of elements; return the mark of the port served.
 
-        Block memory does not say what a read returns beside a write of the same row, so the reader of one that is
-        being written ``waits`` for it.
+        Block memory does not define the result of a read during a write of the same row, so the reader of a row that
+        is being written ``waits``.
         """
         count = len(self.read)
         asking = Signal(count)
@@ -239,9 +239,9 @@ class LanedMemory(wiring.Component):
         return granted
 
     def _elaborate_write(self, m, write):
-        """Take a row in one cycle, and write it in the next: then a register says which row that is."""
+        """Take a row in one cycle, and write it in the next, when a register holds its number."""
         taken = self._write_turns(m)
-        # Without a valid port it does not matter which row it is, so that the last one needs no mark.
+        # Without a valid port the row does not matter, so that the last port needs no mark.
         m.d.sync += [
             write.addr.eq(_first(self.write, "row")),
             write.data.eq(_first(self.write, "elements")),
@@ -260,7 +260,7 @@ class LanedMemory(wiring.Component):
 
 
 def _first(ports, name):
-    """Member of the first valid port, or else of the last one."""
+    """Member of the first valid port, or else of the last port."""
     value = Value.cast(getattr(ports[len(ports) - 1], name))
     for n in reversed(range(len(ports) - 1)):
         value = Mux(ports[n].valid, Value.cast(getattr(ports[n], name)), value)
@@ -268,8 +268,8 @@ def _first(ports, name):
 
 
 def take_turns(m, asking):
-    """Return the mark of the bit of ``asking`` that has its turn, and the number of the one served last, which the
-    caller sets: the bit after that comes first."""
+    """Return the mark of the bit of ``asking`` to serve, and the number of the one served last, which the caller
+    sets: the bit after that has priority."""
     count = len(asking)
     served = Signal(range(max(count, 2)))
     granted = Signal(count)

@@ -1,4 +1,4 @@
-"""The memories of a node: their names, numbers and sizes, in one table for gateware, host port and driver."""
+"""Memories of a node: names, numbers and sizes, in one table for gateware, host port and driver."""
 
 import dataclasses
 import enum
@@ -15,10 +15,10 @@ BASE_ALIGNMENT = GROUP
 REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base",
                 "activations": "weight_base"}
 
-#: Words of the table of scales, in a node with rounds.
+#: Words of the table of scales, in a node with quorum updates.
 SCALE_WORDS = 512
 
-#: Words of the table of counts, of a server with formats: 4 for each of 64 entries.
+#: Words of the table of counts, in a server with formats: 4 for each of 64 entries.
 COUNT_WORDS = 256
 
 #: Words of a node's trace, in a node with programs.
@@ -29,9 +29,9 @@ MAX_SPACES = 16
 
 
 class Space(enum.IntEnum):
-    """Numbers of the memory spaces that every node has, and of state plane 0; plane ``p`` is space ``STATE + p``.
+    """Numbers of the memory spaces of every node, and of state plane 0; plane ``p`` is space ``STATE + p``.
 
-    Spaces behind the state planes have a number that depends on the node: :class:`MemoryMap` knows it.
+    Spaces after the state planes have numbers that depend on the node: :class:`MemoryMap` gives them.
     """
 
     GRADIENT = 0
@@ -46,15 +46,15 @@ class MemorySpace:
     Parameters
     ----------
     name : str
-        Name of the space, and of the node's submodule that holds it.
+        Name of the space, and of the node's submodule for it.
     number : int
-        Number by which a request of the host names it.
+        Number in requests of the host.
     words : int
         Capacity in elements.
     title : str
         Name in messages.
     region : str
-        Region of the space. A buffer has the same place in all memories of its region, since a command has one base
+        Region of the space. A buffer has the same address in all memories of its region, since a command has one base
         for each region: :data:`REGION_BASES` names it.
     """
 
@@ -71,7 +71,7 @@ class MemoryMap:
     Parameters
     ----------
     spaces : iterable of (str, int, str, str)
-        Name, capacity in elements, title and region of each space; a space of no elements is not there.
+        Name, capacity in elements, title and region of each space; a space without elements is left out.
     """
 
     def __init__(self, spaces):
@@ -112,19 +112,19 @@ class MemoryMap:
 
     def region(self, name):
         """Spaces of a region, in order; a ``KeyError`` lists the regions."""
-        found = tuple(space for space in self._spaces if space.region == name)
-        if not found:
+        spaces = tuple(space for space in self._spaces if space.region == name)
+        if not spaces:
             regions = dict.fromkeys(space.region for space in self._spaces)
             raise KeyError(f"Region must be one of {', '.join(regions)}, not {name!r}")
-        return found
+        return spaces
 
 
 def memory_map(config):
-    """The memories of a node of this configuration: a :class:`MemoryMap`.
+    """Memories of a node of this configuration: a :class:`MemoryMap`.
 
-    Every node has gradients and weights. State planes, masters and residuals are there where the optimizer or a
-    codec needs them, the codebook where weights are coded by centroids, activations where there is a compute engine,
-    scales where there are rounds, counts in a server with formats, and the trace where there are programs.
+    Every node has gradients and weights. State planes, master weights and residuals are there if the optimizer or a
+    codec needs them, the codebook for weight codecs with one, activations with a compute engine, scales with quorum
+    updates, counts in a server with formats, and the trace with programs.
     """
     planes = [(f"state_{plane}", config.memories.state, f"state plane {plane}", "state")
               for plane in range(config.memories.planes)]

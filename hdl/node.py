@@ -26,29 +26,28 @@ __all__ = ["Node"]
 
 
 class Node(wiring.Component):
-    """One accelerator of a ring.
+    """Accelerator node of a ring.
 
-    The host writes gradients and weights into the node's memories and pushes commands; the collective engine carries
-    them out with the ring's other nodes, and other engines the local ones. docs/architecture.md has the
-    picture, docs/protocol.md the host's side.
+    The host writes gradients and weights into the node's memories and pushes commands; the collective engine executes
+    collectives with the ring's other nodes, and other engines the local commands. docs/architecture.md has the block
+    diagram, docs/protocol.md the host's side.
 
-    Nothing here knows an engine: :mod:`hdl.control.engine` says how one describes itself, and how it is joined to
-    memories and registers follows from that.
+    Nothing here depends on an engine: each describes itself as in :mod:`hdl.control.engine`, and its connections to
+    memories and registers follow from the description.
 
     Parameters
     ----------
     config : NodeConfig
         Configuration of a floating-point node; a node of integers is :class:`~hdl.features.int16.node.Int16Node`.
     engines : sequence of EngineDescription, optional
-        One or more engines, in order of priority at the memories. By default, :func:`hdl.engines.engines`.
+        One or more engines, in order of priority at the memories; :func:`hdl.engines.engines` by default.
 
     Members
     -------
     host_i, host_o : In, Out(stream of word_layout())
         Request and response packets.
     ring_i, ring_o : In, Out(link_signature(config))
-        Links from the predecessor and to the successor. With two ports, those of the second are ``ring_1_i`` and
-        ``ring_1_o``.
+        Links from the predecessor and to the successor. The links of a second port are ``ring_1_i`` and ``ring_1_o``.
     far : Out(far_signature(rows, lanes))
         Port to the far memory, of a node with one (:mod:`hdl.features.far.node`).
     """
@@ -74,8 +73,7 @@ class Node(wiring.Component):
 
     @property
     def memories(self):
-        """Name of the submodule that holds each memory space, or its words in the far memory, in order, but for the
-        trace."""
+        """Name of the submodule for each memory space, or its words in the far memory, in order, except the trace."""
         bases = self._config.far_bases
         return tuple(range(bases[space.name], bases[space.name] + space.words) if space.name in bases else space.name
                      for space in self._config.memory_map if space.name != "trace")
@@ -100,7 +98,7 @@ class Node(wiring.Component):
             if space.name == "trace":
                 read, write = (getattr(access, f"{kind}_{space.number}") for kind in ("read", "write"))
                 wiring.connect(m, host=read, trace=queue.trace)
-                m.d.comb += write.ready.eq(1)  # the host port has refused the write
+                m.d.comb += write.ready.eq(1)  # the host port refuses writes
             elif space.name not in config.far_bases:
                 self._memory(m, space, units, added)
         for extension in added:
@@ -121,8 +119,8 @@ class Node(wiring.Component):
         for engine, unit in units.engines:
             for name, path in engine.joins.items():
                 joined.setdefault(name, []).append(at(unit, path))
-        for one, other in joined.values():
-            wiring.connect(m, one=one, other=other)
+        for left, right in joined.values():
+            wiring.connect(m, one=left, other=right)
 
         units.outputs.update({purpose: at(unit, path) for engine, unit in units.engines
                               for purpose, path in engine.outputs.items()})
@@ -149,7 +147,7 @@ class Node(wiring.Component):
         ]
         for extension in added:
             extension.connect(m, units)
-        # What two engines count, they count in one bit: the cycles in which any of them does something.
+        # Several engines' counts share one bit: the cycles with activity in any of them.
         counts = {}
         for count in counted:
             for name in count.shape().members:
@@ -179,7 +177,7 @@ class Node(wiring.Component):
             wiring.connect(m, writer=writer, memory=port)
 
     def _commands(self, m, units, number, completion):
-        """Give each command of a queue to the engine that has its operation; only one of them runs."""
+        """Send each command of a queue to the engine with its operation; only one of them runs."""
         start = units.queue.start[number]
         for engine, unit in units.engines:
             if number in engine.gates:
@@ -191,24 +189,24 @@ class Node(wiring.Component):
                 ]
                 start = gate.o
         last = self._config.queues - 1
-        mine = [(unit, [operation.code for operation in engine.operations]) for engine, unit in units.engines
+        own = [(unit, [operation.code for operation in engine.operations]) for engine, unit in units.engines
                 if units.queue_of(engine) == number]
         counts = []
-        if last and not any(Operation.QUIESCE in codes for _, codes in mine):
+        if last and not any(Operation.QUIESCE in codes for _, codes in own):
             m.submodules[f"quiesce_{number}"] = quiesce = ImmediateRunner()
             m.d.comb += quiesce.weight_version.eq(units.queue.weight_version)
-            mine.insert(0, (quiesce, [Operation.QUIESCE]))
+            own.insert(0, (quiesce, [Operation.QUIESCE]))
             counts.append(quiesce.count)
-        (first, _), *others = mine
-        if not others:
+        (first, _), *rest = own
+        if not rest:
             connect_stream(m, start, first.command)
             connect_stream(m, first.event, completion)
             return counts
         chosen = [functools.reduce(operator.or_, (start.payload.operation == code for code in codes))
-                  for _, codes in others]
-        # An operation that none of the others has is for the first: the checker lets nothing else through.
+                  for _, codes in rest]
+        # The first engine takes all other operations: the checker passes no unknown ones.
         for unit, its in [(first, ~Cat(chosen).any()),
-                          *((unit, its) for (unit, _), its in zip(others, chosen, strict=True))]:
+                          *((unit, its) for (unit, _), its in zip(rest, chosen, strict=True))]:
             m.d.comb += [
                 unit.command.payload.eq(start.payload),
                 unit.command.valid.eq(start.valid & its),
@@ -222,5 +220,5 @@ class Node(wiring.Component):
 
 
 def _first(values, default=None):
-    """The first of some values that is not None, of all of which each is asked for; or a default."""
+    """First value that is not None, after evaluating all values; or a default."""
     return next((value for value in list(values) if value is not None), default)

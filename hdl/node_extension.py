@@ -1,6 +1,6 @@
-"""Extensions of a node: what a feature adds around the engines, one object for each feature of a node.
+"""Extensions of a node: additions of a feature around the engines, one object for each feature of a node.
 
-:class:`~hdl.node.Node` asks each extension in turn, in the order of the registry of features. An extension overrides
+:class:`~hdl.node.Node` calls each extension in turn, in the order of the registry of features. An extension overrides
 the methods that it needs, and by default adds nothing.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["NodeExtension", "NodeUnits", "node_extensions"]
 
 @dataclasses.dataclass(kw_only=True)
 class NodeUnits:
-    """Units and signals of a node, as extensions see them while it is elaborated."""
+    """Units and signals of a node, for extensions during its elaboration."""
 
     #: The node itself, for its ports.
     node: Any
@@ -29,12 +29,12 @@ class NodeUnits:
     engines: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
     #: Outputs of engines, by their purposes.
     outputs: dict[Purpose, Any] = dataclasses.field(default_factory=dict)
-    #: Updates that the weights have seen.
+    #: Number of updates of the weights.
     weight_version: Any = None
     #: Tenant that the node executes, and its windows (:func:`~hdl.control.tenancy.tenancy_layout`); None in a node
     #: without tenants.
     tenancy: Any = None
-    #: Whether the command of each queue is over its budget, in a node with tenants.
+    #: Whether the command of each queue exceeds its budget, in a node with tenants.
     cuts: list[Any] = dataclasses.field(default_factory=list)
     #: Whether the far memory has answers for the tenant.
     far_owes: Any = None
@@ -47,12 +47,12 @@ class NodeUnits:
         return last if engine.queue is None else min(engine.queue, last)
 
     def ports(self, kind: str, space: Any) -> list[Any]:
-        """Ports at a memory, ``read`` or ``write``: those of engines, and the host's last."""
+        """Ports at a memory, ``read`` or ``write``: the engines', and the host's last."""
         return [*(port for engine, unit in self.engines for port in engine.ports(unit, kind, space.name)),
                 getattr(self.access, f"{kind}_{space.number}")]
 
     def owners(self, space: Any) -> tuple[tuple[int, ...], ...]:
-        """Queues of the ports of engines at a memory: of those that read, and of those that write."""
+        """Queues of the engines' ports at a memory: of the read ports, and of the write ports."""
         return tuple(tuple(self.queue_of(engine) for engine, unit in self.engines
                            for _ in engine.ports(unit, kind, space.name)) for kind in ("read", "write"))
 
@@ -73,7 +73,7 @@ class NodeExtension:
         return {}
 
     def make_queue(self, m: Any, units: NodeUnits) -> Any:
-        """Make units before the engines are made; returns the command queue as it is made a submodule, or None."""
+        """Make units before the engines; return the command queue to be made a submodule, or None."""
         return None
 
     def memory_options(self, units: NodeUnits, space: Any) -> Mapping[str, Any]:
@@ -84,22 +84,22 @@ class NodeExtension:
         """Connect a memory."""
 
     def make_memories(self, m: Any, units: NodeUnits) -> None:
-        """Make memories that are not in the node's own, and ports of such memories."""
+        """Make memories outside the node's own, and their ports."""
 
     def link(self, units: NodeUnits, port: str) -> Any:
-        """What a port of the node is joined to in place of an engine's link, or None."""
+        """Interface that a port of the node connects to instead of an engine's link, or None."""
         return None
 
     def completion(self, m: Any, units: NodeUnits, number: int) -> Any:
-        """Stream that takes the events of a queue's commands in place of the queue, or None."""
+        """Stream that takes the events of a queue's commands instead of the queue, or None."""
         return None
 
     def replacement(self, units: NodeUnits, engine: Any, source: Source) -> Any:
-        """Signal for an input of an engine in place of its source's, or None."""
+        """Signal for an input of an engine that replaces its source's, or None."""
         return None
 
     def host(self, m: Any, units: NodeUnits) -> Any:
-        """What has the streams of the host in place of the node, or None."""
+        """Component with the streams of the host instead of the node, or None."""
         return None
 
     def host_enable(self, m: Any, units: NodeUnits) -> Any:

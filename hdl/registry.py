@@ -1,6 +1,6 @@
-"""Features by name: what each of them adds to nodes, in plain words, so that none is imported before it is named.
+"""Features by name, with their additions to nodes as plain data, so that none is imported before it is named.
 
-A feature is a folder ``hdl/features/<name>``. It may be deleted with that folder, those of the same name in other
+A feature is a folder ``hdl/features/<name>``. It may be deleted with that folder, folders of the same name in other
 trees, the features that require it, and its entry here.
 """
 
@@ -19,14 +19,14 @@ __all__ = ["FEATURES", "Codes", "Entry", "codes", "feature", "feature_of_format"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Codes:
-    """Codes of a format: None for a use that it does not have.
+    """Codes of a format; None for a use that it does not support.
 
     Parameters
     ----------
     ring : int, optional
         In the header of a packet.
     gradients : bool
-        Whether gradients can go through it on the ring, as well as weights.
+        Whether gradients can use it on the ring, as well as weights.
     operands : int, optional
         In an instruction of the compute engine.
     blocks : bool
@@ -51,8 +51,8 @@ class Entry:
     module : str
         Module with its description, ``FEATURE``.
     uses : tuple of str
-        Features whose files its own files import, in any tree; those that its nodes have, too, are in its
-        description.
+        Features with files that its own files import, in any tree; its description has the features that its nodes
+        need.
     sections : mapping
         Names of the types of sections that it adds, by the field of a configuration that may have them;
         ``configuration`` is a configuration of its own.
@@ -66,7 +66,7 @@ class Entry:
     formats: Mapping[str, Codes] = dataclasses.field(default_factory=dict)
 
 
-#: All features by their names. Types of sections, and features that come with an engine, are in this order.
+#: All features by their names. Types of sections, and features with an engine, are in this order.
 FEATURES: dict[str, Entry] = {
     "grid": Entry(module="hdl.features.grid.feature", sections={"topology": ("Grid",)}),
     "replay": Entry(module="hdl.features.replay.feature", sections={"link": ("Replay",)}),
@@ -114,7 +114,7 @@ FEATURES: dict[str, Entry] = {
 
 @functools.cache
 def feature(name: str) -> "Feature":
-    """Description of a feature; ValueError if there is no such feature, or none that it requires."""
+    """Description of a feature; ValueError if it, or a feature that it requires, does not exist."""
     if name not in FEATURES:
         raise ValueError(f"Feature must be one of {', '.join(FEATURES)}, not {name!r}")
     description: Feature = importlib.import_module(FEATURES[name].module).FEATURE
@@ -130,7 +130,7 @@ def section_names(field: str) -> tuple[str, ...]:
 
 
 def feature_of_section(name: str) -> str | None:
-    """Name of the feature that adds a type of section, or None for one of the core."""
+    """Name of the feature that adds a type of section, or None for a type of the core."""
     return next((feature for feature, entry in FEATURES.items()
                  if any(name in names for names in entry.sections.values())), None)
 
@@ -150,9 +150,9 @@ def codes(name: str) -> Codes:
 
 
 def format_names(use: str) -> tuple[str, ...]:
-    """Names of the formats of features that have a use, ``ring``, ``operands`` or ``broadcast``, by their codes."""
-    names = {name: getattr(given, use) for entry in FEATURES.values() for name, given in entry.formats.items()
-             if use != "operands" or not given.blocks or "block_operands" in FEATURES}
+    """Names of the features' formats for a use, ``ring``, ``operands`` or ``broadcast``, in order of their codes."""
+    names = {name: getattr(value, use) for entry in FEATURES.values() for name, value in entry.formats.items()
+             if use != "operands" or not value.blocks or "block_operands" in FEATURES}
     return tuple(sorted((name for name, code in names.items() if code is not None), key=lambda name: names[name]))
 
 

@@ -1,4 +1,4 @@
-"""Transfer of runs of rows between a memory and streams of beats: :class:`RowReader` and :class:`RowWriter`."""
+"""Transfer of ranges of rows between a memory and streams of beats: :class:`RowReader` and :class:`RowWriter`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,18 +10,18 @@ from hdl.streams.stream import Queue, beat_layout, connect_stream
 
 __all__ = ["LATE_READER", "RowReader", "RowWriter"]
 
-#: Options of a reader at a memory that answers late: a row in 4 cycles where an answer takes 60. The queue takes no
-#: more LUT memory than one of nine rows.
+#: Options of a reader at a memory that answers late: a row in 4 cycles if an answer takes 60. The queue takes no more
+#: LUT memory than one of nine rows.
 LATE_READER = {"late": True, "depth": 17}
 
 
 def _pitch_members(rows, lanes, strided):
-    """Members of a component whose jobs may be strided."""
+    """Members of a component with jobs that may be strided."""
     return {"pitch": In(range(rows * lanes // GROUP))} if strided else {}
 
 
 def _following(row, lanes, pitch):
-    """Row behind another in a job; with a ``pitch``, of which the next group lies so many groups further."""
+    """Next row in a job; with a ``pitch``, the next group starts ``pitch`` groups after the current one."""
     if pitch is None:
         return row + 1
     inside = (GROUP // lanes).bit_length() - 1
@@ -29,10 +29,10 @@ def _following(row, lanes, pitch):
 
 
 class RowReader(wiring.Component):
-    """Read runs of rows into a stream of beats.
+    """Read ranges of rows into a stream of beats.
 
     Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
-    cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles where that is less. ``job.ready`` depends
+    cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles if that is less. ``job.ready`` depends
     combinationally on ``port.ready``, unless jobs are taken ahead.
 
     Parameters
@@ -40,32 +40,31 @@ class RowReader(wiring.Component):
     rows, lanes : int
         Rows and lanes of the memory.
     elements : int
-        Most elements in a job.
+        Maximum number of elements in a job.
     gradients : bool
-        Whether the elements are gradients, which are read in canonical form: -0.0 as +0.0, and every NaN as
+        Whether the elements are gradients, which are output in canonical form: -0.0 as +0.0, and every NaN as
         0x7fc00000.
     depth : int
-        Beats that wait or are under way; at least 1. One is a register, two are two, and more are LUT memory, which
-        nine fill.
+        Beats that wait or are in flight; at least 1. One or two are registers, and more are LUT memory, which nine
+        fill.
     strided : bool
-        Whether the groups of a job lie ``pitch`` groups apart, in place of each behind the one before. Then a job
-        begins with a group.
+        Whether the groups of a job are ``pitch`` groups apart, instead of contiguous. Then a job begins with a group.
     ahead : bool
-        Whether a job is taken while the one before it has rows left, so that ``job.ready`` is a register. The
-        inference engine does without.
+        Whether a job is taken while the previous one has rows left, so that ``job.ready`` is a register. The
+        inference engine does not use this.
     guarded : bool
-        Whether the memory is one with guards, whose words come late in their cycle: then gradients become canonical
-        behind the queue, in place of in front of it.
+        Whether the memory has guards, which make its words late in their cycle: then gradients become canonical after
+        the queue, instead of before it.
     late : bool
-        Whether the memory answers late: then what belongs to a row waits for its answer in a queue, and throughput is
-        ``depth`` beats in the cycles of an answer and 2.
+        Whether the memory answers late: then the tag of a row waits for its answer in a queue, and throughput is
+        ``depth`` beats in the cycles of an answer plus 2.
 
     Members
     -------
     job : In(stream of job_layout(rows, elements))
     port : Out(read_signature(rows, lanes))
     pitch : In(range(groups of the memory))
-        Only with ``strided``. Holds as long as there is a job.
+        Only with ``strided``. Stable while there is a job.
     o : Out(stream of beat_layout(lanes))
         The last beat of a job keeps only the lanes that the job covers.
     nan : Out(1)
@@ -114,13 +113,13 @@ class RowReader(wiring.Component):
         advance = Signal()
         granted = Signal()
         departs = Signal()
-        # With `ahead` a job waits here while the one before it has rows left: no grant decides whether one is taken.
+        # With `ahead` a job waits here while the previous one has rows left: taking a job does not depend on a grant.
         held = Signal()
         waiting = Signal.like(self.job.payload)
         following = Signal.like(self.job.payload)
-        present = Signal()  # there is a job to follow
-        # A request is made only when the queue has a place for its beat.
-        places = Signal(range(self._depth + 1), init=self._depth)
+        present = Signal()  # there is a next job
+        # A request is made only when the queue has a free slot for its beat.
+        slots = Signal(range(self._depth + 1), init=self._depth)
         room = Signal(init=1)
         m.d.comb += [
             self.port.valid.eq(busy & room),
@@ -133,13 +132,13 @@ class RowReader(wiring.Component):
             following.eq(Mux(held, waiting, self.job.payload)),
         ]
         with m.If(granted & ~departs):
-            m.d.sync += [places.eq(places - 1), room.eq(places != 1)]
+            m.d.sync += [slots.eq(slots - 1), room.eq(slots != 1)]
         with m.If(departs & ~granted):
-            m.d.sync += [places.eq(places + 1), room.eq(1)]
+            m.d.sync += [slots.eq(slots + 1), room.eq(1)]
         if self._ahead:
             with m.If(~held):
                 m.d.sync += [waiting.eq(self.job.payload), held.eq(self.job.valid)]
-        # One register chooses between the next row and the next job, since the grant comes late.
+        # One register selects between the next row and the next job, since the grant comes late.
         with m.If(advance):
             m.d.sync += [
                 busy.eq(more | present),
@@ -169,15 +168,15 @@ class RowReader(wiring.Component):
             queue.i.payload.keep.eq(tag[:lanes]),
             queue.i.payload.last.eq(tag[lanes]),
         ]
-        behind = self._gradients and self._guarded
-        given, leaves, made = self.port, self.port.response, queue.i.payload
-        if behind:
+        after_queue = self._gradients and self._guarded
+        source, leaves, made = self.port, self.port.response, queue.i.payload
+        if after_queue:
             connect_stream(m, queue.o, self.o)
             m.d.comb += queue.i.payload.elements.eq(self.port.elements)
-            given, leaves, made, tag = queue.o.payload, departs, self.o.payload, queue.o.payload.keep
+            source, leaves, made, tag = queue.o.payload, departs, self.o.payload, queue.o.payload.keep
         nans = Signal(lanes)
         for n in range(lanes):
-            element = given.elements[n]
+            element = source.elements[n]
             if self._gradients:
                 m.d.comb += [
                     nans[n].eq(element[23:31].all() & element[:23].any() & tag[n]),
@@ -188,13 +187,13 @@ class RowReader(wiring.Component):
             else:
                 m.d.comb += made.elements[n].eq(element)
         m.d.sync += self.nan.eq(leaves & nans.any())
-        if not behind:
+        if not after_queue:
             connect_stream(m, queue.o, self.o)
         return m
 
 
 class RowWriter(wiring.Component):
-    """Write a stream of beats to runs of rows.
+    """Write a stream of beats to ranges of rows.
 
     Latency is :attr:`latency` cycle; throughput is one beat per cycle within a job, with one cycle between jobs.
     ``i.ready`` depends combinationally on ``port.ready``.
@@ -204,14 +203,14 @@ class RowWriter(wiring.Component):
     rows, lanes : int
         Rows and lanes of the memory.
     elements : int
-        Most elements in a job.
+        Maximum number of elements in a job.
     strided : bool
-        Whether the groups of a job lie ``pitch`` groups apart; see :class:`RowReader`.
+        Whether the groups of a job are ``pitch`` groups apart; see :class:`RowReader`.
 
     Members
     -------
     job : In(stream of job_layout(rows, elements))
-        A job ends with the beat that has ``last``. Elements beyond its count are not written: a decoder emits whole
+        A job ends with the beat with ``last``. Elements beyond its count are not written: a decoder outputs whole
         groups.
     i : In(stream of beat_layout(lanes))
     port : Out(write_signature(rows, lanes))
@@ -249,8 +248,8 @@ class RowWriter(wiring.Component):
         row = Signal(range(self._rows))
         count = Signal(range(self._elements + 1))
         free = Signal()  # the port register can take a beat
-        ending = Signal()  # it holds the last beat of its job
-        # A beat wholly beyond the count has an empty keep, and passes without a write.
+        ending = Signal()  # the port register holds the last beat of its job
+        # A beat entirely beyond the count has an empty keep, and passes without a write.
         m.d.comb += [
             self.port.valid.eq(self.port.keep.any()),
             free.eq(~self.port.valid | self.port.ready),

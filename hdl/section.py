@@ -1,8 +1,8 @@
 """Sections of a configuration: frozen dataclasses that check their fields and have one text each.
 
 A section is a frozen dataclass with keyword-only fields, each declared by :func:`option` with a domain, which checks
-its value when a section is made. Its ``repr`` has every field in order, but for those that are off: so a field that
-comes later leaves the text of a section without it as it was.
+its value when a section is made. Its ``repr`` has every field in order, except fields that are off: so a field added
+later does not change the text of a section without it.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ def option(default: Any, domain: "Domain", *, off: Any = _NEVER) -> Any:
     Parameters
     ----------
     default : object
-        Value of a section that does not give it.
+        Value of a section without the field.
     domain : Domain
-        Values that it can have.
+        Values of the field.
     off : object
         Value at which the field is left out of the section's text.
     """
@@ -45,10 +45,10 @@ class Section:
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError if values of several fields do not go together."""
+        """Raise ValueError if values of several fields are incompatible."""
 
     def needs(self) -> Iterator[str]:
-        """Names of the features that a node with this section needs, some of them perhaps several times."""
+        """Names of the features that a node with this section needs, possibly with repetitions."""
         owner = feature_of_section(type(self).__name__)
         if owner is not None:
             yield owner
@@ -66,7 +66,7 @@ class Section:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.said())})"
 
     def replace(self, **changes: Any) -> Self:
-        """Copy with other values; a mapping changes fields of a section, or makes one that is not there.
+        """Copy with changed values; a mapping changes fields of a section, or creates the section.
 
         For example ``node.replace(lanes=8, memories={"gradient": 1024}, programs={})``.
         """
@@ -83,12 +83,12 @@ class Section:
 
 
 class Domain:
-    """Base of the domains: the values that a field can have.
+    """Base of the domains: sets of values of a field.
 
     Members
     -------
     text : str
-        What a value must be.
+        Description of a valid value.
     """
 
     text: str
@@ -97,7 +97,7 @@ class Domain:
         raise NotImplementedError
 
     def checked(self, label: str, value: Any) -> Any:
-        """Value in its canonical form; ``label`` names the field in errors.
+        """Value in canonical form; ``label`` names the field in errors.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class OneOf(Domain):
 
 
 class Integer(Domain):
-    """Domain of the integers from ``low`` to ``high``, or without an end."""
+    """Domain of the integers from ``low`` to ``high``, or without an upper limit."""
 
     def __init__(self, low: int, high: int | None = None) -> None:
         self._low, self._high = low, high
@@ -161,7 +161,7 @@ class Flag(Domain):
 
 
 class Name(Domain):
-    """Domain of the names in a collection, which may get more of them later."""
+    """Domain of the names in a collection, which may grow later."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
@@ -180,16 +180,16 @@ class Name(Domain):
 
 
 class Types:
-    """Types of sections, those of features by their names alone: they are imported when they are asked for.
+    """Types of sections; types of features are only named, and imported on first use.
 
     Parameters
     ----------
     core : type
         Types of the core.
     field : str, optional
-        Field of a configuration, to which features may add types.
+        Field of a configuration that features may add types for.
     among : collection of str, optional
-        Names of the only types of features that are meant.
+        Names of the features' types to include; by default all.
     """
 
     def __init__(self, *core: type, field: str | None = None, among: Collection[str] | None = None) -> None:
@@ -217,12 +217,12 @@ class Types:
 
     @property
     def first(self) -> type:
-        """Type of a section that is made from some of its fields."""
+        """Default type of a section, for a change that gives only fields."""
         return self.named(self.names[0])
 
 
 class Part(Domain):
-    """Domain of sections of some types, or None with ``optional``; parameters are those of :class:`Types`."""
+    """Domain of sections of some types, or None with ``optional``; for the parameters see :class:`Types`."""
 
     def __init__(self, *types: type, optional: bool = False, field: str | None = None,
                  among: Collection[str] | None = None) -> None:
@@ -240,7 +240,7 @@ class Part(Domain):
 
 
 class Parts(Domain):
-    """Domain of tuples of sections of different types, which are brought into the order of their names."""
+    """Domain of tuples of sections of different types, which are sorted by their names."""
 
     def __init__(self, *types: type, field: str | None = None, among: Collection[str] | None = None) -> None:
         self.types = Types(*types, field=field, among=among)

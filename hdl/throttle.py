@@ -1,4 +1,4 @@
-"""Throttle of a part of a node: the cycles in which it may work."""
+"""Throttle of a part of a node: selects the cycles when it may work."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
@@ -14,13 +14,13 @@ class Throttle(wiring.Component):
     """Enable a part in ``rate`` of 65,536 cycles, as evenly as whole cycles allow.
 
     An accumulator of 16 bits adds the rate in each cycle, and its carry enables the next one. So of any W cycles with
-    one rate, W * rate / 65,536 are enabled, give or take less than one. A rate of 0 enables every cycle. ``enable``
-    depends on registers alone; a rate counts :attr:`latency` cycle after it is given.
+    one rate, W * rate / 65,536 are enabled, with an error below one. A rate of 0 enables every cycle. ``enable``
+    depends only on registers; a rate takes effect :attr:`latency` cycle after the input.
 
     Parameters
     ----------
     paced : bool
-        Count only the cycles of ``step``: ``enable`` holds from one of them to the next.
+        Count only the cycles of ``step``: ``enable`` is stable from one of them to the next.
 
     Members
     -------

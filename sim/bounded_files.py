@@ -1,4 +1,4 @@
-"""Files that are read whole, but no further than a bound."""
+"""Bounded reads of whole files."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ def read_bytes(path: Path, *, largest: int) -> bytes:
     Raises
     ------
     ValueError
-        The file is larger; the message goes after the name of the file.
+        The file is larger; the caller puts its name before the message.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     with path.open("rb") as file:
         data = file.read(largest + 1)

@@ -1,4 +1,4 @@
-"""Checks of values that were read: of types, bounds and fields, before any of them is used."""
+"""Checks of the types, bounds and fields of values that were read, before they are used."""
 
 import math
 import re
@@ -36,7 +36,7 @@ def choice(choices: Collection[str]) -> Check:
 
 
 def several(check: Check, minimum: int, maximum: int) -> Check:
-    """A list of values that pass a check, with bounds of its length."""
+    """A list of values that pass a check, with bounds on its length."""
     return lambda value: isinstance(value, list) and minimum <= len(value) <= maximum and all(map(check, value))
 
 
@@ -52,14 +52,14 @@ def mapping(key: Check, check: Check, maximum: int) -> Check:
 
 
 def record(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """A dictionary of these fields, and of further ones that may be missing."""
+    """A dictionary of these fields and of optional further fields."""
     known = {**checks, **(_more or {})}
     return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() <= known.keys() and all(
         known[name](entry) for name, entry in value.items())
 
 
 def having(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """A dictionary of these fields, of further ones that may be missing, and of any others."""
+    """A dictionary of these fields, of optional further fields, and of any unchecked fields."""
     more = _more or {}
     return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() and all(
         check(value[name]) for name, check in {**checks, **more}.items() if name in value)

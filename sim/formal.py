@@ -1,7 +1,7 @@
 """Formal proofs about components, with the SymbiYosys and z3 of this environment.
 
 A specification is a component that contains the unit, with assumptions about its inputs and assertions about its
-outputs. Inputs of the specification are free: the solver chooses them anew in every cycle. :class:`Offers` specifies
+outputs. Inputs of the specification are free: the solver chooses them in every cycle. :class:`Offers` specifies
 the handshakes of any unit.
 
 Example
@@ -36,7 +36,7 @@ class RefutedError(AssertionError):
 
 
 def holds(m: Module, name: str, stream: Any) -> Signal:
-    """Signal that is high while a stream keeps the handshake: an offer stands until it is taken.
+    """Signal that is high while a stream keeps the handshake: an offer stays until it is accepted.
 
     Parameters
     ----------
@@ -56,10 +56,10 @@ def holds(m: Module, name: str, stream: Any) -> Signal:
 
 
 class Offers(Component):
-    """Specification of the handshakes of a unit: each offer stands until it is taken.
+    """Specification of the handshakes of a unit: each offer stays until it is accepted.
 
     The assertion holds for all outputs, for any behaviour of the sinks and of the other inputs, as long as the offers
-    at the unit's inputs stand likewise.
+    at the unit's inputs stay likewise.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
 
 
 def _once(function: Callable[..., None]) -> Callable[..., None]:
-    """Have proofs begin with the specification's identity: what was proven is not even elaborated."""
+    """Look the specification's identity up first: a proven specification is not even elaborated."""
     @functools.wraps(function)
     def proves(specification: Component, *, depth: int, mode: str = "prove") -> None:
         identity = identity_of(specification)

@@ -1,12 +1,12 @@
-"""JSON as it is read from files and other processes: bounded, and nothing that only Python takes for JSON.
+"""Bounded, strict JSON from files and other processes, without Python's extensions of JSON.
 
-Every damage is a ``ValueError`` with a line that names the file. The text must be UTF-8; no object has a key twice;
+Any damage raises ``ValueError`` with one line that names the file. The text must be UTF-8; no object has a key twice;
 numbers are finite, and integers have at most 128 bits; values are nested at most :data:`DEPTH` deep.
 
 JSON has no infinite numbers and no NaN: :func:`finite` replaces them, so that any value can be written.
 
-A program that keeps values for itself seals them (:func:`sealed`): the SHA-256 digest of the value is in the file, so
-that what was changed by hand or damaged is not used.
+A program seals values that it stores for itself (:func:`sealed`): the SHA-256 digest of the value is in the file, so
+that content that was changed by hand or damaged is rejected.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from sim import bounded_files
 __all__ = ["DEPTH", "LARGEST", "NOT_FINITE", "finite", "parse", "parse_product", "read", "read_product",
            "read_sealed", "sealed"]
 
-#: Bytes of a text, since its values take up to 25 times the memory; and depth of its values.
+#: Maximum bytes of a text, since its values take up to 25 times the memory; and maximum depth of its values.
 LARGEST, DEPTH = 1 << 24, 64
 #: Largest magnitude of an integer: generators of random numbers have states of 128 bits.
 _MAX_INTEGER = 1 << 128
@@ -68,18 +68,18 @@ def _check_depth(text: str) -> None:
 
 
 def parse(data: bytes | str, *, largest: int = LARGEST) -> Any:
-    """The value of a text.
+    """Parse the value of a text.
 
     Parameters
     ----------
     data : bytes or str
     largest : int
-        Bytes, or characters, that it may have.
+        Maximum number of bytes, or of characters.
 
     Raises
     ------
     ValueError
-        It is no JSON, or not within the bounds.
+        The text is not JSON, or not within the bounds.
     """
     if len(data) > largest:
         raise ValueError(f"it must have at most {largest:,} bytes")
@@ -96,14 +96,14 @@ def parse(data: bytes | str, *, largest: int = LARGEST) -> Any:
 
 
 def read(path: Path, *, largest: int = LARGEST) -> Any:
-    """The value in a file; no more of it is read than it may have.
+    """Read the value of a file of at most ``largest`` bytes.
 
     Raises
     ------
     ValueError
-        The file is damaged, or another; the message names it.
+        The file is damaged, or is another file; the message names it.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         return parse(bounded_files.read_bytes(path, largest=largest), largest=largest)
@@ -112,19 +112,19 @@ def read(path: Path, *, largest: int = LARGEST) -> Any:
 
 
 def parse_product(text: str | bytes) -> Any:
-    """The value of a text that a program has just written for this one, over a pipe or in memory."""
+    """Parse a text that a program has just written for this one, over a pipe or in memory."""
     return json.loads(text)
 
 
 def read_product(path: Path) -> Any:
-    """The value in a file that a tool has written into an entry of the cache, which has the file's digest."""
+    """Read a file that a tool has written into an entry of the cache, which has the file's digest."""
     return json.loads(path.read_bytes())
 
 
 def finite(value: Any) -> Any:
-    """Replace each number of a value that is infinite or NaN by null, so that it can be written as JSON.
+    """Replace each infinite or NaN number of a value by null, so that it can be written as JSON.
 
-    An object that has such numbers gets the member ``not_finite``, with the number of each by its path:
+    An object with such numbers gets the member ``not_finite``, with each number by its path:
     ``{"rows[3].loss": "nan"}``.
     """
     numbers: dict[str, str] = {}
@@ -149,20 +149,20 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A value, as :func:`finite` has it, with its digest, as :func:`read_sealed` reads it again."""
+    """Value in the form of :func:`finite` with its digest, for :func:`read_sealed`."""
     written = finite(value)
     return {**written, _SEAL: _digest(json.loads(json.dumps(written, allow_nan=False)))}  # keys are texts in a file
 
 
 def read_sealed(path: Path, *, largest: int = LARGEST) -> dict[str, Any]:
-    """The value of a file with :func:`sealed` content, without the digest.
+    """Read the value of a file with :func:`sealed` content, without the digest.
 
     Raises
     ------
     ValueError
-        The file is damaged, was changed by hand, or is another; the message names it.
+        The file is damaged, was changed by hand, or is another file; the message names it.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     value = read(path, largest=largest)
     if not isinstance(value, dict) or value.get(_SEAL) != _digest(value):

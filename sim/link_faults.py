@@ -1,7 +1,7 @@
-"""Wires of a link by number, and random faults of them: the same for the Verilated ring and Amaranth's simulator.
+"""Wires of a link by number, and random wire faults for the Verilated ring and Amaranth's simulator.
 
-Faults are a function of seed, link and cycle. Threads, quantum and simulator therefore make no difference, nor does
-the content of the wires.
+Faults are a function of seed, link and cycle. Threads, quantum, simulator and the content of the wires therefore make
+no difference.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ _MASK = (1 << 64) - 1
 
 
 def wires(*, replay: bool) -> tuple[str, ...]:
-    """Names of a link's wires, in the order of their numbers; the last one leads back, against the words."""
+    """Names of a link's wires, in the order of their numbers; the last one runs against the words."""
     data = tuple(f"data[{bit}]" for bit in range(32))
     if not replay:
         return *data, "last", "valid", "credit"
@@ -21,7 +21,7 @@ def wires(*, replay: bool) -> tuple[str, ...]:
 
 
 def wire_number(wire: str | SupportsIndex, *, replay: bool) -> int:
-    """Number of a wire that is given by its name or number; ``ValueError`` if there is no such wire."""
+    """Number of a wire from its name or number; ``ValueError`` if there is no such wire."""
     names = wires(replay=replay)
     if isinstance(wire, str):
         if wire not in names:
@@ -70,10 +70,10 @@ class RandomFaults:
 
     @property
     def threshold(self) -> int:
-        """Number of the 2^64 draws that are a fault."""
+        """Number of the 2^64 possible draws that cause a fault."""
         return min(int(self.rate * (1 << 64)), _MASK)
 
     def wire(self, link: int, cycle: int, *, replay: bool) -> int | None:
-        """Number of the wire of a link that changes in a cycle; None if none does."""
+        """Number of the wire of a link with a fault in a cycle; None without a fault."""
         drawn = splitmix64(splitmix64(splitmix64(self.seed) ^ link) ^ cycle)
         return splitmix64(drawn) % len(wires(replay=replay)) if drawn < self.threshold else None

@@ -75,7 +75,7 @@ def row_type(width: int) -> tuple[np.dtype[Any], int]:
 
 
 def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Number, shift, bits already done and bits here, for each word of 32 bits that a field touches."""
+    """Index, shift, earlier bits of the field and bits in this word, for each 32-bit word of a field."""
     result = []
     done = 0
     while done < width:
@@ -92,7 +92,7 @@ def pack(layout: data.Layout, values: Mapping[str, Any]) -> np.ndarray:
     Parameters
     ----------
     layout : data.Layout
-        Payload, whose fields have at most 64 bits.
+        Payload with fields of at most 64 bits.
     values : mapping
         One array of unsigned numbers per field, of shape (rows, length) for an array in the layout.
     """

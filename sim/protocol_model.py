@@ -1,13 +1,13 @@
 """Small model of the ring's protocol, to search for deadlocks.
 
-The model counts packets and knows no values. Every node sends and receives in the static order of a fused
+The model counts packets, without values. Every node sends and receives in the static order of a fused
 update, SR(0), SR(1), AG(0), SR(2), AG(1), …, with SR(t) and AG(t) the scatter-reduce and the all-gather of segment t
 of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so that its room is
 free only when all of it has passed; a packet that ends at this node needs a gradient bank of the optimizer, or
 nothing. Room is returned as credit, a whole packet at a time.
 
-Many rings are stepped at once, each with start times, stall rates and stalls of its own. In a step, anything that may
-happen happens with the probability of its link or node; a ring in which nothing may happen is stuck for good.
+Many rings are stepped at once, each with start times, stall rates and stalls of its own. In a step, each possible
+event happens with the probability of its link or node; a ring without a possible event is stuck for good.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class Ring:
 
     @property
     def credits(self) -> int:
-        """Largest number of packets on the way to a node or in its ingress, which grants room for whole ones only."""
+        """Maximum number of packets in flight to a node or in its ingress; credit is for whole packets only."""
         return self.ingress_words // self.packet_words
 
 
@@ -88,9 +88,9 @@ class Outcome:
 
 
 def order(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Kinds of all packets that a node sends, and of all that it receives, in order.
+    """Kinds of all packets that a node sends, and of all packets that it receives, in order.
 
-    A phase has as many packets as the ring has other nodes. Packet k + 1 of a phase is the forwarded packet k of the
+    A phase has ``nodes - 1`` packets. Packet k + 1 of a phase is the forwarded packet k of the
     predecessor.
     """
     forwards = [Kind.FORWARD] * (ring.nodes - 2)

@@ -2,8 +2,8 @@
 
 Example
 -------
-A test module holds the tests that pytest collects, and those that cocotb runs inside the simulator, which are
-decorated and whose names do not begin with ``test``::
+A test module holds the tests that pytest collects, and decorated tests that cocotb runs inside the simulator. Names
+of the latter do not begin with ``test``::
 
     @cocotb.test(timeout_time=1, timeout_unit="ms")
     async def keeps_order(dut):
@@ -39,7 +39,7 @@ __all__ = ["parameters", "run"]
 
 _TAIL = 80
 
-#: Compiler option for the design. Tests lower it: a large unit takes ten times as long to optimize, and in a small
+#: Compiler option for the design. Tests lower it: a large unit takes ten times as long to optimize, and for a small
 #: one cocotb takes most of a cycle.
 OPTIMIZATION = "-Os"
 
@@ -154,9 +154,9 @@ def run(component: Component | Design, *, module: str, name: str | None = None,
     runs.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f"{design.name}-", dir=runs))
     log = work / "simulation.log"
-    given = json.dumps(dict(parameters or {}))
+    text = json.dumps(dict(parameters or {}))
     status = simulations.simulate(simulations.Simulation(
-        library=str(folder / "library.so"), top=design.name, module=module, tests=_filter(testcase), parameters=given,
+        library=str(folder / "library.so"), top=design.name, module=module, tests=_filter(testcase), parameters=text,
         seed=seed, folder=str(work), waves=waves))
     failure = f"The simulation ended with status {status}" if status else ""
     try:

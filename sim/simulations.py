@@ -1,7 +1,7 @@
 """Simulation server: a process that loads cocotb, Amaranth and the test modules once, and forks for each simulation.
 
-Starting Python and cocotb takes several times as long as most simulations. Each simulation still has a process of its
-own, in which the design and Python's modules are fresh and which ends with the simulation.
+Starting Python and cocotb takes several times as long as most simulations. Each simulation still has its own process,
+with a fresh design and fresh Python modules, which ends with the simulation.
 
 The client, :func:`simulate`, writes one line of JSON per simulation to the server's standard input, and reads one
 line when the simulation has ended. When the client's end of the pipe is closed, the server ends, and ends a

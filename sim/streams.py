@@ -1,7 +1,7 @@
 """Stream drivers for cocotb, and the stall patterns that every test of a stream uses.
 
 Reads after a rising edge see the values before it, and writes take effect after it, so that a driver samples and then
-drives in one place per cycle. Handles are fetched once.
+drives once per cycle. Handles are fetched once.
 
 Example
 -------
@@ -166,7 +166,7 @@ class Sink(_Port):
         self._ready.value = 0
 
     async def receive(self, count: int | None = None, *, until: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Take ``count`` beats, or all up to and with the first for which ``until`` holds."""
+        """Take ``count`` beats, or all up to and including the first one that ``until`` accepts."""
         beats: list[Any] = []
         waited = 0
         while len(beats) != count:
@@ -186,7 +186,7 @@ class Sink(_Port):
         return beats
 
     async def packet(self) -> list[Any]:
-        """Take beats up to and with the next one whose ``last`` is set."""
+        """Take beats up to and including the next one with ``last`` set."""
         return await self.receive(until=lambda beat: bool(beat["last"]))
 
 
@@ -194,7 +194,7 @@ class Monitor(_Port):
     """Monitor that watches a stream from its construction on, and fails the test at a breach of the handshake.
 
     It samples at the falling edge, when the values for the next rising edge are settled, so that a beat is in
-    :attr:`beats` before any driver knows of its transfer.
+    :attr:`beats` before any driver sees its transfer.
 
     Members
     -------

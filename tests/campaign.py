@@ -1,4 +1,4 @@
-"""Campaigns of tests in parts, which processes play, and whose results are kept."""
+"""Campaigns of tests in parts: processes run the parts, and their results are kept."""
 
 import concurrent.futures
 import hashlib
@@ -22,16 +22,16 @@ CORES = os.cpu_count() or 1
 
 def sources(*folders: str) -> str:
     """Digest of the sources in some folders of the repository."""
-    root, found = Path(__file__).resolve().parents[1], hashlib.sha256()
+    root, digest = Path(__file__).resolve().parents[1], hashlib.sha256()
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
-            found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, ...]],
            **options: Any) -> Iterator[tuple[Key, Any]]:
-    """Result of each part, by its key, as processes that begin with the first ones come to it."""
+    """Results of parts with their keys, as processes complete them; the first parts start first."""
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(play, *part, **options): key for key, part in parts.items()}
         for done in concurrent.futures.as_completed(waiting):
@@ -40,7 +40,7 @@ def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, .
 
 def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tuple[Any, ...]],
          tell: Callable[[dict[str, Any]], str], *, every: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """Results of parts by their files, which keep those of earlier campaigns; tells of ``every`` so many."""
+    """Results of parts by file, with results of earlier campaigns; every ``every``-th result is printed."""
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)
     missing = {path: part for path, part in parts.items() if not path.exists()}
@@ -56,10 +56,10 @@ def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tu
     return results
 
 
-def end(path: Path, rows: list[dict[str, Any]], wrong: list[dict[str, Any]], began: float, found: str) -> None:
-    """Write the summary of a campaign, with results that are wrong, and print what was found; end if any is."""
+def end(path: Path, rows: list[dict[str, Any]], wrong: list[dict[str, Any]], began: float, outcome: str) -> None:
+    """Write the summary of a campaign, with wrong results, and print the outcome; exit if any result is wrong."""
     summary = {"rows": rows, "wall_seconds": time.monotonic() - began, "wrong": wrong}
     path.write_text(json.dumps(summary, indent=2))
-    print(f"{found}, {summary['wall_seconds']:.0f} s")
+    print(f"{outcome}, {summary['wall_seconds']:.0f} s")
     if wrong:
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Pages in a headless Chromium, without network: their contents, and whatever the browser complains of."""
+"""Pages in a headless Chromium, without network: their contents, and all messages of the browser."""
 
 import dataclasses
 import os
@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-#: A new profile, nothing in the background, and no name that can be found.
+#: A new profile, nothing in the background, and no name resolution.
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
            "--disable-background-networking", "--disable-component-update", "--disable-sync",
            "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--hide-scrollbars")
@@ -17,14 +17,14 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--n
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A page that was loaded."""
+    """A loaded page."""
 
     text: str  # its HTML, after its scripts have run
     messages: list[str]  # lines of the browser's console
 
 
 def needed():
-    """Skip the test, with the reason, where there is no Chromium; where CI is set there has to be one."""
+    """Skip the test, with the reason, where there is no Chromium; where CI is set, Chromium must be installed."""
     if PROGRAM is None:
         reason = "pages are not looked at: there is no Chromium on this machine (Debian: apt-get install chromium)"
         if os.environ.get("CI"):
@@ -33,7 +33,7 @@ def needed():
 
 
 def load(address, *options, profile):
-    """Load a page, given by the address of a file or of a server, with an empty folder as profile."""
+    """Load a page from the address of a file or of a server, with an empty folder as profile."""
     ended = subprocess.run([PROGRAM, *OPTIONS, *options, f"--user-data-dir={profile}", "--dump-dom", address],
                            capture_output=True, text=True, encoding="utf-8", timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -14,27 +14,27 @@ def pytest_addoption(parser, pluginmanager):
     pluginmanager.register(processor_time)
 
 
-#: Folders and files whose tests build rings and whole nodes, each of which takes as long as dozens of small units.
+#: Folders and files with tests that build rings and whole nodes. Each takes as long as dozens of small units.
 _LARGE = ("host", "pairs", "programs", "hdl/ring/test_collective.py", "hdl/test_node.py",
           "sim/verilated/test_ring.py", "sim/verilated/test_wave.py")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Among several workers, large tests come first and small ones fill the end; one process keeps its order."""
+    """With several workers, run large tests first and let small ones fill the end; one process keeps the order."""
     if hasattr(config, "workerinput"):
         here = Path(__file__).parent
         items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(_LARGE))
 
 
 def pytest_collection_finish():
-    """Modules and tests stay to the end: the search for garbage, of which simulations make much, leaves them out."""
+    """Exclude modules and tests from garbage collection: they stay to the end, and simulations make much garbage."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def key_of_checkpoints(tmp_path_factory):
-    """The user's key is one of the tests' own, also in the processes that they start."""
+    """Give the tests, and the processes that they start, a user key of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADRING_KEY", str(tmp_path_factory.mktemp("key") / "checkpoint.key"))
         yield
@@ -42,7 +42,7 @@ def key_of_checkpoints(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_builds():
-    """Runs under cocotb are too short to make up for the time that an optimized design takes to compile."""
+    """Build without optimization: runs under cocotb are too short to repay its compile time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regression, "OPTIMIZATION", "-O0")
         yield

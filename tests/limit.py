@@ -1,9 +1,9 @@
 """Limit of the time of a run of tests: ``pytest --minutes 50``, which is ``make test MINUTES=50``.
 
-A run with a limit begins with one case of each test, which the commit draws. What is left follows file by file, in an
-order that the commit draws, too, and what has not begun when the time is over is skipped: the first cases never are.
-So a machine that is fast enough runs everything, and a slow one something else with each commit. Tests of
-:data:`LARGE` are among what follows.
+A run with a limit begins with one case of each test, drawn by the commit. The rest follows file by file, in an order
+drawn by the commit too; tests that have not begun when the time is over are skipped, except the first cases.
+So a machine that is fast enough runs everything, and a slow one a different part with each commit. Tests of
+:data:`LARGE` belong to the rest.
 """
 
 import collections
@@ -16,7 +16,7 @@ import pytest
 
 __all__ = ["LARGE", "arranged", "first_cases"]
 
-#: Beginnings of names of tests that share the library of a ring with no others, or that take a minute or more.
+#: Prefixes of names of tests that share the library of a ring with no other test, or that take a minute or more.
 LARGE = (
     "tests/known_answers",
     "tests/pairs",
@@ -57,7 +57,7 @@ def first_cases(names: list[str], seed: str) -> set[str]:
 
 
 def arranged(names: list[str], seed: str, workers: int) -> list[int]:
-    """Numbers of tests in a run with a limit: a part for each worker, its first cases first, the rest by file."""
+    """Numbers of tests in a run with a limit: a share for each worker, its first cases first, the rest by file."""
     first = first_cases(names, seed)
     begin = [number for number, name in enumerate(names) if name in first]
     files = list(dict.fromkeys(name.partition("::")[0] for name in names))

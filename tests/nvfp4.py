@@ -1,24 +1,24 @@
-"""Blocks that have every place where NVFP4 rounds, for the model and for gateware."""
+"""Blocks at every rounding boundary of NVFP4, for the model and for gateware."""
 
 import numpy as np
 
-#: Fractions by six bits, each alone and with the smallest and the largest number of bits below.
+#: Fractions of six bits, each on its own and with the smallest and the largest number of bits below.
 _FRACTIONS = (np.arange(64, dtype=np.uint32)[:, np.newaxis] << 17 | np.array([0, 1, 0x1_FFFF], np.uint32)).ravel()
 
 
 def every_place(codec):
     """Blocks of one magnitude each, of every size; and below each scale magnitudes of every size.
 
-    Magnitudes change scale or code at seven significant bits or fewer, so others are as one of these.
+    Magnitudes change scale or code at seven significant bits or fewer, so every other magnitude is like one of these.
     """
     exponents = np.clip(np.arange(codec.power + 127 - 20, codec.power + 127 + 20), 0, 254).astype(np.uint32)
-    alone = np.unique(exponents[:, np.newaxis] << 23 | _FRACTIONS).astype(np.int64)
-    blocks = [np.repeat(alone[:, np.newaxis], 16, axis=1)]
+    magnitudes = np.unique(exponents[:, np.newaxis] << 23 | _FRACTIONS).astype(np.int64)
+    blocks = [np.repeat(magnitudes[:, np.newaxis], 16, axis=1)]
     scales = codec.quantise(blocks[0].ravel()).exponents
     assert set(scales.tolist()) == set(range(1, 127))
     for scale in range(1, 127):
-        largest = alone[scales == scale][-1]
-        below = alone[(alone <= largest) & (alone > largest - (12 << 23))]
+        largest = magnitudes[scales == scale][-1]
+        below = magnitudes[(magnitudes <= largest) & (magnitudes > largest - (12 << 23))]
         padded = np.resize(below, (-(-len(below) // 15), 15))
         signs = np.arange(padded.size).reshape(padded.shape) % 2 << 31
         blocks.append(np.insert(padded | signs, 0, largest, axis=1))

@@ -1,4 +1,4 @@
-"""Tests of what needs features, in a copy without some of them."""
+"""Tests that need features, in a copy without some of them."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Processor time of tests by folder, that of the programs which they run included.
+"""Processor time of tests by folder, including the programs that they run.
 
-Wall time depends on what else the machine does; what a test costs is seen here. The table follows pytest's own
+Wall time depends on the load of the machine; the cost of a test is shown here. The table follows pytest's own
 summary, and ``build/tests.json`` has the time of each file and of each test that takes a second or more.
 """
 
@@ -22,7 +22,7 @@ _tests: dict[str, float] = {}
 
 
 def _used() -> float:
-    """Seconds of this process so far, of its children that have ended, and of the one that simulates for cocotb."""
+    """Seconds of this process so far, of its ended children, and of the process that simulates for cocotb."""
     return simulations.seconds() + sum(usage.ru_utime + usage.ru_stime
                for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 

@@ -1,4 +1,4 @@
-"""Proofs about units: what every specification needs."""
+"""Proofs about units: helpers for all specifications."""
 
 import pytest
 from amaranth.hdl import Assume, Signal, Value
@@ -7,7 +7,7 @@ from sim import formal
 
 
 def held(m, *values):
-    """Have inputs keep their values from the first cycle on."""
+    """Make inputs keep their values from the first cycle on."""
     begun = Signal()
     m.d.sync += begun.eq(1)
     for value in map(Value.cast, values):
@@ -17,6 +17,6 @@ def held(m, *values):
 
 
 def refuted(claim, *, depth, mode="bmc"):
-    """Demand that a claim is not proven: it has a counterexample, or cannot be decided."""
+    """Check that a claim is not proven: it has a counterexample, or cannot be decided."""
     with pytest.raises(formal.RefutedError):
         formal.prove(claim, depth=depth, mode=mode)

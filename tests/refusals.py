@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Parameters that are refused, and the whole messages."""
+"""Refused parameters, and their full messages."""
 
 import re
 
@@ -7,13 +7,13 @@ import pytest
 
 
 def refuses(message, make, /, *arguments, error=ValueError, **parameters):
-    """Demand that these parameters are refused with this message, whole."""
+    """Check that these parameters are refused with exactly this message."""
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         make(*arguments, **parameters)
 
 
 def refused(make, base, cases, error=ValueError):
-    """Test that each set of parameters is refused with its message, whole."""
+    """Test that each set of parameters is refused with exactly its message."""
     @pytest.mark.parametrize(("parameters", "message"), cases)
     def test(parameters, message):
         refuses(message, make, error=error, **{**base, **parameters})

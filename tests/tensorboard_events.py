@@ -1,4 +1,4 @@
-"""Scalars in event files of TensorBoard, read as TensorBoard reads them: a start drops what came at later steps."""
+"""Scalars in event files of TensorBoard, read as TensorBoard reads them: a start drops values of later steps."""
 
 import struct
 
@@ -29,12 +29,12 @@ def _records(path):
 
 def scalars(folder):
     """Values by step, by name."""
-    found = {}
+    series = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for event in _records(path):
             if event.session_log.status == SessionLog.START:
-                found = {name: {step: value for step, value in values.items() if step < event.step}
-                         for name, values in found.items()}
+                series = {name: {step: value for step, value in values.items() if step < event.step}
+                          for name, values in series.items()}
             for value in event.summary.value:
-                found.setdefault(value.tag, {})[event.step] = value.simple_value
-    return {name: values for name, values in found.items() if values}
+                series.setdefault(value.tag, {})[event.step] = value.simple_value
+    return {name: values for name, values in series.items() if values}

@@ -1,4 +1,4 @@
-"""The core: what is imported when a node is elaborated, with and without a feature."""
+"""The core: the modules that are imported when a node is elaborated, with and without a feature."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from tests.featured import FEATURED
 
 ROOT = Path(__file__).parents[1]
 
-#: Most lines of hdl and sim that a default node imports, and of golden models of the core.
+#: Maximum lines of hdl and sim that a default node imports, and of golden models of the core.
 MAX_LINES, MAX_GOLDEN = 20_000, 6_000
 
 #: Elaborates a default node, and in a process of its own a node with each feature; prints the modules of each.
@@ -49,7 +49,7 @@ def lines_of(modules):
 
 
 def test_lines_that_a_node_imports():
-    """A default node imports no feature, and a node with one adds the lines of its features and of no other."""
+    """A default node imports no feature, and a node with features adds only the lines of these features."""
     process = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], cwd=ROOT, capture_output=True,
                              text=True, timeout=600, check=True)
     nodes = json.loads(process.stdout)
@@ -58,14 +58,14 @@ def test_lines_that_a_node_imports():
     assert not [name for name in core if name.startswith("hdl.features")]
     assert lines_of(core) <= MAX_LINES, "the core is to be read in a day: move lines to a feature, or remove some"
     assert nodes.keys() == FEATURED.keys() == FEATURES.keys() - {"int16"}
-    others = {}
+    unexpected = {}
     for name, node in nodes.items():
         added = set(node["modules"]) - core - {"hdl.config.forms"}
         of_features = {module.split(".")[2] for module in added if module.startswith("hdl.features.")}
         print(f"{name:18} {lines_of(added):6,} more, of {', '.join(sorted(of_features))}")
-        others[name] = of_features - set(node["features"])
+        unexpected[name] = of_features - set(node["features"])
         assert name in of_features
-    assert {name: sorted(features) for name, features in others.items() if features} == {}
+    assert {name: sorted(features) for name, features in unexpected.items() if features} == {}
 
 
 def test_lines_of_golden_models():

@@ -1,4 +1,4 @@
-"""The examples, as their first lines and docs/examples.md say they are run."""
+"""The examples, run as their first lines and docs/examples.md describe."""
 
 import csv
 import re
@@ -33,7 +33,7 @@ def test_all_are_tested():
 
 
 def test_numpy_model(tmp_path):
-    """It learns, and gives the figures of the quick start."""
+    """It learns, and prints the figures of the quick start."""
     printed = run(tmp_path, EXAMPLES / "numpy_model.py", "zero_value")
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", printed)]
     assert losses[0] > 2
@@ -57,14 +57,14 @@ def rows(printed):
 
 
 def test_own_data(tmp_path):
-    """Without arguments it writes a table, whose rows are on the page; less density is fewer words."""
+    """Without arguments it writes a table, and prints the rows on the page; less density is fewer words."""
     printed = run(tmp_path, EXAMPLES / "own_data.py", "--gradients", "zero_value", "--density", "1,0.1")
     assert "build/examples/patients.csv: 442 rows, 10 inputs, a quantity; 289 parameters on 4 nodes\n" in printed
-    found = rows(printed)
-    assert list(found) == [("zero_value", "100%"), ("zero_value", "10%")]
-    for values in found.values():
+    table = rows(printed)
+    assert list(table) == [("zero_value", "100%"), ("zero_value", "10%")]
+    for values in table.values():
         assert float(values[0]) < 0.7  # 1 is the variance
-    dense, sparse = (int(values[3].replace(",", "")) for values in found.values())
+    dense, sparse = (int(values[3].replace(",", "")) for values in table.values())
     assert sparse < dense
     for line in printed.splitlines():
         if line.startswith("zero_value"):
@@ -72,15 +72,15 @@ def test_own_data(tmp_path):
 
 
 def test_own_data_of_another_kind(tmp_path):
-    """A file of one's own with classes, and a column that it has not."""
+    """A file of one's own with classes, and a column that it does not have."""
     generator = np.random.default_rng(3)
     with (tmp_path / "own.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["kind", "x", "y", "nothing"])
         for _ in range(200):
             kind = int(generator.integers(3))
-            place = generator.standard_normal(2) + np.array([3, -1]) * kind
-            writer.writerow([2 * kind, *place.tolist(), 7])
+            point = generator.standard_normal(2) + np.array([3, -1]) * kind
+            writer.writerow([2 * kind, *point.tolist(), 7])
     printed = run(tmp_path, EXAMPLES / "own_data.py", "own.csv", "kind", "--gradients", "zero_value", "--steps", 40)
     assert "own.csv: 200 rows, 3 inputs, 3 classes; 171 parameters on 4 nodes\n" in printed
     ((loss, unseen, *_),) = rows(printed).values()
@@ -98,7 +98,7 @@ def test_amaranth_design(tmp_path):
     assert re.search(rf"^4 vectors for each threshold: {EQUAL}$", printed, re.MULTILINE)
     kept, words = zip(*re.findall(r"^ +[\d.]+ +(\d+) +(\d+),", printed, re.MULTILINE), strict=True)
     # A mask for each 32 elements of the vectors.
-    assert [int(one) - int(other) for one, other in zip(words, kept, strict=True)] == [1 + 1 + 4 + 11] * 3
+    assert [int(total) - int(count) for total, count in zip(words, kept, strict=True)] == [1 + 1 + 4 + 11] * 3
     assert printed.splitlines()[:4] == block("python examples/amaranth_design.py")[:4]
     text = (tmp_path / "build" / "examples" / "sparsifier.v").read_text()
     assert "module sparsifier (" in text
@@ -114,9 +114,9 @@ def test_verilog_design(tmp_path):
 
 
 def block(command):
-    """Lines of the page's block that shows what a command prints."""
-    found = re.search(rf"^    \$ {re.escape(command)}\n((?:    .*\n)+)", PAGE, re.MULTILINE)[1]
-    return [line.removeprefix("    ") for line in found.splitlines()]
+    """Lines of the page's block that shows a command's output."""
+    text = re.search(rf"^    \$ {re.escape(command)}\n((?:    .*\n)+)", PAGE, re.MULTILINE)[1]
+    return [line.removeprefix("    ") for line in text.splitlines()]
 
 
 NODES, LENGTH, SEGMENT = 4, 1024, 256
@@ -150,16 +150,16 @@ def test_waveform(tmp_path):
     expected = golden_packets()
     seen = read_packets(Wave(wave))
     assert len(seen) == len(expected) == 24
-    for one in seen:
-        header = one.header
-        key = one.link[0], one.codec, header.block, header.segment
-        np.testing.assert_array_equal(one.elements, expected.pop(key) + 0)
-        assert (one.type, one.crc, header.source, header.destination) == ("DATA", "right", *one.link)
+    for packet in seen:
+        header = packet.header
+        key = packet.link[0], packet.codec, header.block, header.segment
+        np.testing.assert_array_equal(packet.elements, expected.pop(key) + 0)
+        assert (packet.type, packet.crc, header.source, header.destination) == ("DATA", "right", *packet.link)
     assert not expected
     for node in range(NODES):
-        sequences = [one.header.sequence for one in seen if one.link[0] == node]
+        sequences = [packet.header.sequence for packet in seen if packet.link[0] == node]
         assert sequences == list(range(sequences[0], sequences[0] + 6))
-    # Whole packets leave without a pause once their words are there; the page leads through these lines.
+    # Whole packets leave without a pause once their words are there; the page explains these lines.
     lines = printed.splitlines()
     assert len(lines) == 1 + 24 + 2
     for line in block("gradring packets"):

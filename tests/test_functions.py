@@ -1,15 +1,15 @@
-"""Functions of host/ that can be read at once, and jobs that one class or module does for all."""
+"""Functions of host/ are short, and one class or module does certain jobs for all."""
 
 import ast
 
 from tests.test_layout import ROOT, files
 
-#: Most lines of a function.
+#: Maximum lines of a function.
 LINES = 60
 
 
 def test_functions_are_short():
-    """All functions of host/, also those within others; ruff checks their complexity and parameters."""
+    """All functions of host/, including nested ones; ruff checks their complexity and parameters."""
     lengths = {}
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
@@ -32,12 +32,12 @@ def calls():
                     yield str(path.relative_to(ROOT)), owners.get(id(node), ""), ast.unparse(node.func), node
 
 
-#: Modules of golden nodes, which advance as the others do.
+#: Modules of golden nodes, which advance like other nodes.
 GOLDEN = ("host/transports/golden/nodes.py", "host/features/programs/golden.py")
 
 
 def test_one_class_steps_batches():
-    """The trainer takes all batches, has executors do all steps, and counts them."""
+    """The trainer takes all batches, lets executors do all steps, and counts them."""
     stepping = {(module, owner) for module, owner, name, node in calls()
                 if name.endswith((".executor.execute", "_batches.take")) or (name.endswith(".advance") and not (
                     node.args or node.keywords or module in GOLDEN))}

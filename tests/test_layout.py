@@ -23,8 +23,8 @@ def test_nothing_needs_tests():
             names = ([alias.name for alias in node.names] if isinstance(node, ast.Import)
                      else [node.module or ""] if isinstance(node, ast.ImportFrom)
                      else [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else [])
-            found = [name for name in names if name == "tests" or name.startswith("tests.")]
-            assert not found, f"{path}:{node.lineno}"
+            imported = [name for name in names if name == "tests" or name.startswith("tests.")]
+            assert not imported, f"{path}:{node.lineno}"
 
 
 def test_targets():

@@ -15,7 +15,7 @@ _ROOT = Path(limit.__file__).parents[1]
 
 
 def test_first_cases():
-    """One case of each test, but none of those that are large; the same commit draws the same, others any."""
+    """One case of each test, except large tests; the same commit draws the same cases, another one any."""
     first = limit.first_cases(NAMES, "1")
     assert sorted(name.partition("[")[0] for name in first) == [
         "tests/a.py::test_many", "tests/a.py::test_one", "tests/b.py::TestB::test_few"]
@@ -25,18 +25,18 @@ def test_first_cases():
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_order(workers):
-    """Every test has one place, and each worker begins with first cases."""
+    """Every test has one position, and each worker begins with first cases."""
     order = limit.arranged(NAMES, "1", workers)
     assert sorted(order) == list(range(len(NAMES)))
     first = limit.first_cases(NAMES, "1")
     assert NAMES[order[0]] in first
-    assert sum((NAMES[one] in first) and (NAMES[other] not in first)
-               for one, other in itertools.pairwise(order)) == workers
+    assert sum((NAMES[number] in first) and (NAMES[following] not in first)
+               for number, following in itertools.pairwise(order)) == workers
     assert limit.arranged(NAMES, "2", workers) != order
 
 
 def test_rows_name_tests():
-    """Each row begins the name of a test that there is."""
+    """Each row is the beginning of an existing test's name."""
     for beginning in limit.LARGE:
         file, *names = beginning.split("::")
         assert (_ROOT / file).exists(), file
@@ -45,7 +45,7 @@ def test_rows_name_tests():
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_run(tmp_path, workers):
-    """After the limit only the first cases run, in whatever process; without one all do."""
+    """After the limit only the first cases run, in any process; without a limit all tests run."""
     file = tmp_path / "test_cases.py"
     file.write_text("import pytest\n\n@pytest.mark.parametrize('n', range(9))\ndef test_many(n):\n    pass\n\n"
                     "def test_one():\n    pass\n")

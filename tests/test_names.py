@@ -49,7 +49,7 @@ def run(*command, cwd, **environment):
 @pytest.mark.parametrize("order", ["after", "before"])
 @pytest.mark.parametrize("where", ["beside", "path"])
 def test_modules(order, where, folder, tmp_path):
-    """A script has its own modules, and gradring the clone's, also those that it imports later."""
+    """A script has its own modules, and gradring the clone's, including modules that it imports later."""
     library = ("import gradring\nfrom gradring import gateware\n"
                "print(gateware.SkidBuffer.__name__, gradring.Adam().name)\n")
     use = textwrap.dedent("""
@@ -72,7 +72,7 @@ def test_modules(order, where, folder, tmp_path):
 
 @pytest.mark.parametrize("order", ["gradring, sim.streams", "sim.streams, gradring"])
 def test_package(order, folder):
-    """A package whose modules import each other, at once and later, one of them with a name that the clone has."""
+    """A package with modules that import each other, at once and later; one has the name of a clone's module."""
     script = folder / "packages" / "script.py"
     script.write_text(f"import {order}\nimport sim\nfrom sim import streams\nfrom sim import *\n"
                       "from gradring import gateware\n"
@@ -97,11 +97,11 @@ def test_commands(folder):
 
 
 def test_starter(folder):
-    """Ranks are started by a program that finds the clone's modules first, and runs one as `python -m` does."""
+    """Ranks are started by a program that finds the clone's modules first, and runs a module like `python -m`."""
     assert [names.__file__] == launch._STARTER
     units = run("-P", names.__file__, "boards.verilog", "--list", cwd=folder, PYTHONPATH=str(folder))
     assert "node" in units.splitlines()
-    # A script in that process, whose folder is on the path only then, has its own modules.
+    # A script in that process has its own modules; its folder is on the path only then.
     (folder / "script.py").write_text("import sim, host\nfrom hdl import who\nprint(sim.who(), host.WHO, who())\n")
     program = ("import sys, runpy; sys.argv[:] = ['', 'boards.verilog', '--list']\n"
                f"try: runpy.run_path({names.__file__!r}, run_name='__main__')\n"

@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 COMMANDS = [line.split("#")[0].strip() for language, block in BLOCKS if not language
             for line in block.splitlines() if line.startswith(("make ", "gradring "))]
-#: Those that take a few seconds, and what each prints or writes.
+#: Commands that take a few seconds, and the output or file of each.
 QUICK = {"make help": "  sim ", "make verilog UNIT=node": "build/verilog/node.v"}
 
 
@@ -80,7 +80,7 @@ def test_quick_commands_run(command):
 
 
 def test_program_in_python():
-    """Eight lines train a model on the nodes that tests of jobs simulate, too, and print what the README shows."""
+    """Eight lines train a model on the nodes that tests of jobs simulate, too, and print the output in the README."""
     (program,) = (block for language, block in BLOCKS if language == "python")
     assert len(list(filter(None, program.splitlines()))) == 8
     assert node_for(1000, nodes=4, optimizer=Adam(0.05)) == JOBS

@@ -1,8 +1,8 @@
 // A stream of floats without its small values, compressed by the zero-value encoder of gradring.
 //
 // The encoder is build/verilog/compression.zero_value.encoder.v, as `make verilog UNIT=compression.zero_value.encoder`
-// or examples/verilog_design.py writes it. What comes out begins with a mask for each 32 elements, and has those
-// elements behind it whose magnitude is at least the threshold.
+// or examples/verilog_design.py writes it. The output has a mask for each 32 elements, followed by the elements
+// with a magnitude of at least the threshold.
 
 module sparsifier (
   input  logic         aclk,

@@ -21,8 +21,8 @@ _SIGN = 1 << FP32.width - 1
 class AdditiveMask(wiring.Component):
     """Mask fp32 elements by arithmetic: x * m + (1 - m) * alternative, where m is 1.0 or 0.0.
 
-    The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; operands can be given in every cycle.
-    There is no handshake, which a unit in a node would need as well.
+    The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; operands can be accepted in every
+    cycle. There is no handshake, which a unit in a node would need in addition.
 
     A masked infinity or NaN becomes NaN, since it is multiplied by zero.
 
@@ -31,7 +31,7 @@ class AdditiveMask(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4, 8 or 16.
     given : bool
-        Take the added term in place of ``alternative``, which saves a multiplier and an adder in each lane.
+        Whether ``alternative`` is the added term itself, which saves a multiplier and an adder in each lane.
     dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
 
@@ -77,7 +77,7 @@ class AdditiveMask(wiring.Component):
             if self._given:
                 term = delay(f"term_{lane}", term, self._multiplier.latency)
             else:
-                # The alternative does not change, and so needs no delay.
+                # The alternative is constant, so it needs no delay.
                 rest = unit(f"rest_{lane}", FloatAdder(), C(_ONE, FP32.width), factor ^ _SIGN)
                 term = unit(f"term_{lane}", FloatMultiplier(dsps=self._dsps), rest, term)
                 x, factor = (delay(f"{name}_{lane}", value, FloatAdder.latency)

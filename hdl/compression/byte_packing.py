@@ -1,4 +1,4 @@
-"""Bytes of planes packed into words without gaps, and taken apart again; see :mod:`hdl.compression.planes`."""
+"""Packing of bytes of planes into words without gaps, and unpacking; see :mod:`hdl.compression.planes`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -13,10 +13,9 @@ __all__ = ["BytePacker", "ByteUnpacker"]
 class BytePacker(wiring.Component):
     """Pack bytes into words, and words into beats.
 
-    One chunk is taken per cycle. One more cycle passes behind the last one of a packet, if its bytes do not fit the
-    beat that is being filled, and behind one that is aligned and so fills the next beat as well. A beat is offered
-    :attr:`latency` cycles after the chunk that completes it was taken. ``i.ready`` depends combinationally on
-    ``o.ready``.
+    One chunk is taken per cycle. One more cycle follows the last chunk of a packet, if its bytes do not fit the beat
+    that is being filled, and an aligned chunk that fills the next beat as well. A beat is offered :attr:`latency`
+    cycles after the chunk that completes it was taken. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -47,15 +46,15 @@ class BytePacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         size = 4 * self._words
-        # A chunk, and the places of its first byte in the beat and of the byte after its last. They are found while
-        # the chunk before it is packed, so that little is left to do in the cycle that decides whether it moves.
+        # A chunk, and the positions in the beat of its first byte and of the byte after its last. Computed during the
+        # previous chunk, so that little is left to do in the cycle that decides whether it moves.
         chunk = Signal(self.i.payload.shape())
         chunk_valid = Signal()
         first = Signal(range(size))
         total = Signal(range(2 * size))
-        place = Signal(range(size))  # place of the byte after the packed ones
+        position = Signal(range(size))  # of the byte after the packed ones
         waiting = Signal(8 * size)
-        tail = Signal()  # the waiting bytes must be given before anything else
+        tail = Signal()  # the waiting bytes must be output first
         tail_last = Signal()
         tail_end = Signal(range(size))
 
@@ -71,7 +70,7 @@ class BytePacker(wiring.Component):
             part = slice(8 * byte, 8 * byte + 8)
             m.d.comb += merged[part].eq(Mux(byte < end, waiting[part], Mux(tail, 0, rotated[part])))
 
-        # The last word that the bytes need may be partial, and counts as whole.
+        # The last word of the bytes may be partial, and counts as whole.
         whole = Signal()
         full = Signal()
         more = Signal()
@@ -80,7 +79,7 @@ class BytePacker(wiring.Component):
         free = Signal()
         move = Signal()
         following = Signal(range(size))
-        given = Signal(range(2 * size))
+        count = Signal(range(2 * size))
         m.d.comb += [
             whole.eq(chunk.align | chunk.last),
             full.eq((total >= size) | (whole & (total > size - 4))),
@@ -90,8 +89,8 @@ class BytePacker(wiring.Component):
             free.eq(self.o.ready | ~self.o.valid),
             move.eq(chunk_valid & ~tail & (free | ~emit)),
             self.i.ready.eq(~chunk_valid | move),
-            following.eq(Mux(chunk_valid, Mux(chunk.last, 0, Mux(chunk.align, (total + 3) & ~3, total)), place)),
-            given.eq(Mux(tail, tail_end, total)),
+            following.eq(Mux(chunk_valid, Mux(chunk.last, 0, Mux(chunk.align, (total + 3) & ~3, total)), position)),
+            count.eq(Mux(tail, tail_end, total)),
         ]
         with m.If(self.i.ready):
             m.d.sync += [
@@ -103,23 +102,23 @@ class BytePacker(wiring.Component):
                 self.o.valid.eq(tail | (move & emit)),
                 self.o.payload.elements.eq(merged),
                 self.o.payload.last.eq(Mux(tail, tail_last, chunk.last & ~more)),
-                self.o.payload.keep.eq(Cat(given > 4 * word for word in range(self._words))),
+                self.o.payload.keep.eq(Cat(count > 4 * word for word in range(self._words))),
                 tail.eq(0),
             ]
         with m.If(move):
             m.d.sync += [
-                place.eq(following), waiting.eq(Mux(full, rotated, merged)),
+                position.eq(following), waiting.eq(Mux(full, rotated, merged)),
                 tail.eq(splitting), tail_last.eq(chunk.last), tail_end.eq(total),
             ]
         return m
 
 
 class ByteUnpacker(wiring.Component):
-    """Show the next bytes of packets of words, of which any number is taken per cycle.
+    """Show the next bytes of packets of words; any number of them can be taken per cycle.
 
-    The first bytes of a packet are shown :attr:`latency` cycles after their beat was accepted, and nothing is shown
-    in the cycle between two packets. What is shown depends on registers; ``enough``, ``stops`` and ``take`` depend on
-    them and on the inputs from ``want`` on, and so does ``i.ready``.
+    The first bytes of a packet are shown :attr:`latency` cycles after their beat was accepted, and ``shown`` is low
+    in the cycle between two packets. ``window`` and ``shown`` depend on registers; ``enough``, ``stops``, ``take``
+    and ``i.ready`` depend on them and on the inputs from ``want`` on.
 
     Parameters
     ----------
@@ -134,9 +133,9 @@ class ByteUnpacker(wiring.Component):
     shown : Out(1)
         There is a packet.
     want : In(range(4 * words + 1))
-        Bytes that are to be taken.
+        Number of bytes to take.
     align : In(1)
-        The rest of the present word is to be taken instead.
+        Take the rest of the present word instead.
     enough : Out(1)
         The wanted bytes are there.
     stops : Out(1)
@@ -146,7 +145,7 @@ class ByteUnpacker(wiring.Component):
     take : Out(1)
         The bytes are taken in this cycle.
     done : In(1)
-        Nothing more is wanted of this packet, from the next cycle on. Without it, the end of a packet is not passed.
+        Drop the rest of this packet, from the next cycle on. Without it, reading stops at the end of the packet.
     """
 
     latency = 2
@@ -171,25 +170,25 @@ class ByteUnpacker(wiring.Component):
         layout = data.StructLayout({"bytes": 8 * size, "end": range(size + 1), "last": 1, "valid": 1})
         front = Signal(layout)
         back = Signal(layout)
-        place = Signal(range(size + 1))
+        position = Signal(range(size + 1))
         dropping = Signal()
 
         after = Signal(range(2 * size))
-        over = Signal()  # it is not in the beat in front
-        exact = Signal()  # it is the first one of a beat
+        over = Signal()  # the next position is not in the front beat
+        exact = Signal()  # the next position is the first of a beat
         early = Signal()
-        moving = Signal()  # as far as bytes are shown
+        moving = Signal()  # if bytes are shown
         advance = Signal()
         fill = Signal()
         m.d.comb += [
             self.shown.eq(~early),
-            after.eq(Mux(self.align, (place + 3) & ~3, place + self.want)),
+            after.eq(Mux(self.align, (position + 3) & ~3, position + self.want)),
             over.eq(after[-1]),
             exact.eq(~after[:-1].any()),
             moving.eq(self.allow & (front.last | ~over | exact | back.valid)),
             self.take.eq(moving & self.shown),
-            # All but the place is known early.
-            early.eq(~front.valid | dropping | (place == size)),
+            # All but the position is known early.
+            early.eq(~front.valid | dropping | (position == size)),
             advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
             fill.eq(early | ~back.valid | (self.allow & ~front.last & over)),
             self.i.ready.eq(fill),
@@ -203,16 +202,16 @@ class ByteUnpacker(wiring.Component):
         step = size
         while step > 1:
             step //= 2
-            # Each step needs as many bytes as those after it can shift, and all that are shown.
+            # Each step needs the bytes that later steps can shift by, and all that are shown.
             shifted = Signal(8 * (size + step - 1), name=f"shifted_{step}")
-            m.d.comb += shifted.eq(Mux(place[step.bit_length() - 1], window[8 * step:], window))
+            m.d.comb += shifted.eq(Mux(position[step.bit_length() - 1], window[8 * step:], window))
             window = shifted
         m.d.comb += self.window.eq(window)
 
         with m.If(advance):
             m.d.sync += front.eq(back)
-        with m.If(early | moving):  # which says less than that it advances or takes, and says it sooner
-            m.d.sync += place.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
+        with m.If(early | moving):  # weaker than "advances or takes", but known sooner
+            m.d.sync += position.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
         with m.If(fill):
             m.d.sync += [
                 back.bytes.eq(self.i.payload.elements),

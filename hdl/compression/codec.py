@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-# Units are made here to be asked for the words in their beats, even where nothing is elaborated.
+# Units are made here only to read the number of words in their beats, without being elaborated.
 """Codecs: one value for each format of weights or gradients, for ring, driver and reports.
 
-:mod:`hdl.compression.registry` lists the codecs. docs/compression/adding-a-format.md says how to add one.
+:mod:`hdl.compression.registry` lists the codecs. docs/compression/adding-a-format.md describes how to add one.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ class Codec(Protocol):
 
     @property
     def weights(self) -> bool:
-        """Whether weights can go through the format."""
+        """Whether weights can use the format."""
         ...
 
     @property
     def gradients(self) -> bool:
-        """Whether gradients can go through the format: a sum may be any number, so the format has to take any."""
+        """Whether gradients can use the format: a sum may be any number, so the format must accept any."""
         ...
 
     @property
@@ -53,12 +53,12 @@ class Codec(Protocol):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a number that has been decoded comes through the format once more unchanged."""
+        """Whether a decoded number stays unchanged when it is encoded and decoded again."""
         ...
 
     @property
     def sums_coded(self) -> bool:
-        """Whether gradients are added in coded form, and not decoded, added and encoded again at each hop."""
+        """Whether gradients are added in coded form, instead of being decoded, added and encoded at each hop."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class Codec(Protocol):
 
     @property
     def codebook_words(self) -> int:
-        """Words that units are loaded with: the bounds between centroids, one that is unused, and the centroids."""
+        """Words that units are loaded with: the bounds between centroids, one unused word, and the centroids."""
         ...
 
     @property
@@ -103,21 +103,21 @@ class Codec(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """Arguments of both classes, besides ``lanes``."""
+        """Arguments of both classes, other than ``lanes``."""
         ...
 
     def max_words(self, count: int) -> int:
-        """Return the most words of a packet of ``count`` elements."""
+        """Return the maximum number of words of a packet of ``count`` elements."""
         ...
 
     def length_counter(self) -> Any:
-        """Return a component that finds the end of a payload, see :func:`hdl.compression.length.counter_ports`."""
+        """Return a component that detects the end of a payload; see :func:`hdl.compression.length.counter_ports`."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec:
-    """A format whose blocks all have the same number of bits; its members are those of :class:`Codec`.
+    """A format with the same number of bits in every block; for the members see :class:`Codec`.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class FixedCodec:
 
 
 def create_unit(kind: Callable[..., Any], codec: Codec, lanes: int) -> Any:
-    """Return an encoder or decoder with a power of two of words in a beat, as rows of a memory have."""
+    """Return an encoder or decoder with a power of two of words in a beat, like rows of a memory."""
     unit = kind(**codec.parameters, lanes=lanes)
     words = 1 << (unit.words - 1).bit_length()
     return unit if words == unit.words else kind(**codec.parameters, lanes=lanes, words=words)

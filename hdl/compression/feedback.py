@@ -17,12 +17,12 @@ __all__ = ["FeedbackEncoder", "PacketAdder"]
 class PacketAdder(wiring.Component):
     """Add packets of elements, or subtract them, in binary32, rounding to nearest even.
 
-    The n-th beat of a packet at ``a`` is taken together with the n-th at ``b``, which is at least as long: what that
-    has beyond is dropped, a beat per cycle, and ``keep`` and ``last`` of the result are those of ``a``. Results which
+    The n-th beat of a packet at ``a`` is taken together with the n-th at ``b``, which is at least as long: further
+    beats of ``b`` are dropped, one per cycle, and ``keep`` and ``last`` of the result come from ``a``. Results that
     are not finite can be made +0.0.
 
     A pair that finds the queue of results empty is offered :attr:`latency` cycles after it was taken; throughput is
-    one beat per cycle. No ready runs through the arithmetic: a pair is taken when the queue has a place for it.
+    one beat per cycle. No ready runs through the arithmetic: a pair is taken when the queue has a free slot for it.
     ``a.ready`` depends combinationally on ``b.valid`` and ``paired.valid``, ``b.ready`` on ``a.valid`` and
     ``paired.valid``; the output is a register.
 
@@ -33,9 +33,9 @@ class PacketAdder(wiring.Component):
     subtract : bool
         Whether ``b`` is subtracted from ``a``.
     finite : bool
-        Whether a result that is not finite is +0.0 in its place.
+        Whether a result that is not finite becomes +0.0.
     choice : bool
-        Whether packets of ``a`` can do without one of ``b``: then +0.0 is added, which leaves all but -0.0 as it is.
+        Whether packets of ``a`` can have no counterpart: then +0.0 is added, which changes only -0.0.
 
     Members
     -------
@@ -46,7 +46,7 @@ class PacketAdder(wiring.Component):
     """
 
     latency = FloatAdder.latency + 1
-    #: Beats that the queue has places for: those under way at full rate, as a multiple of LUT memory.
+    #: Capacity of the queue in beats: the beats in flight at full rate, as a multiple of LUT memory.
     depth = 17
 
     def __init__(self, *, lanes, subtract=False, finite=False, choice=False):
@@ -66,7 +66,7 @@ class PacketAdder(wiring.Component):
         m = Module()
         lanes, a, b = self._lanes, self.a, self.b
         room = Signal()
-        dropping = Signal()  # of a packet of `b`, what has no counterpart
+        dropping = Signal()  # beats of a packet of `b` without a counterpart
         wanted = Signal()
         there = Signal()
         taken = Signal()
@@ -85,7 +85,7 @@ class PacketAdder(wiring.Component):
         with m.Elif(taken & wanted):
             m.d.sync += dropping.eq(a.payload.last & ~b.payload.last)
 
-        # Whether there is a beat must be known from reset on, and goes through flip-flops.
+        # The valid bit must be known from reset on, and passes flip-flops with a reset.
         valid = taken
         for cycle in range(FloatAdder.latency):
             following = Signal(name=f"valid_{cycle + 1}")
@@ -97,7 +97,7 @@ class PacketAdder(wiring.Component):
         m.d.comb += [
             frame.i.keep.eq(a.payload.keep),
             frame.i.last.eq(a.payload.last),
-            queue.i.valid.eq(valid),  # the queue has a place
+            queue.i.valid.eq(valid),  # the queue has a free slot
             queue.i.payload.keep.eq(frame.o.keep),
             queue.i.payload.last.eq(frame.o.last),
         ]
@@ -113,7 +113,7 @@ class PacketAdder(wiring.Component):
                 queue.i.payload.elements[lane].eq(Mux(special, 0, adder.o)),
             ]
         connect_stream(m, queue.o, self.o)
-        # A pair reserves its place when it is taken.
+        # A pair reserves its slot when it is taken.
         places = Signal(range(self.depth + 1), init=self.depth)
         m.d.comb += room.eq(places != 0)
         m.d.sync += places.eq(places - taken + (self.o.valid & self.o.ready))
@@ -121,17 +121,17 @@ class PacketAdder(wiring.Component):
 
 
 class FeedbackEncoder(wiring.Component):
-    """Encode packets of elements to words of a link, and output the loss.
+    """Encode packets of elements to words of a link, and output the loss of encoding.
 
-    With a codec that is not exact, words are decoded again as they leave, and the error of an element is it less what
-    is decoded, or +0.0 where one of them is not finite. A block of the codec enters as a whole, when all of it is
-    there, so a packet leaves to its last word and its last error without regard to what comes behind it.
+    With a codec that is not exact, words are decoded as they leave, and the error of an element is the element minus
+    its decoded value, or +0.0 where either is not finite. A block of the codec enters only when it is complete, so a
+    packet leaves to its last word and its last error whether or not another one follows.
 
-    Throughput is one beat, or one word, per cycle, whichever takes longer. After the last beat of a block, its first
-    word is offered as many cycles later than the codec's :class:`~hdl.compression.words.WordEncoder` has it as a
-    block has beats, and one more; with an exact codec as that has it. An output that stalls holds up the others,
-    after a while; none waits for another to begin. ``i.ready`` depends on registers alone, or with an exact codec on
-    ``o.ready`` and ``restored.ready``.
+    Throughput is one beat, or one word, per cycle, whichever takes longer. The first word of a block is offered later
+    than by the codec's :class:`~hdl.compression.words.WordEncoder`, by one cycle per beat of a block and one more;
+    with an exact codec, at the same time. An output that stalls holds up the other outputs after a while; none waits
+    for another to begin. ``i.ready`` depends only on registers, or with an exact codec on ``o.ready`` and
+    ``restored.ready``.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class FeedbackEncoder(wiring.Component):
 
     @property
     def depth(self):
-        """Elements, in beats, that can be on their way through encoder and decoder."""
+        """Beats of elements that can be in flight through encoder and decoder."""
         return 2 * max(self._codec.block // self._lanes, 1) + 49
 
     def elaborate(self, platform):
@@ -185,18 +185,18 @@ class FeedbackEncoder(wiring.Component):
             return m
 
         m.submodules.buffer = buffer = BlockBuffer(lanes=lanes, beats=max(codec.block // lanes, 1))
-        m.submodules.given = given = Fork(shape=beats, outputs=2)
+        m.submodules.given = inputs = Fork(shape=beats, outputs=2)
         m.submodules.delayed = delayed = Queue(shape=beats, depth=self.depth, block=False)
         # No ready runs from the decoder back into the encoder.
         m.submodules.words = words = SkidBuffer(shape=encoder.o.payload.shape())
         m.submodules.encoded = encoded = Fork(shape=encoder.o.payload.shape(), outputs=2)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.difference = difference = PacketAdder(lanes=lanes, subtract=True, finite=True)
-        m.d.comb += [given.enable.eq(0b11), encoded.enable.eq(0b11)]
+        m.d.comb += [inputs.enable.eq(0b11), encoded.enable.eq(0b11)]
         connect_stream(m, self.i, buffer.i)
-        connect_stream(m, buffer.o, given.i)
-        connect_stream(m, given.o[0], encoder.i)
-        connect_stream(m, given.o[1], delayed.i)
+        connect_stream(m, buffer.o, inputs.i)
+        connect_stream(m, inputs.o[0], encoder.i)
+        connect_stream(m, inputs.o[1], delayed.i)
         connect_stream(m, encoder.o, words.i)
         connect_stream(m, words.o, encoded.i)
         connect_stream(m, encoded.o[0], self.o)

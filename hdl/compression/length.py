@@ -1,8 +1,8 @@
-"""Length counters, which find the end of a packet's payload from its words.
+"""Length counters, which detect the end of a packet's payload from its words.
 
-A depacketizer counts down the **units** of a payload. A unit is a word, or as many words as a group of elements has
-been coded in; only the format knows. So each format has a counter, which gives the number of units of a packet and
-marks the word that ends each of them.
+A depacketizer counts down the **units** of a payload. A unit is a word, or all words of a group of elements,
+depending on the format. So each format has a counter, which outputs the number of units of a packet and marks the
+word that ends each of them.
 """
 
 import math
@@ -21,14 +21,14 @@ LENGTH_BITS = 10
 
 
 def counter_ports():
-    """Return the members of every length counter, as a signature's dictionary.
+    """Return the members common to all length counters, as a signature's dictionary.
 
     length : In
-        Elements of the packet to come; holds for two cycles before ``start`` falls.
+        Elements of the next packet; stable for two cycles before ``start`` falls.
     units : Out
         Units of that packet.
     start : In(1)
-        Level: no word of the payload has come.
+        Level: no word of the payload has arrived.
     word, zero : In
         A payload word, and whether it is zero.
     take : In(1)
@@ -52,12 +52,12 @@ def count_words(block, block_bits, count):
     unit = math.gcd(WORD, block_bits)
     factor, shift = block_bits // unit, (WORD // unit).bit_length() - 1
     # A sum, since a product would take a multiplier.
-    units = sum(blocks.shift_left(place) for place in range(factor.bit_length()) if factor >> place & 1)
+    units = sum(blocks.shift_left(bit) for bit in range(factor.bit_length()) if factor >> bit & 1)
     return (units + ((1 << shift) - 1)) >> shift
 
 
 class FixedLength(wiring.Component):
-    """Count the words of a format whose blocks all have the same number of bits.
+    """Count the words of a format with the same number of bits in every block.
 
     Parameters
     ----------

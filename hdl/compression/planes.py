@@ -1,9 +1,9 @@
 """Codes of a few bits each, packed into words without gaps, at any number of lanes.
 
-Codes are taken in eights. The bits of one place of eight codes are a byte, a **plane**, and codes of w bits make w
-bytes, lowest place first, so that one circuit packs codes of any width: places that a packet does not use are left
-out by leaving out bytes. Four eights, or :data:`~hdl.group.GROUP` codes, are w words. What ``last`` cuts short is
-filled with codes of zero up to a whole group; so a packet of n codes takes w * ceil(n / 32) words.
+Codes are taken in eights. The bits of eight codes at one position are a byte, a **plane**, and codes of w bits make w
+bytes, lowest position first, so that one circuit packs codes of any width: positions that a packet does not use are
+left out by leaving out bytes. Four eights, or :data:`~hdl.group.GROUP` codes, are w words. A group that ``last`` cuts
+short is filled up with codes of zero; so a packet of n codes takes w * ceil(n / 32) words.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
@@ -15,12 +15,12 @@ from hdl.streams.stream import check_lanes
 
 __all__ = ["PLANE", "GroupAssembler", "GroupSplitter", "check_words", "chunk_layout", "code_layout", "word_count"]
 
-#: Codes whose bits of one place make a byte.
+#: Codes per plane: their bits at one position make a byte.
 PLANE = 8
 
 
 def word_count(lanes, width):
-    """Words per beat of a packed stream in which codes of at most ``width`` bits go as fast as beats of lanes come.
+    """Words per beat of a packed stream that carries codes of at most ``width`` bits at the rate of beats of lanes.
 
     Such a stream moves its 4 * words bytes together: 1, 2 or 4 words.
     """
@@ -32,14 +32,14 @@ def word_count(lanes, width):
 
 
 def code_layout(lanes, width):
-    """Payload of unpacked streams: ``codes`` of ``width`` bits, and ``last``, which is on the last of a group."""
+    """Payload of unpacked streams: ``codes`` of ``width`` bits, and ``last``, which ends a group."""
     return data.StructLayout({"codes": data.ArrayLayout(unsigned(width), lanes), "last": 1})
 
 
 def chunk_layout(words):
     """Payload of bytes to be packed: ``count`` of them, from the lowest on, and zeros above.
 
-    ``align`` tells that the next byte begins a word, ``last`` that none follows in this packet.
+    ``align`` means that the next byte begins a word, ``last`` that none follows in this packet.
     """
     return data.StructLayout({"data": 32 * words, "count": range(4 * words + 1), "align": 1, "last": 1})
 
@@ -50,11 +50,11 @@ def check_words(words):
 
 
 class GroupAssembler(wiring.Component):
-    """Collect eights of codes, and give their planes in chunks of bytes.
+    """Collect eights of codes, and output their planes in chunks of bytes.
 
-    An eight that is one chunk is passed on with the beat that completes it: ``o`` and ``i.ready`` depend
-    combinationally on ``i`` and ``o.ready``. One of more chunks is held, and they are offered one per cycle from the
-    next cycle on.
+    An eight of one chunk is passed on with the beat that completes it: ``o`` and ``i.ready`` depend combinationally
+    on ``i`` and ``o.ready``. An eight of several chunks is held, and they are offered one per cycle from the next
+    cycle on.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class GroupAssembler(wiring.Component):
 
     @property
     def words(self):
-        """Words per beat that the chunks are made for."""
+        """Words per beat that the chunks are sized for."""
         return self._words
 
     @property
@@ -108,7 +108,7 @@ class GroupAssembler(wiring.Component):
             m.d.comb += complete.eq(beat == beats - 1)
         else:
             m.d.comb += complete.eq(1)
-        planes = Cat(Cat(code[place] for code in filled) for place in range(width))
+        planes = Cat(Cat(code[bit] for code in filled) for bit in range(width))
 
         if beats > 1:
             with m.If(self.i.valid & self.i.ready):
@@ -123,7 +123,7 @@ class GroupAssembler(wiring.Component):
             ]
             return m
 
-        # Bytes of the eight before it that are still to be written.
+        # Bytes of the previous eight that remain to be written.
         left = Signal(8 * chunks * size)
         count = Signal(range(width + 1))
         last = Signal()
@@ -146,12 +146,12 @@ class GroupAssembler(wiring.Component):
 
 
 class GroupSplitter(wiring.Component):
-    """Take the planes of eights of codes from a :class:`ByteUnpacker`, and give the codes.
+    """Take the planes of eights of codes from a :class:`ByteUnpacker`, and output the codes.
 
-    While ``run`` is set, one chunk is taken per cycle, and one beat given. The first beat is offered in the cycle
+    While ``run`` is set, one chunk is taken per cycle, and one beat output. The first beat is offered in the cycle
     after the last chunk of its eight was taken. Bits of a code above its size are zeros.
 
-    A packet must end with a whole group. The eight in which one ends early is given with what is there, marked
+    A packet must end with a whole group. If it ends early, its last eight is output with the bytes received, marked
     ``last``.
 
     Parameters
@@ -200,7 +200,7 @@ class GroupSplitter(wiring.Component):
         chunks = -(-width // size)
         eights = GROUP // PLANE
 
-        rest = Signal(range(width + 1))  # bytes of this eight that are still to be taken
+        rest = Signal(range(width + 1))  # bytes of this eight that remain to be taken
         chunk = Signal(range(max(chunks, 2)))
         eight = Signal(range(eights))
         final = Signal()  # it is the last chunk of its eight
@@ -221,14 +221,14 @@ class GroupSplitter(wiring.Component):
         if chunks == 1:
             m.d.comb += [final.eq(1), self.want.eq(self.size)]
         else:
-            # The next want is in a register, since all else follows from it.
+            # The next ``want`` is in a register, since all other signals depend on it.
             following = Signal.like(rest)
             m.d.comb += following.eq(Mux(go & ~closing, rest - size, self.size))
             with m.If(go | (chunk == 0)):
                 m.d.sync += [rest.eq(following), final.eq(following <= size),
                              self.want.eq(Mux(following <= size, following, size))]
 
-        # Chunks before the last one wait in their places.
+        # Chunks before the last one wait in registers of their own.
         windows = []
         for number in range(chunks - 1):
             held = Signal(8 * size, name=f"held_{number}")
@@ -237,10 +237,10 @@ class GroupSplitter(wiring.Component):
             windows.append(Mux(chunk == number, self.window, held))
         windows.append(self.window)
         planes = Cat(windows)
-        codes = [Cat(planes[8 * place + code] & (place < self.size) for place in range(width))
+        codes = [Cat(planes[8 * bit + code] & (bit < self.size) for bit in range(width))
                  for code in range(PLANE)]
 
-        count = Signal(range(beats + 1))  # beats to be given
+        count = Signal(range(beats + 1))  # beats to be output
         last = Signal()
         shift = Signal(data.ArrayLayout(unsigned(width), PLANE))
         m.d.comb += [
@@ -253,7 +253,7 @@ class GroupSplitter(wiring.Component):
             m.d.sync += [count.eq(beats), last.eq(self.stops)]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += count.eq(count - 1)
-        # An eight is taken only where there is room; whether it is taken is known too late for so many registers.
+        # An eight is taken only if there is room; the decision comes too late to enable that many registers.
         with m.If(free):
             m.d.sync += Cat(*shift).eq(Cat(*codes))
         if beats > 1:

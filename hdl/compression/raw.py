@@ -10,7 +10,7 @@ __all__ = ["Passage"]
 
 
 class Passage(wiring.Component):
-    """Pass elements on as words, by wires alone.
+    """Pass elements on as words, by wires only.
 
     Parameters
     ----------

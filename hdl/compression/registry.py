@@ -1,7 +1,7 @@
-"""The codecs that weights and gradients can go through on the ring, by name.
+"""Codecs for weights and gradients on the ring, by name.
 
 Configurations, command lines and reports use the name; packets carry the code. The core has two codecs, and features
-have the others, which are imported when they are named: docs/compression/adding-a-format.md.
+have the rest, which are imported on first use: docs/compression/adding-a-format.md.
 """
 
 import functools
@@ -16,7 +16,7 @@ from hdl.registry import codes, feature, feature_of_format, format_names
 
 __all__ = ["CODECS", "FETCH_FORMATS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "fetch_blocks"]
 
-#: Names of the codecs that a node has unless it is told otherwise.
+#: Names of the codecs that a node has by default.
 RAW, ZERO_VALUE = "raw", "zero_value"
 
 _CORE: dict[str, Codec] = {
@@ -31,7 +31,7 @@ def _codecs_of(owner: str) -> Mapping[str, Codec]:
 
 
 class _Codecs(Mapping[str, Codec]):
-    """Codecs of the core and of features, in the order of their codes; all, or those of ``weights`` or ``gradients``.
+    """Codecs of the core and of features, in the order of their codes; all, or only for ``weights`` or ``gradients``.
 
     All formats of features serve weights.
     """
@@ -58,15 +58,15 @@ class _Codecs(Mapping[str, Codec]):
 #: All codecs by their names.
 CODECS: Mapping[str, Codec] = _Codecs()
 
-#: Codecs that new weights can go through.
+#: Codecs for new weights.
 WEIGHT_CODECS: Mapping[str, Codec] = _Codecs("weights")
 
-#: Codecs that gradients and their sums can go through. Where sums are not added as they are coded, they are decoded,
-#: added and encoded again at each hop.
+#: Codecs for gradients and their sums. Sums that cannot be added in coded form are decoded, added and encoded again
+#: at each hop.
 GRADIENT_CODECS: Mapping[str, Codec] = _Codecs("gradients")
 
-#: Formats of weights that a server gives to its workers. A command has the index of its format here, and one pair of
-#: units has all but the first.
+#: Formats of weights that a server sends to its workers. A command has the index of its format here, and one pair of
+#: units implements all but the first.
 FETCH_FORMATS = (RAW, *format_names("broadcast"))
 
 

@@ -19,9 +19,9 @@ def _load_port(codec):
 class WordEncoder(wiring.Component):
     """Encode packets of elements to words of a link.
 
-    Latency is that of the codec's encoder and that of a serializer; throughput is one word per cycle. ``i.ready``
-    depends combinationally on ``o.ready``. An encoder that has to see a packet twice takes it the second time out of
-    a queue of one packet.
+    Latency is the sum of the latencies of the codec's encoder and of a serializer; throughput is one word per cycle.
+    ``i.ready`` depends combinationally on ``o.ready``. An encoder with two passes takes a packet the second time out
+    of a queue of one packet.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class WordEncoder(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes))
     load : In(stream of {data, last})
-        Bounds between centroids, before the first packet; only with a codec that has a codebook.
+        Bounds between centroids, before the first packet; only with a codec with a codebook.
     o : Out(stream of word_layout())
     """
 
@@ -76,8 +76,8 @@ class WordEncoder(wiring.Component):
 class WordDecoder(wiring.Component):
     """Decode packets of elements from words of a link.
 
-    Latency is that of an assembler and that of the codec's decoder; throughput is one word, or one beat, per cycle,
-    whichever takes longer. ``i.ready`` depends combinationally on ``o.ready``.
+    Latency is the sum of the latencies of an assembler and of the codec's decoder; throughput is one word, or one
+    beat, per cycle, whichever takes longer. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class WordDecoder(wiring.Component):
     -------
     i : In(stream of word_layout())
     load : In(stream of {data, last})
-        Centroids, before the first packet; only with a codec that has a codebook.
+        Centroids, before the first packet; only with a codec with a codebook.
     o : Out(stream of beat_layout(lanes))
         Whole blocks of the codec, whatever the packet's length.
     """

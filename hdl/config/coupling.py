@@ -1,4 +1,4 @@
-"""A coupling: values of sections of a node's configuration that do not go together, and the reason."""
+"""Incompatible values of sections of a node's configuration, and the reason."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,16 +8,16 @@ __all__ = ["Coupling"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Coupling:
-    """Values of sections that do not go together.
+    """Incompatible values of sections.
 
     Parameters
     ----------
     sections : tuple of str
         Names of the sections: fields of a configuration, and types of features.
     clash : callable
-        Takes the values of these sections, and returns whether they are refused. A section that is not there is None.
+        Takes the values of these sections, and returns whether they are refused. An absent section is None.
     rule : str
-        What is asked of the sections.
+        Requirement for the sections.
     reason : str
         Why.
     advice : str
@@ -32,5 +32,5 @@ class Coupling:
 
     @property
     def message(self) -> str:
-        """Text of the error."""
+        """Error message."""
         return f"{self.rule}, since {self.reason}: {self.advice}"

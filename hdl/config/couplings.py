@@ -1,7 +1,7 @@
-"""Couplings of a node's sections: values of one that another one does not go with, each with its reason.
+"""Couplings of a node's sections: incompatible values of sections, each with its reason.
 
-The list is that of the core, and each feature adds its own: configurations are checked with them, and error messages,
-docs/node.md and ``gradring info`` print them. A coupling of more than two sections refuses only some values of the
+The core has this list, and each feature adds its own: configurations are checked with them, and error messages,
+docs/node.md and ``gradring info`` show them. A coupling of more than two sections refuses only some values of the
 third.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["CORE", "all_couplings", "check_couplings"]
 
 
 def _in_block(segment):
-    """Elements of the longest vector that a block of a ring of two nodes can have a half of."""
+    """Elements of the longest vector with halves that fit a block of a ring of two nodes."""
     return 2 * MAX_SEGMENTS * segment
 
 
@@ -61,15 +61,15 @@ CORE = (
 
 
 def all_couplings(features: Iterable[str] = FEATURES) -> tuple[Coupling, ...]:
-    """Couplings of the core and of features, by default of all; those of two sections first."""
+    """Couplings of the core and of features, by default of all features; couplings of two sections first."""
     couplings = (*CORE, *(coupling for name in features for coupling in feature(name).couplings))
     return tuple(sorted(couplings, key=lambda coupling: len(coupling.sections)))
 
 
 def check_couplings(sections: Mapping[str, Any], features: Iterable[str]) -> None:
-    """Raise ValueError at the first coupling that refuses sections, given by name, of a node with these features.
+    """Raise ValueError at the first coupling that refuses a node's sections, by name.
 
-    A coupling with a section that the configuration cannot have is left out.
+    A coupling with a section that the configuration cannot have is skipped.
     """
     for coupling in all_couplings(features):
         if sections.keys() >= set(coupling.sections) and coupling.clash(

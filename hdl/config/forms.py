@@ -25,7 +25,7 @@ def _text_of(name: str) -> str:
 
 
 def as_dict(config: Configuration) -> dict[str, Any]:
-    """Nested dictionary of a configuration's sections that are there, for JSON; ``kind`` is the type of a section."""
+    """Nested dictionary of a configuration's present sections, for JSON; ``kind`` is the type of a section."""
     return {"kind": name_of(type(config)), **_fields(config)}
 
 
@@ -48,7 +48,7 @@ def _value(domain: Any, value: Any) -> Any:
 
 
 def from_dict(values: Mapping[str, Any]) -> Configuration:
-    """Configuration of such a dictionary; a section or field that it does not have is as by default.
+    """Configuration from such a dictionary; missing sections and fields have their defaults.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def from_dict(values: Mapping[str, Any]) -> Configuration:
 
 
 def _made(kinds: Types, values: Any, title: str) -> Any:
-    """Section of one of some types, from its fields."""
+    """Section of one of several types, from its fields."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{title} must be a table of fields, not {values!r}")
     kind = _kind(kinds, values.get("kind", _text_of(kinds.names[0])), title)
@@ -112,11 +112,11 @@ def _options(part: Section, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def with_options(config: Configuration, options: Mapping[str, Any]) -> Configuration:
-    """A configuration with other values, by dotted names as of :func:`as_options`.
+    """Configuration with changed values, by dotted names as in :func:`as_options`.
 
     ``link=slots`` changes the type of a section, ``link.ingress=5`` a field, ``programs=True`` adds a section and
-    ``programs=False`` removes it, and so does a field of one that is not there; ``features=tenants,throttles`` are
-    all features.
+    ``programs=False`` removes it, a field of an absent section adds it; ``features=tenants,throttles`` sets all
+    features.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def _names(kind: type) -> Iterator[str]:
 
 
 def _part(name: str, domain: Part, old: Any, options: Mapping[str, Any], fields: dict[str, Any]) -> Any:
-    """Section with other fields, perhaps of another type; None if it is taken out."""
+    """Section with changed fields or a changed type; None if it is removed."""
     chosen = options.get(name)
     if domain.optional and not (chosen is None or isinstance(chosen, bool)):
         raise ValueError(f"Option {name} must be True or False, not {chosen!r}")

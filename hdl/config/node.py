@@ -1,4 +1,4 @@
-"""Configurations of nodes: their base, and that of a node with any role but a server's."""
+"""Configurations of nodes: their base, and the one for all roles but a server's."""
 
 import dataclasses
 import functools
@@ -20,19 +20,19 @@ __all__ = ["FP32", "INT16", "SEGMENTS", "Configuration", "Coupled", "NodeConfig"
 #: Formats of elements in memories.
 FP32, INT16 = "fp32", "int16"
 
-#: Elements in a segment: the powers of two that the length of a packet can hold.
-SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
+#: Elements in a segment: the powers of two that fit the length field of a packet.
+SEGMENTS = tuple(32 << power for power in range((LONGEST_SEGMENT // 32).bit_length()))
 
 
 class Configuration(Section):
-    """Base of the configurations of nodes: their common properties, with the values of a node without an option.
+    """Base of the configurations of nodes: common properties, with the values of a node without options.
 
     Members
     -------
     element : str
         Format of elements in memories: :data:`FP32` or :data:`INT16`.
     has_ring, is_server : bool
-        Whether the node has links and the core's engines; and whether weights and state are in a far memory.
+        Whether the node has links and the core's engines; whether weights and state are in a far memory.
     pipelined_port : bool
         Whether the host port moves a word per cycle, between registers at both ends.
     """
@@ -58,7 +58,7 @@ class Configuration(Section):
 
     @functools.cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features of the node, with those that they require, in the order of the registry."""
+        """Names of the features of the node and of all features they require, in the order of the registry."""
         names = dict.fromkeys(self.needs())
         waiting = list(names)
         while waiting:
@@ -80,22 +80,22 @@ class Configuration(Section):
 
     @property
     def queues(self) -> int:
-        """Queues of commands: 1, or 2 for one that computes and one that communicates, or 3 with one that moves."""
+        """Queues of commands: 1 for all, 2 for computing and communicating, or 3 with one for moving as well."""
         return 1 if self.programs is None else 2 + self.programs.move_queue
 
     @property
     def far_words(self) -> int:
-        """Capacity in elements of the far memory, 0 in a node without."""
+        """Capacity of the far memory in elements, 0 in a node without one."""
         return 0 if self.compute is None else self.compute.far
 
     @property
     def has_chains(self) -> bool:
-        """Whether a sum may go along a chain of nodes to its end, as one block."""
+        """Whether a sum may pass along a chain of nodes to its end, as one block."""
         return self.role.streams or self.role.root_reduce
 
     @property
     def has_quorum(self) -> bool:
-        """Whether updates can be those of a quorum."""
+        """Whether the node can have quorum updates."""
         return self.stub is not None and self.stub.quorum
 
     @property
@@ -105,7 +105,7 @@ class Configuration(Section):
 
     @property
     def far_bases(self) -> dict[str, int]:
-        """First words of the memory spaces that are in the far memory, by name, in order: none but in a server."""
+        """First words of the memory spaces in the far memory, by name, in order; only a server has any."""
         bases, first = {}, 0
         if self.is_server:
             for space in self.memory_map:
@@ -116,9 +116,9 @@ class Configuration(Section):
 
     @property
     def has_signals(self) -> bool:
-        """Whether the node has control words, by which nodes share which commands are done, and that they compute.
+        """Whether the node has control words, by which nodes share their progress and activity.
 
-        With three queues both pairs of waits of a command are about queues of its own node.
+        With three queues, both pairs of waits of a command refer to queues of its own node.
         """
         return self.link.replay and self.queues == 2
 
@@ -129,17 +129,17 @@ class Configuration(Section):
 
     @property
     def codebook_words(self) -> int:
-        """Words of the memory that the weight codec's centroids are loaded from: 0 if it has none."""
+        """Words of the memory that the weight codec's codebook is loaded from: 0 if it has none."""
         return WEIGHT_CODECS[self.weights.codec].codebook_words
 
     @property
     def adds_compressed(self) -> bool:
-        """Whether gradients are added in the form of zero-value compression."""
+        """Whether gradients are added in zero-value compressed form."""
         return GRADIENT_CODECS[self.gradients].sums_coded
 
     @property
     def has_residual(self) -> bool:
-        """Whether the gradient codec is not exact, so that the node keeps its residual."""
+        """Whether the gradient codec is not exact, so that the node keeps a residual."""
         return not GRADIENT_CODECS[self.gradients].exact
 
     @property
@@ -149,18 +149,18 @@ class Configuration(Section):
 
     @property
     def hash(self) -> int:
-        """32-bit digest of the text of all sections, which the driver compares with its own."""
+        """32-bit digest of the text of all sections, for comparison with the driver's."""
         return int.from_bytes(hashlib.sha256(repr(self).encode()).digest()[:4], "little")
 
 
 class Coupled(Configuration):
-    """Base of the configurations with sections that do not all go together."""
+    """Base of the configurations with couplings between sections."""
 
     def check(self) -> None:
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        possible = next(field.metadata["domain"].types.names
-                        for field in dataclasses.fields(self)  # type: ignore[arg-type]
-                        if field.name == "features")
+        fields = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}  # type: ignore[arg-type]
+        possible = next(item.metadata["domain"].types.names
+                        for item in dataclasses.fields(self)  # type: ignore[arg-type]
+                        if item.name == "features")
         features = {name: next((part for part in self.features if type(part).__name__ == name), None)
                     for name in possible}
         check_couplings(fields | features, self.feature_names)
@@ -170,12 +170,12 @@ class Coupled(Configuration):
 class NodeConfig(Coupled):
     """Parameters of one accelerator node.
 
-    Sections that go only with some values of others are in :data:`hdl.config.couplings.COUPLINGS`.
+    :func:`hdl.config.couplings.all_couplings` has the incompatible values of sections.
 
     Parameters
     ----------
     lanes : int
-        Elements in one memory row, and per cycle out of a memory: 1, 2, 4 or 8.
+        Elements in one memory row, and read from a memory per cycle: 1, 2, 4 or 8.
     segment : int
         Elements in one ring segment and in one optimizer burst: 32 times a power of two, at most 512.
     topology : SingleRing or Grid
@@ -184,9 +184,9 @@ class NodeConfig(Coupled):
     weights : Weights
     gradients : str
         Codec of gradients and their sums: a name of :data:`hdl.compression.registry.GRADIENT_CODECS`. Gradients in
-        ``zero_value`` and ``raw`` are added as they are. With any other they are decoded, added and encoded again at
-        every hop, and the node has one more memory, of ``memories.gradient`` elements, for the loss of this, which is
-        added to the next gradients.
+        ``zero_value`` and ``raw`` are added in coded form. With any other codec they are decoded, added and encoded
+        again at every hop, and the node has one more memory, of ``memories.gradient`` elements, for the loss of this,
+        which is added to the next gradients.
     masking : bool
         Whether the node has the operation MASK: docs/masking/masking.md.
     sparsify : bool
@@ -194,7 +194,7 @@ class NodeConfig(Coupled):
     link : Credits, Replay, Slots or JobSlots
     role : Peer, RootReduce or Worker
     programs : Programs, optional
-        Two queues of commands or more; without, there is one queue, and no program.
+        Programs and two or more queues of commands; without it, there is one queue, and no program.
     compute : Compute, optional
     stub : ComputeStub, optional
     features : tuple
@@ -219,5 +219,5 @@ class NodeConfig(Coupled):
 
 
 def max_nodes_for(nodes: int) -> int:
-    """``max_nodes`` of nodes for a ring of this size: the default, or the most that there is where it is too few."""
+    """``max_nodes`` for a ring of ``nodes`` nodes: the default, or the largest value where that is too small."""
     return SingleRing.max_nodes if 1 <= nodes <= SingleRing.max_nodes else MAX_NODES

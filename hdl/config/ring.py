@@ -10,16 +10,16 @@ __all__ = ["Credits", "Link", "Peer", "Role", "RootReduce", "SingleRing", "Topol
 
 
 class Link(Section):
-    """Base of the kinds of links, with their traits.
+    """Base of the types of links, with their traits.
 
     Members
     -------
     replay : bool
-        Whether links repeat words that were damaged or lost.
+        Whether links retransmit damaged or lost words.
     slots : bool
         Whether packets are sent in slots of a common TIME.
     jobs : int
-        Jobs that have the ring in common.
+        Jobs that share the ring.
     messages : bool
         Whether slots carry messages to all nodes.
     """
@@ -68,7 +68,7 @@ class SingleRing(Topology):
     Parameters
     ----------
     max_nodes : int
-        Nodes of the largest ring, 1 to 255. More than 16 take wider counters.
+        Maximum number of nodes in a ring, 1 to 255. More than 16 need wider counters.
     """
 
     max_nodes: int = option(SMALL_RING, Integer(1, MAX_NODES))
@@ -80,7 +80,7 @@ class Role(Section):
     Members
     -------
     interleaved : bool
-        Whether two segments of a collective are on their way in turn.
+        Whether two segments of a collective alternate on the ring.
     root_reduce : bool
         Whether one root may own every block.
     streams : bool
@@ -97,12 +97,12 @@ class Role(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peer(Role):
-    """One of several nodes that have the blocks of a vector in partitions.
+    """One of several nodes that each own a block of a vector.
 
     Parameters
     ----------
     interleaved : bool
-        Whether two segments of a collective are on their way in turn: docs/ring/interleaved.md.
+        Whether two segments of a collective alternate on the ring: docs/ring/interleaved.md.
     """
 
     interleaved: bool = option(False, Flag())
@@ -110,7 +110,7 @@ class Peer(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RootReduce(Role):
-    """A peer whose commands may give every block to one root, so that a slow link is crossed only by the root's
-    results: docs/ring/root_reduce.md."""
+    """A peer with commands that may give every block to one root, so that only the root's results cross a slow link:
+    docs/ring/root_reduce.md."""
 
     root_reduce: ClassVar[bool] = True

@@ -19,10 +19,10 @@ class Memories(Section):
     ----------
     gradient, weight, state : int
         Capacity in elements of the gradient memory, of the weight memory and of each state plane; multiples of 32.
-        Only the owner of a block keeps its state, so a state plane may be smaller than the weights.
+        Only the owner of a block keeps its state, so a state plane may be smaller than the weight memory.
     planes : int
-        State planes of the optimizer, which decide its rules: with 0 only SGD, with 1 momentum as well, with 2 also
-        Adam and AdamW.
+        State planes of the optimizer, which determine its rules: with 0 only SGD, with 1 momentum as well, with 2
+        also Adam and AdamW.
     """
 
     gradient: int = option(16384, Words())
@@ -38,10 +38,10 @@ class Optimizer(Section):
     Parameters
     ----------
     lanes : int
-        Elements that it updates in a step, at most the node's ``lanes``. One keeps up with a dense ring of two nodes,
-        which delivers less than one finished element per cycle.
+        Elements updated per step, at most the node's ``lanes``. One is enough for a dense ring of two nodes, which
+        delivers less than one finished element per cycle.
     interval : int
-        Cycles per step: 1, 2, 4 or 8. With more than one its operations share adders and multipliers.
+        Cycles per step: 1, 2, 4 or 8. With more than one, operations share adders and multipliers.
     dsps : int
         DSP blocks that each multiplier of the node may use: 4, 2 or 1.
     """
@@ -60,18 +60,18 @@ class CodecName(Name):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Weights(Section):
-    """Form of new weights in a fused update.
+    """Format of new weights in a fused update.
 
     Parameters
     ----------
     codec : str
         Name in :data:`hdl.compression.registry.WEIGHT_CODECS`. With any but ``raw`` the node has one more memory, of
-        ``memories.state`` elements, for the master weights: those of its own block before they were encoded. All
-        nodes, the owner too, have the decoded ones in their weight memory. A codec with centroids has another memory
-        for them, which the host loads.
+        ``memories.state`` elements, for the master weights: the weights of its own block before encoding. All nodes,
+        including the owner, have the decoded weights in their weight memory. A codec with a codebook has another
+        memory for it, which the host loads.
     master : bool
         Whether a node with ``raw`` weights has master weights too: a fused update then reads no weights, and may
-        write them elsewhere than where other operations read them.
+        write them to an address that other operations do not read.
     """
 
     codec: str = option(RAW, CodecName(WEIGHT_CODECS))
@@ -89,7 +89,7 @@ class Weights(Section):
 
 
 class GradientCodec(CodecName):
-    """Domain of the names of codecs that gradients and their sums can go through."""
+    """Domain of the names of codecs for gradients and their sums."""
 
     def __init__(self):
         super().__init__(GRADIENT_CODECS)

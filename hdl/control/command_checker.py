@@ -1,4 +1,4 @@
-"""Check of a command against its node, before any engine gets it."""
+"""Check of a command against its node, before any engine receives it."""
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -16,22 +16,22 @@ __all__ = ["CommandChecker", "verdict_layout"]
 
 
 def verdict_layout():
-    """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the value at fault."""
+    """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the wrong value."""
     return data.StructLayout({"status": 8, "detail": 32})
 
 
 class _Flags:
-    """Registers that tell operations apart by a property, as few as possible.
+    """Registers that distinguish operations by a property, as few as possible.
 
-    Two properties share a register unless an operation has one and lacks the other: an operation that a property
-    says nothing about may have either value.
+    Two properties share a register unless an operation has one and lacks the other: an operation that a property does
+    not apply to may have either value.
     """
 
     def __init__(self):
         self._registers = []
 
     def of(self, column):
-        """Value of a property, given by code, for the operation that was set last; a constant if possible."""
+        """Value of a property, given by operation code, for the operation set last; a constant if possible."""
         if len(set(column.values())) < 2:
             return Const(any(column.values()), 1)
         for flag, known in self._registers:
@@ -43,51 +43,50 @@ class _Flags:
         return flag
 
     def set(self, code):
-        """Make the statements that choose an operation."""
+        """Return the statements that select an operation."""
         return [flag.eq(known.get(code, False)) for flag, known in self._registers]
 
 
 class CommandChecker(wiring.Component):
-    """Compare a command with the node it is meant for.
+    """Compare a command with its node.
 
-    Everything about an operation comes from its description. The first condition that does not hold is the verdict;
+    All properties of an operation come from its description. The first condition that does not hold is the verdict;
     fields that an operation does not use are ignored.
 
     - The node has the operation, in the queue of the command (``UNKNOWN_OPERATION``; the detail is the operation).
-      One without extents that is not on the ring, such as QUIESCE, is not checked further.
-    - In a node with tenants, the command's ``tenant`` is the one whose commands the node executes
-      (``FOREIGN_TENANT``; the detail is that of the command), and a tenant's operation is not a ``privileged`` one
-      (the same; the detail is the operation). QUIESCE is checked so too; a foreign one gets its verdict a cycle
-      later.
+      An operation without extents that is not on the ring, such as QUIESCE, is not checked further.
+    - In a node with tenants, the command's ``tenant`` is the one that the node executes (``FOREIGN_TENANT``; the
+      detail is the command's tenant), and a tenant's operation is not ``privileged`` (the same; the detail is the
+      operation). This includes QUIESCE; a foreign one gets its verdict a cycle later.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule), nor for its fields (BROADCAST in a node with formats:
-      ``BAD_FORMAT``, if there is no such format, or the root of one with blocks is no server; the detail is it).
-    - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is the least length).
-    - If the command is one of a program, and its ``after_1`` is that of a ``remote`` node, it has control words and
-      ``unit`` is another node of its ring, and ``unit_queue`` one of its queues (``BAD_UNIT``; the detail is unit,
-      unit_queue and the nodes of the ring, from the lowest byte on). QUIESCE is checked so too.
-    - If it is ``on_ring``, ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it
-      ``has_root`` ``root`` < ``size``, and by ``is_root`` it is the rank of this node, and ``size`` > 1, or it is
-      not (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte
-      on). Then ``turn`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest
-      byte on).
+      ``BAD_FORMAT``, if there is no such format, or it has blocks and the root is no server; the detail is the
+      format).
+    - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is ``least``).
+    - If a command of a program waits for a ``remote`` node, this node has control words, ``unit`` is another node of
+      its ring, and ``unit_queue`` one of its queues (``BAD_UNIT``; the detail is unit, unit_queue and the nodes of
+      the ring, from the lowest byte on). This includes QUIESCE.
+    - If it is ``on_ring``, ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max`` and ``rank`` < ``size``; if it
+      ``has_root``, ``root`` < ``size``; by ``is_root``, ``root`` is this node's rank and ``size`` > 1, or it is
+      another's (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on). Then ``turn`` <
+      ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest byte on).
     - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 not
-      beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits behind it
-      (``BAD_LENGTH``; the detail is the length that would have fitted). Where the extent is but a start, its base
-      alone is compared. Of a tenant, the memory is its window, and both are ``OUT_OF_WINDOW``, unless the base is no
-      such multiple.
+      beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits after it
+      (``BAD_LENGTH``; the detail is the maximum length). For an extent that is only a start, only the base is
+      compared. For a tenant, the memory is its window, and both are ``OUT_OF_WINDOW``, unless the base is no such
+      multiple.
 
-    Of an operation ``on_ring``, groups of 32 elements lie ``stride`` groups apart: in room for R groups, ceil(R /
-    ``stride``) of them. Packed state begins at a multiple of 16 words, since a group takes no more.
+    With an operation ``on_ring``, groups of 32 elements are ``stride`` groups apart: room for R groups holds ceil(R /
+    ``stride``) of them. Packed state begins at a multiple of 16 words, the size of a group.
 
-    Of state, a node keeps one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
-    behind the base, twice as many elements as words if state is packed and the extent ``packs``, is a whole number of
-    groups too, so that it is enough exactly if ``length`` ≤ R · ``size``: every node of a ring comes to the same
-    verdict, and nothing has to be divided. With ``root_reduce``, of an operation that may be ``owned``, ``root`` must
-    be below ``size``, and every node must have room for the state of all groups, so that this holds again.
+    A node keeps the state of only one block, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The
+    room R after the base, two elements per word if state is packed and the extent ``packs``, is a whole number of
+    groups too, so that it is enough exactly if ``length`` ≤ R · ``size``: every node of a ring reaches the same
+    verdict, without a division. With ``root_reduce`` and an operation that may be ``owned``, ``root`` must be below
+    ``size``, and every node must have room for the state of all groups, so that verdicts are equal again.
 
-    A verdict takes :attr:`latency` cycles at most, from the first in which the command is there to that in which both
-    are taken, together: ``i.ready`` depends combinationally on ``o.ready``.
+    A verdict takes :attr:`latency` cycles at most, from the first cycle with the command at ``i`` to the cycle in
+    which both are taken, together: ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -104,17 +103,17 @@ class CommandChecker(wiring.Component):
     asking : In(range(queues)), if there is more than one
         Queue of the command on ``i``.
     from_program : In(1), if there is more than one
-        The command is one of a program.
+        The command belongs to a program.
     place : In(place_layout()), if there is more than one
-        The node's, on the ring of its control words.
+        The node's position on the ring of its control words.
     o : Out(stream of verdict_layout())
     rule : In(RULE)
-        The optimizer's.
+        Rule of the optimizer.
     packed_state : In(1)
         A word of state holds two elements.
     tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(checked_layout())
-        Rule and form of state that the verdict is about, from the command's first cycle to that of the next one.
+        Rule and form of state used for the verdict, from the command's first cycle to the next command's.
     """
 
     def __init__(self, *, config, operations, queues=1):
@@ -134,7 +133,7 @@ class CommandChecker(wiring.Component):
 
     @property
     def latency(self):
-        # The room of two memories at most is divided by a stride: a cycle for each bit and one to round, in place of
+        # The room of at most two memories is divided by a stride: a cycle for each bit and one to round, instead of
         # two for a factor of one.
         return 16 + self._config.topology.max_nodes.bit_length() + 2 * (self._quotient_bits - 1)
 
@@ -144,7 +143,7 @@ class CommandChecker(wiring.Component):
 
     @property
     def _room_bits(self):
-        """Bits of the room in any memory that an operation uses."""
+        """Bits of the available room in the memories that operations use."""
         return max([self._words[extent.memory] for operation in self._operations for extent in operation.extents],
                    default=1).bit_length()
 
@@ -154,7 +153,7 @@ class CommandChecker(wiring.Component):
         return max(self._room_bits - 5, 1)
 
     def _strays(self, command):
-        """Whether a command waits for a node whose counts never come."""
+        """Whether a command waits for a node that never sends counts."""
         outside = Const(1, 1)
         if self._config.has_signals:
             outside = ((command.unit >= self.place.size) | (command.unit == self.place.rank)
@@ -183,30 +182,30 @@ class CommandChecker(wiring.Component):
             words = {space.name: Cat(Const(0, exact_log2(GROUP)), self.tenancy.windows[space.name].size)
                      for space in windowed(config)}
 
-        def trait(place, holds, *, measured=False):
-            """Whether a trait holds for the operation's extent at a base; ``measured`` asks only extents that have a
+        def trait(index, holds, *, measured=False):
+            """Whether a trait holds for the operation's extent at a base; ``measured`` excludes extents without a
             length."""
-            return flags.of({code: holds(extent) for code, extent in extents[place].items()
+            return flags.of({code: holds(extent) for code, extent in extents[index].items()
                              if not measured or extent.reach is not Reach.START})
 
-        def capacity_at(place):
+        def capacity_at(index):
             """Elements of the memory of the operation's extent at a base."""
-            memories = list(dict.fromkeys(extent.memory for extent in extents[place].values()))
+            memories = list(dict.fromkeys(extent.memory for extent in extents[index].values()))
             first = words[memories[0]] if memories else 0
             value = Const(first, room_bits) if isinstance(first, int) else first
             for memory in memories[1:]:
-                value = Mux(trait(place, lambda extent, memory=memory: extent.memory == memory), words[memory], value)
+                value = Mux(trait(index, lambda extent, memory=memory: extent.memory == memory), words[memory], value)
             return value
 
-        places = range(len(BASES))
-        capacities = Array([capacity_at(place) for place in places])
+        indices = range(len(BASES))
+        capacities = Array([capacity_at(index) for index in indices])
         bases = Array([command[base] for base in BASES])
-        starts = Array([trait(place, lambda extent: extent.reach is Reach.START) for place in places])
+        starts = Array([trait(index, lambda extent: extent.reach is Reach.START) for index in indices])
         # All groups of a command may belong to one node.
         may_be_owned = Cat(command.operation == operation.code for operation in operations if operation.owned)
         owned = [may_be_owned.any() & command.root_reduce] if len(may_be_owned) else []
-        shared = Array([trait(place, lambda extent: extent.reach is Reach.BLOCK, measured=True) for place in places])
-        packed = Array([trait(place, lambda extent: extent.packs, measured=True) for place in places])
+        shared = Array([trait(index, lambda extent: extent.reach is Reach.BLOCK, measured=True) for index in indices])
+        packed = Array([trait(index, lambda extent: extent.packs, measured=True) for index in indices])
         strided = Array([flags.of({operation.code: operation.on_ring and extent.reach is Reach.LENGTH
                                    for operation in operations if (extent := operation.extent(base))})
                          for base in BASES])
@@ -224,7 +223,7 @@ class CommandChecker(wiring.Component):
             m.next = "Verdict"
 
         def proceed():
-            """Go on with the next memory."""
+            """Continue with the next memory."""
             with m.If(memory == len(BASES) - 1):
                 conclude(EventStatus.OK)
             with m.Else():
@@ -254,10 +253,10 @@ class CommandChecker(wiring.Component):
                                     with m.If(self._strays(command)):
                                         conclude(EventStatus.BAD_UNIT, Cat(
                                             command.unit, command.unit_queue, Const(0, 6), self.place.size))
-                                for refused, given in ((operation.refused_fields, command),
+                                for refused, subject in ((operation.refused_fields, command),
                                                        (operation.refused, settings)):
                                     if refused is not None:
-                                        condition, status, detail = refused(given)
+                                        condition, status, detail = refused(subject)
                                         with m.If(condition):
                                             conclude(status, detail)
                                 if operation.least:
@@ -284,13 +283,13 @@ class CommandChecker(wiring.Component):
                     (command.port >= config.topology.ports) | (command.size > config.topology.max_nodes)
                     | (command.rank >= command.size) | (rooted.any() & (command.root >= command.size))
                 )
-                # A root that an operation has at this node, or at another.
+                # Operations with the root at this node, or at another.
                 for here in (True, False):
                     seated = [command.operation == operation.code for operation in operations
                               if operation.is_root is here]
                     if seated:
-                        mine = command.root == command.rank
-                        outside |= Cat(seated).any() & ((~mine | (command.size == 1)) if here else mine)
+                        own_root = command.root == command.rank
+                        outside |= Cat(seated).any() & ((~own_root | (command.size == 1)) if here else own_root)
                 m.next = "Fetch"
                 with m.If(outside):
                     conclude(EventStatus.BAD_RANK, Cat(command.rank, command.size, command.port, command.root))
@@ -299,8 +298,8 @@ class CommandChecker(wiring.Component):
 
             with m.State("Fetch"):
                 dealt = shared[memory]
-                for one in owned:
-                    dealt &= ~one
+                for flag in owned:
+                    dealt &= ~flag
                 m.d.sync += [
                     base.eq(bases[memory]),
                     capacity.eq(capacities[memory]),
@@ -329,7 +328,7 @@ class CommandChecker(wiring.Component):
                     m.next = "Divide"
 
             with m.State("Divide"):
-                # A bit of the quotient per cycle, behind a mark that is in its place when the quotient is whole.
+                # A bit of the quotient per cycle, after a mark that reaches the top when the quotient is complete.
                 bits = self._quotient_bits
                 partial = Cat(addend[bits - 1], left)
                 with m.If(fitting[bits]):

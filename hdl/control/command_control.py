@@ -1,4 +1,4 @@
-"""Control of one queue: when its next command starts, and how each of them ends."""
+"""Control of one queue: when its next command starts, and how each command ends."""
 
 import enum
 
@@ -12,37 +12,37 @@ __all__ = ["CommandControl", "Rejection"]
 
 
 class Rejection(enum.IntEnum):
-    """Reason why a command is not run."""
+    """Reason for not running a command."""
 
     VERDICT = 0
-    """The checker has refused it."""
+    """The checker has refused the command."""
     LINK_RESET = 1
     FLAGS = 2
-    """Its flags have not come in time."""
+    """Its flags were not set in time."""
     AFTER = 3
-    """The commands that it comes after have not ended in time."""
+    """The commands that it depends on have not ended in time."""
     STALE = 4
-    """Its region of weights has not had as many updates as its pass says."""
+    """Its region of weights does not have the number of updates that its pass requires."""
 
 
 class CommandControl(wiring.Component):
     """Start the commands of one queue, strictly one after the other, each when it may.
 
-    While a command runs, the next one is loaded and checked. Once it is alone, that one starts as soon as its flags
-    are there and its dependencies ``hold``; it is loaded and checked once more if a setting has changed since
-    (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held. A wait goes on
-    when it has been loaded once more, and the time-out is that of the cycle before the rejection. A wait for
-    dependencies alone begins anew in a cycle in which others are ``alive``, which do what it waits for. A command of
-    a program that ends with another status than OK, or is rejected, has ``failed``; ``stop`` drops the next command
-    of a program, without an event, unless ``start`` offers it already or its event is on the way.
+    While a command runs, the next one is loaded and checked. When the running command has ended, the next one starts
+    as soon as its flags are set and its dependencies ``hold``; it is loaded and checked again if a setting has
+    changed since (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held.
+    A wait continues after another load; ``timeout`` is sampled in the cycle before the rejection. A wait for
+    dependencies only restarts in every cycle with ``alive``. A command of a program that ends with another status
+    than OK, or is rejected, has ``failed``; ``stop`` drops the next command of a program, without an event, unless
+    ``start`` offers it already or its event is on the way.
 
     ``start`` is valid in the cycle after the event of the predecessor was taken, if the next command has passed and
-    does not wait for flags; otherwise two cycles after the last of what it waited for is there.
+    does not wait for flags; otherwise two cycles after its last condition is met.
 
     Members
     -------
     available : In(1)
-        There is a command in memory behind the one at the head.
+        There is a command in memory after the one at the head.
     of_program : In(1)
         It is one of the program.
     wanted, granted, passed, refused, deferred, deliver, dismiss : In or Out(1)
@@ -52,13 +52,13 @@ class CommandControl(wiring.Component):
     head_of_program : Out(1)
         It is one of the program.
     stale : In(1)
-        Settings are not those of the verdict.
+        Settings have changed since the verdict.
     holds : In(1)
-        Its dependencies hold. This stays so until the command has started.
+        Its dependencies hold. This stays 1 until the command has started.
     alive : In(1)
-        What the dependencies are about may be under way.
+        Commands that the dependencies refer to may be in progress.
     right : In(1)
-        Its region of weights has the version that it must find; right when its dependencies hold.
+        Its region of weights has the required version; valid when its dependencies hold.
     blocked : In(1)
         Another queue is about to take flags.
     flags, link_reset, timeout : In
@@ -75,13 +75,13 @@ class CommandControl(wiring.Component):
     queued : In(1)
         The event of an engine, or of a rejection, is taken in this cycle.
     count : Out(32)
-        Cycles for which the command at the head has waited, and one.
+        Cycles for which the command at the head has waited, plus one.
     missing : Out(16)
         Flags that a rejected command has waited for.
     needs_flags : Out(1)
-        The command at the head waits for flags at all.
+        The command at the head waits for at least one flag.
     takes : Out(1)
-        In this cycle the command at the head goes on to ``start``, with flags that it will take.
+        In this cycle the command at the head proceeds to ``start``, with flags that it will take.
     goes : Out(1)
         ``start`` is valid in the next cycle, and was not in this one.
     removed : Out(1)
@@ -159,15 +159,15 @@ class CommandControl(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        again = Signal()  # it was refused while another one ran
-        dropped = Signal()  # what is being loaded is not wanted any more
+        again = Signal()  # load again: refused while another command ran
+        dropped = Signal()  # discard the command that is being loaded
         signal = Signal(16)
         late, never = Signal(), Signal()
         was_waiting = Signal()
         missing = Signal(16)
         alone, drop, may, direct = Signal(), Signal(), Signal(), Signal()
         reject = Signal()
-        patient = Signal()  # a wait begins anew
+        patient = Signal()  # the wait restarts
 
         m.d.comb += [
             self.start.payload.eq(self.head),
@@ -184,7 +184,7 @@ class CommandControl(wiring.Component):
             self.busy.eq(
                 ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
-        # A comparison takes a cycle, and the count is ahead by one for that: not before it has begun.
+        # A comparison takes a cycle, so the count is ahead by one; it counts only after the wait has begun.
         m.d.sync += [
             late.eq((self.count >= self.timeout) & ~patient), never.eq(self.timeout == 0),
             was_waiting.eq(self.waiting),
@@ -273,7 +273,7 @@ class CommandControl(wiring.Component):
                     leave()
                     m.d.sync += [self.loading.eq(0), dropped.eq(0)]
                     m.next = "Alone"
-        # The outermost condition, which a flip-flop has an input for.
+        # The outermost condition, so that it uses the flip-flop's own input.
         with m.If(self.removed | (drop & ~self.rejected)):
             m.d.sync += self.count.eq(1)
         return m

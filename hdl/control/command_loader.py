@@ -13,15 +13,15 @@ from hdl.control.tenancy import tenancy_layout
 
 __all__ = ["WORDS", "CommandLoader", "words_loaded"]
 
-#: Words of a command that are loaded, but where :func:`words_loaded` says so; those behind are reserved.
+#: Words of a command that are loaded, unless :func:`words_loaded` adds one; the following words are reserved.
 WORDS = 12
 
-#: Word that is loaded first: those that say how others change, and what the command waits for, come early.
+#: Word that is loaded first: words that control changes of other words, and waits, come early.
 FIRST_WORD = 8
 
 
 def words_loaded(config):
-    """Words of a command that a node of this configuration loads, of which the last one is for few nodes: it has
+    """Words of a command that a node of this configuration loads; only few nodes need the last one, with
     ``root_reduce``, ``format`` and ``entry``."""
     return WORDS + (config.role.root_reduce or config.role.broadcast_formats)
 
@@ -30,16 +30,16 @@ class CommandLoader(wiring.Component):
     """Load the next command of each queue in turn, and check it.
 
     One loader and one checker serve all queues, since a command is loaded while its predecessor runs. A command that
-    is ``wanted`` by an idle loader is ``granted`` in the same cycle, and its words are asked for from the next cycle
-    on. Words of a command of a program change on their way: in the second queue, which has the ring, the pass adds to
-    the number of the collective, and in odd passes ``weight_stride`` is added to the weight base of a command with
-    ``alternate``.
+    is ``wanted`` while the loader is idle is ``granted`` in the same cycle, and its words are requested from the next
+    cycle on. Words of a command of a program are changed on the way: in the second queue, which has the ring, the
+    pass adds to the number of the collective, and in odd passes ``weight_stride`` is added to the weight base of a
+    command with ``alternate``.
 
     The verdict is one of three, :attr:`latency` cycles after the grant for a QUIESCE, and later by the checker's
     latency less one at most for any other command:
 
     - ``passed``, for one cycle;
-    - ``refused``, if the queue can use it at once (``deliver``): it stays, and the loader with it, until ``dismiss``;
+    - ``refused``, if the queue can use it at once (``deliver``): it and the loader are held until ``dismiss``;
     - ``deferred``, for one cycle, if a refused command has a predecessor that still runs: it is loaded again later.
 
     Parameters
@@ -61,15 +61,15 @@ class CommandLoader(wiring.Component):
     pushed_data : In(32)
         Word at the address of the cycle before, of the oldest command that was pushed.
     from_program : In(queues), with several queues
-        The command is one of the program.
+        The command belongs to the program.
     program_data : In(32), with several queues
         Word at the address of the cycle before, of the program.
     passes : In(array of pass_layout()), with several queues
     weight_stride : In(32), with several queues
     place : In(place_layout()), with several queues
-        The node's, on the ring of its control words.
+        The node's position on the ring of its control words.
     heads : Out(array of command_layout())
-        The word that was asked for is there three cycles later.
+        A requested word is there three cycles later.
     passed, refused, deferred : Out(queues)
     deliver : In(queues)
     dismiss : In(1)
@@ -81,7 +81,7 @@ class CommandLoader(wiring.Component):
         Settings of the verdict.
     """
 
-    #: From the grant to the verdict on a QUIESCE, in a node that loads as many words as most do.
+    #: From the grant to the verdict on a QUIESCE, in a node that loads :data:`WORDS` words.
     latency = WORDS + 4
 
     def __init__(self, *, config, operations, queues=1):
@@ -138,12 +138,12 @@ class CommandLoader(wiring.Component):
         with m.If(valid):
             with m.Switch(word):
                 for n in range(self._words_loaded):
-                    place = slice(32 * n, 32 * n + 32)
+                    slot = slice(32 * n, 32 * n + 32)
                     with m.Case(n):
-                        m.d.sync += copy.as_value()[place].eq(shifted)
+                        m.d.sync += copy.as_value()[slot].eq(shifted)
                         for queue in range(self._queues):
                             with m.If(chosen[queue]):
-                                m.d.sync += self.heads[queue].as_value()[place].eq(shifted)
+                                m.d.sync += self.heads[queue].as_value()[slot].eq(shifted)
 
         if self._queues > 1:
             m.d.comb += [
@@ -193,7 +193,7 @@ class CommandLoader(wiring.Component):
         return m
 
     def _words(self, m, following, value, shifted, chosen):
-        """Join words of both memories, a register behind them, and add to it what the pass changes."""
+        """Join words of both memories into a register, and add the changes of the pass."""
         if self._queues == 1:
             m.d.sync += value.eq(self.pushed_data)
             m.d.comb += shifted.eq(value)
@@ -223,7 +223,7 @@ class CommandLoader(wiring.Component):
         m.d.comb += shifted.eq(value + addend)
 
     def _choose(self, m, chosen):
-        """Grant the wanted queue that comes first behind the one served last."""
+        """Grant the first wanted queue after the one served last."""
         queues = self._queues
         with m.Switch(self.serving):
             for latest in range(queues):

@@ -1,4 +1,4 @@
-"""Queues of commands, which are checked and held until they may run, and of their events."""
+"""Queues of commands, which are checked and held until they may run, and queue of their events."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -28,40 +28,40 @@ __all__ = ["CommandQueue"]
 class CommandQueue(wiring.Component):
     """Queue commands, start each of them when it may run, and queue their events.
 
-    There are one to three queues. Commands of one queue run strictly one after the other, and those of two queues
-    beside each other; events come in the order in which commands end, one per command. A pushed command is for the
-    queue of its operation. While a command runs, the next of its queue is loaded and checked
-    (:class:`~hdl.control.command_checker.CommandChecker`); what does not pass is not run, and its event says why. A
-    command that has passed waits until all flags in ``wait`` are set and its predecessor has ended, is checked once
-    more if a setting has changed since, takes those flags, and is offered to the engine. When the engine reports
-    ``EventStatus.OK``, the flags in ``signal`` are set. A command whose flags do not come within ``timeout`` cycles
-    ends with ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
+    There are one to three queues. Commands of one queue run strictly one after the other, and commands of different
+    queues in parallel; events are in the order of the commands' ends, one per command. A pushed command goes to the
+    queue of its operation. While a command runs, the next one of its queue is loaded and checked
+    (:class:`~hdl.control.command_checker.CommandChecker`); a command that fails the check is not run, and its event
+    gives the reason. A command that has passed waits until all flags in ``wait`` are set and its predecessor has
+    ended, is checked again if a setting has changed since, takes these flags, and is offered to the engine. When the
+    engine reports ``EventStatus.OK``, the flags in ``signal`` are set. A command with flags that are not set within
+    ``timeout`` cycles ends with ``WAIT_TIMEOUT``; the detail is the missing flags, and none is taken.
 
-    With several queues each has a program, which ``run`` plays for a number of passes, behind the commands that were
-    pushed before; those pushed later wait until the program of their queue is over. A command of a program also
-    waits for those of others that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end in time;
-    the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
-    with OK ends the run: what is not offered to an engine by then is not started, and has no event.
+    With several queues each has a program, which ``run`` plays for a number of passes, after the commands pushed
+    before; commands pushed later wait until the program of their queue has ended. A command of a program also waits
+    for the commands of other queues that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end in
+    time; the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
+    with OK ends the run: commands not offered to an engine by then are not started, and have no event.
 
-    In a node with control words a command of a program may wait for those of a queue of another node as well
+    In a node with control words a command of a program may also wait for commands of another node's queue
     (:class:`~hdl.control.remote_after.RemoteAfter`); the detail of its ``AFTER_TIMEOUT`` has that queue, ``remote``
-    (18) and the node (23:20). A wait for commands begins anew as long as the other queue of this node runs a command,
-    and when another node tells that it computes: it ends only where nobody does what it is for.
+    (18) and the node (23:20). A wait for commands restarts as long as another queue of this node runs a command,
+    and when another node reports that it computes: it times out only when neither makes progress.
 
-    In a node that counts updates a command of the first queue's program starts only if its region of weights has as
-    many of them as its pass says (:class:`~hdl.features.programs.region_versions.RegionVersions`), and ends with
-    ``STALE`` otherwise; the detail is the version that it would find (15:0), and the one that it must (31:16).
+    In a node that counts updates a command of the first queue's program starts only if its region of weights has the
+    number of updates that its pass requires (:class:`~hdl.features.programs.region_versions.RegionVersions`), and
+    ends with ``STALE`` otherwise; the detail is the present version (15:0) and the required one (31:16).
 
-    While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait too:
-    this empties the queues, and ends a run.
+    While ``link_reset`` is held, commands end with ``LINK_RESET`` instead of starting, including waiting ones: this
+    empties the queues, and ends a run.
 
     ``start`` is valid :attr:`latency` cycles after an empty queue has taken the last word of a QUIESCE, and later by
     the checker's latency less one at most for any other command. It is valid :attr:`gap` cycles at most after its
     predecessor has offered its event, if it is loaded by then and waits for nothing else, and
-    :attr:`dependency_latency` cycles after the end that it comes after.
+    :attr:`dependency_latency` cycles after the end of its last dependency.
 
-    A flag that is set while it is being taken stays set, and of two commands that wait for one flag one takes it.
-    While the event queue is full, the next event waits in the engine, or here, and nothing is started behind it: no
+    A flag that is set while it is being taken stays set; of two commands that wait for one flag, only one takes it.
+    While the event queue is full, the next event waits in the engine, or here, and no further command is started: no
     event is lost.
 
     Parameters
@@ -70,27 +70,27 @@ class CommandQueue(wiring.Component):
     operations : tuple of OperationDescription
         Operations of the node.
     depth : int
-        Commands that each queue holds, and events; between 1 and 255.
+        Capacity of each queue in commands, and of the event queue; between 1 and 255.
 
     Members
     -------
     commands : In(stream of descriptor_layout())
-        Words of each command from the host. A command without its last word is dropped without a trace.
+        Words of each command from the host. A command without its last word is dropped silently.
     full : Out(1)
-        ``commands`` is not ready, since some queue has no room.
+        ``commands`` is not ready, since a queue has no room.
     start : Out(array of streams of command_layout())
-        Commands of each queue to its engines. The payload holds from ``valid`` on, and is not kept after it is taken.
+        Commands of each queue to its engines. The payload is stable while ``valid`` until it is taken.
     completions : In(array of streams of event_layout())
         Events from the engines: exactly one for each command taken.
     events : Out(stream of 32 bits)
-        To the host, the words of each event.
+        Words of each event, to the host.
     rule : In(RULE)
-        The optimizer's.
+        Rule of the optimizer.
     packed_state : In(1)
         A word of state holds two elements.
     tenancy : In(tenancy_layout(config)), in a node with tenants
     checked : Out(array of checked_layout())
-        Settings for the command that each queue has started last or offers, which must run with these: the registers
+        Settings for the command that each queue has started last or offers, which must run with them: the registers
         may have changed since.
     link_reset : In(1)
     timeout : In(32)
@@ -103,12 +103,12 @@ class CommandQueue(wiring.Component):
     last_error : Out(32)
         First word of the latest event that was not OK.
     queue_status : Out(queue_status_layout())
-        Of all queues together.
+        Status of all queues together.
     program : In(stream of program_word_layout()), with several queues
         Words of programs, always ready; see :class:`~hdl.features.programs.program_memory.ProgramMemory`. Not during
         a run.
     run : In(stream of run_layout()), with several queues
-        Ready unless a run is on.
+        Ready unless a run is in progress.
     weight_stride : In(32), with several queues
         Distance of the weights of odd passes, for commands with ``alternate``.
     program_status : Out(program_status_layout()), with several queues
@@ -215,7 +215,7 @@ class CommandQueue(wiring.Component):
         return m
 
     def _queue(self, m, n, control, loader, ended):
-        """Join the control of a queue with loader, engines and events."""
+        """Connect the control of a queue with loader, engines and events."""
         settings, kept = Signal(checked_layout(), name=f"settings_{n}"), Signal(checked_layout(), name=f"kept_{n}")
         connect_stream(m, control.start, self.start[n])
         connect_stream(m, self.completions[n], ended.completions[n])
@@ -242,18 +242,18 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.checked[n].eq(kept)
 
     def _flags(self, m, controls):
-        """Keep the flags, which one queue takes at a time."""
-        taken, given = Const(0, 16), Const(0, 16)
+        """Keep the flags; one queue at a time takes flags."""
+        taken, signalled = Const(0, 16), Const(0, 16)
         for n, control in enumerate(controls):
-            taken, given = taken | control.taken, given | control.given
+            taken, signalled = taken | control.taken, signalled | control.given
             ahead = [other.takes for other in controls[:n]]
             ahead += [other.start.valid & other.needs_flags for other in controls if other is not control]
             m.d.comb += control.blocked.eq(control.needs_flags & Cat(ahead).any())
-        m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
+        m.d.sync += self.flags.eq(self.flags & ~taken | signalled | self.set_flags)
 
     def _reject(self, m, controls, loader, ended, after, stale):
-        """Make the events of commands that are not run; ``after`` gives the detail of a queue's AFTER_TIMEOUT, and
-        ``stale`` is that of STALE."""
+        """Make the events of commands that are not run; ``after`` returns the detail of a queue's AFTER_TIMEOUT, and
+        ``stale`` is the detail of STALE."""
         m.submodules.rejections = rejections = Rejections(queues=self._queues)
         connect_stream(m, rejections.o, ended.rejected)
         m.d.comb += [
@@ -261,16 +261,16 @@ class CommandQueue(wiring.Component):
             rejections.weight_version.eq(self.weight_version),
         ]
         for n, control in enumerate(controls):
-            given, run = rejections.i[n], self.completions[n].valid & self.completions[n].ready
+            rejection, run = rejections.i[n], self.completions[n].valid & self.completions[n].ready
             m.d.comb += [
-                given.rejected.eq(control.rejected), given.reason.eq(control.reason),
-                given.tag.eq(loader.heads[n].tag), given.count.eq(control.count),
-                given.missing.eq(control.missing), given.after.eq(after(n)),
+                rejection.rejected.eq(control.rejected), rejection.reason.eq(control.reason),
+                rejection.tag.eq(loader.heads[n].tag), rejection.count.eq(control.count),
+                rejection.missing.eq(control.missing), rejection.after.eq(after(n)),
                 control.queued.eq(Mux(control.rejected, rejections.taken[n], run)),
             ]
 
     def _programs(self, m, controls, pushed, loader, ended):
-        """Join sequencers, scoreboard and trace."""
+        """Connect sequencers, scoreboard and trace."""
         queues = range(self._queues)
         m.submodules.programs = programs = self._config.programs.make_memory(self._queues)
         m.submodules.scoreboard = scoreboard = Scoreboard(queues=self._queues)
@@ -279,11 +279,11 @@ class CommandQueue(wiring.Component):
         active = Cat(sequencer.active for sequencer in sequencers)
         running, stop = Signal(), Signal()
         taken = Signal()
-        run = Signal(run_layout())  # the one that is on
+        run = Signal(run_layout())  # the current one
 
         connect_stream(m, self.program, programs.program)
         wiring.connect(m, node=wiring.flipped(self.trace), trace=trace.read)
-        # The register is right from the cycle behind a run on, and falls a cycle late.
+        # The register is valid from the cycle after a run on, and falls a cycle late.
         m.d.sync += running.eq(taken | (active | Cat(control.busy for control in controls)).any())
         m.d.comb += [
             self.run.ready.eq(~running),
@@ -317,13 +317,13 @@ class CommandQueue(wiring.Component):
         ready, stale, versions = self._versions(m, controls, loader, sequencers, taken=taken)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
             m.submodules[f"sequencer_{n}"] = sequencer
-            given = Signal(run_layout(), name=f"run_{n}")  # what a run begins with, and what its passes go on by
+            settings = Signal(run_layout(), name=f"run_{n}")  # of a run, and the step of its passes
             ahead = Signal.like(pushed.levels[n], name=f"ahead_{n}")  # commands that were pushed before the run
             head = loader.heads[n]
             m.d.comb += [
-                given.eq(self.run.payload),
-                given.collectives.eq(run.collectives),
-                sequencer.run.eq(given),
+                settings.eq(self.run.payload),
+                settings.collectives.eq(run.collectives),
+                sequencer.run.eq(settings),
                 sequencer.start.eq(taken),
                 sequencer.stop.eq(stop),
                 sequencer.length.eq(programs.lengths[n]),
@@ -348,15 +348,15 @@ class CommandQueue(wiring.Component):
                 m.d.sync += ahead.eq(pushed.levels[n] - pushed.removed[n])
             with m.Else():
                 m.d.sync += ahead.eq(ahead - (pushed.removed[n] & (ahead != 0)))
-            for place in range(self._queues - 1):
-                wait = scoreboard.after[n][place]
-                m.d.comb += [wait.after.eq(head[f"after_{place}"]), wait.lag.eq(head[f"lag_{place}"])]
+            for index in range(self._queues - 1):
+                wait = scoreboard.after[n][index]
+                m.d.comb += [wait.after.eq(head[f"after_{index}"]), wait.lag.eq(head[f"lag_{index}"])]
 
         def after(n):
-            """Detail of a dependency that was not met: of two, that on this node, or on the lower queue."""
+            """Detail of an unmet dependency; of two, the one on this node, or on the lower queue."""
             head = loader.heads[n]
-            here = [Cat(head[f"after_{place}"], head[f"lag_{place}"], Const(0, 6), Const(other, 8))
-                    for place, other in enumerate(others(n, self._queues))]
+            here = [Cat(head[f"after_{index}"], head[f"lag_{index}"], Const(0, 6), Const(other, 8))
+                    for index, other in enumerate(others(n, self._queues))]
             if self._has_signals:
                 there = Cat(head.after_1, head.lag_1, Const(1, 1), Const(0, 1), head.unit[:4], head.unit_queue)
                 here = [Mux(scoreboard.holds[n], there, here[0])]
@@ -365,8 +365,8 @@ class CommandQueue(wiring.Component):
         self._reject(m, controls, loader, ended, after, stale)
 
     def _versions(self, m, controls, loader, sequencers, *, taken):
-        """Join the count of updates; returns which queues it is ready for, the detail of STALE, and versions for the
-        trace."""
+        """Connect the count of updates; return the queues that it is ready for, the detail of STALE, and versions for
+        the trace."""
         traced = [Signal(13, name=f"version_{n}") for n in range(self._queues)]
         if not self._has_versions:
             m.d.comb += [control.right.eq(1) for control in controls]
@@ -399,7 +399,7 @@ class CommandQueue(wiring.Component):
         return ready, Cat(versions.version, versions.expected), traced
 
     def _remote(self, m, controls, loader, sequencers, scoreboard, *, taken, run):
-        """Join the comparison with counts of other nodes; returns the dependencies on them that do not hold."""
+        """Connect the comparison with counts of other nodes; return the dependencies on them that do not hold."""
         works = [control.running & ~control.known for control in controls]
         alive = Const(0, 1)
         missing = Const(0, self._queues)

@@ -1,8 +1,8 @@
 """Description of an engine for a node and its command checker.
 
-An engine carries out commands of a node. Its description names its operations, the memory of each of them, and its
-connections to memories and registers. :class:`~hdl.node.Node` is built from a list of descriptions, and
-:class:`~hdl.control.command_checker.CommandChecker` from their operations, so that neither knows any engine.
+An engine executes commands of a node. Its description names its operations, their memories, and its connections to
+memories and registers. :class:`~hdl.node.Node` is built from a list of descriptions, and
+:class:`~hdl.control.command_checker.CommandChecker` from their operations, so that neither depends on any engine.
 """
 
 import dataclasses
@@ -19,24 +19,24 @@ from hdl.control.source import Purpose, Source
 __all__ = ["BASES", "FAR", "EngineDescription", "Extent", "OperationDescription", "Reach", "at", "check_engines",
            "gate_signature", "operations_of"]
 
-#: Fields of a command that are bases in memories, in the order in which they are checked.
+#: Fields of a command that are bases in memories, in the order of their checks.
 BASES = ("gradient_base", "weight_base", "state_base")
 
-#: Memory of an extent that is not one of the node's, but behind its far port.
+#: Memory of an extent that is reached through the node's far port.
 FAR = "far"
 
 
 class Reach(enum.Enum):
-    """Number of elements that a command needs in a memory behind its base."""
+    """Number of elements that a command needs in a memory, starting at its base."""
 
     LENGTH = "length"
-    """``length`` elements; on the ring, in groups of 32 that lie ``stride`` groups apart."""
+    """``length`` elements; on the ring, in groups of 32 that are ``stride`` groups apart."""
     DENSE = "dense"
-    """``length`` elements, one behind the other whatever the stride."""
+    """``length`` contiguous elements, whatever the stride."""
     BLOCK = "block"
-    """The largest of the ``size`` blocks that ``length`` elements are dealt to."""
+    """Largest of the ``size`` blocks that ``length`` elements are partitioned into."""
     START = "start"
-    """No elements: the engine finds the end of its list."""
+    """No elements: the engine detects the end of its list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,16 +46,15 @@ class Extent:
     Parameters
     ----------
     base : str
-        Field of the command with the base: one of :data:`BASES`, each of which an operation names once at most.
+        Field of the command with the base: one of :data:`BASES`; an operation names each at most once.
     memory : str
         Name of a space of the node's :class:`~hdl.memory_map.MemoryMap`, or :data:`FAR`.
     reach : Reach
     packs : bool
         Whether a word holds two elements while state is packed.
     used : callable, optional
-        Takes the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`), and
-        gives the value, of gateware, that says whether the operation uses this memory under them; by default it
-        always does.
+        Takes the settings that a command is checked with (:func:`~hdl.control.registers.checked_layout`), and returns
+        a Value: whether the operation uses this memory under them. By default it always does.
     """
 
     base: str
@@ -71,34 +70,34 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperationDescription:
-    """One operation of an engine: what the checker compares before the engine gets a command.
+    """One operation of an engine, as the checker compares it before the engine receives a command.
 
     Parameters
     ----------
     code : int
         ``operation`` of a command, 0 to 255.
     extents : tuple of Extent
-        Memories, of which each is compared with its base and the length. An operation that has none, and needs no
-        other node, is never refused.
+        Memories; each is compared with its base and the length. An operation that has none, and needs no other node,
+        is never refused.
     on_ring : bool
-        Whether other nodes take part, so that port, size and rank must name a place in a ring.
+        Whether other nodes take part, so that port, size and rank must name a position in a ring.
     has_root : bool
         Whether ``root`` must name a node.
     is_root : bool, optional
-        Whether that must be this node, of several, or must be another one; by default it may be any.
+        Whether the root must be this node, in a ring of several, or must be another node; by default it may be any.
     owned : bool
         Whether ``root_reduce`` of a command makes ``root`` the owner of all groups, so that it must name a node.
     least : int
-        Least length.
+        Minimum length.
     refused : callable, optional
-        Takes the settings as ``Extent.used`` does, and gives a value that refuses the command, an EventStatus, and
-        the detail.
+        Takes the settings like ``Extent.used``, and returns a Value that refuses the command, an EventStatus, and the
+        detail.
     refused_fields : callable, optional
-        Takes the command, and gives the same.
+        Takes the command, and returns the same.
     queue : int, optional
-        Queue of a node with several that carries it out: 0 computes, 1 communicates. By default any may.
+        Queue that executes it, in a node with several: 0 computes, 1 communicates. By default any queue may.
     privileged : bool
-        Whether no tenant may have it carried out.
+        Whether tenants are not allowed to use it.
     """
 
     code: int
@@ -133,8 +132,8 @@ class EngineDescription:
 
     Its component has ``command`` (In, stream of :func:`~hdl.control.protocol.command_layout`), ``event`` (Out, stream
     of :func:`~hdl.control.protocol.event_layout`, one for each command) and ``count`` (Out, a struct with a member
-    for each counter that it adds to, named like the register in small letters). A path names a member of it: names
-    and indices joined by dots, as in ``settings.clip`` or ``gradients_read.0``.
+    for each counter that it adds to, named like the register in lower case). A path names a member of the component:
+    names and indices joined by dots, as in ``settings.clip`` or ``gradients_read.0``.
 
     Parameters
     ----------
@@ -149,23 +148,23 @@ class EngineDescription:
         Paths of its ports at each memory: a port, or an array of ports. Readers of all engines
         take turns, and the host comes last.
     watches : mapping of str to str
-        Path of its interface to a memory that tells of each row which is written, by whom ever
+        Path of its interface to a memory that reports each row written, by any writer
         (:func:`~hdl.memory.written_signature`).
     inputs : mapping of str to Source
         Source of each further input, by the input's path.
     outputs : mapping of Purpose to str
         Path of each further output, by its purpose: a source for the other engines, a status for the register file,
-        or an interface to a unit of a feature. Each purpose has one engine at most.
+        or an interface to a unit of a feature. Each purpose has at most one engine.
     joins : mapping of str to str
-        Path of its interface to another engine, by a name that the other one has its own under.
+        Path of its interface to another engine, by a name; the other engine has its interface under the same name.
     gates : mapping of int to str
         Path of the gate that it has between a queue and the engines, by the number of the queue
-        (:func:`gate_signature`); one gate at most for each.
+        (:func:`gate_signature`); at most one gate per queue.
     links : mapping of str to str
         Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on, and ``far``.
     abandons : str, optional
-        Path of an output that is high while it does not want what it has asked of memories that answer late. By
-        default it takes all answers.
+        Path of an output that is high while it abandons its requests to memories that answer late. By default it
+        takes all answers.
     """
 
     name: str
@@ -195,14 +194,14 @@ class EngineDescription:
 
 
 def gate_signature():
-    """Gate between a queue of commands and its engines, which may hold and change commands.
+    """Gate between a queue of commands and its engines, to hold and change commands.
 
     Members
     -------
     i : In(stream of command_layout())
         Commands of the queue.
     o : Out(stream of command_layout())
-        Commands for the engines. Each that is taken there is taken from the queue.
+        Commands for the engines. A command is taken from the queue when it is taken here.
     ended, good : In(1)
         The queue takes the event of the command that was taken last; its status is OK.
     """
@@ -225,7 +224,7 @@ def operations_of(engines):
 
 
 def check_engines(engines, config):
-    """Raise a ``ValueError`` unless engines can be in one node of a configuration.
+    """Raise a ``ValueError`` unless engines can be combined in a node of a configuration.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Queue of the events of a node, in the order in which its commands end."""
+"""Queue of the events of a node, in the order of its commands' ends."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream, wiring
@@ -14,28 +14,27 @@ __all__ = ["EventQueue"]
 class EventQueue(wiring.Component):
     """Queue the events of all queues, word by word.
 
-    An event takes four cycles, the first one that in which it is offered, if the queue has room and no other event is
-    on its way; it is taken with its last word. Of several that are offered, one of a lower queue comes first, and an
-    event of a command that was not run comes last. ``ready`` of each input depends combinationally on ``valid`` of
-    all.
+    An event takes four cycles, including the first cycle of its offer, if the queue has room and no other event is in
+    progress; it is taken with its last word. Events of a lower queue have priority, and events of commands that were
+    not run come last. ``ready`` of each input depends combinationally on ``valid`` of all.
 
     Parameters
     ----------
     queues : int
         Queues; between 1 and 3.
     depth : int
-        Events that can be queued; between 1 and 255.
+        Capacity in events; between 1 and 255.
 
     Members
     -------
     completions : In(array of streams of event_layout())
-        Events of engines; the number of the queue is written over ``queue``.
+        Events of engines; ``queue`` is replaced by the number of the queue.
     rejected : In(stream of event_layout())
         Events of commands that were not run.
     events : Out(stream of 32 bits)
-        To the host, the words of each event.
+        Words of each event, to the host.
     level : Out(range(depth + 1))
-        Events that are whole, the one that the host is taking included.
+        Complete events, including the one that the host is taking.
     last_error : Out(32)
         First word of the latest event that was not OK.
     """
@@ -62,8 +61,8 @@ class EventQueue(wiring.Component):
         m = Module()
         m.submodules.ended = ended = Queue(shape=32, depth=self._depth * EVENT_WORDS, block=True)
         sources = [*self.completions, self.rejected]
-        place, popped_place = Signal(range(EVENT_WORDS)), Signal(range(EVENT_WORDS))
-        held = Signal()  # an event has been chosen, and is on its way
+        index, popped_index = Signal(range(EVENT_WORDS)), Signal(range(EVENT_WORDS))
+        held = Signal()  # an event has been chosen and is being written
         kept = Signal(range(len(sources)))
         source = Signal(range(len(sources)))
         word = Signal(32)
@@ -77,30 +76,30 @@ class EventQueue(wiring.Component):
                 with m.If(sources[n].valid):
                     m.d.comb += source.eq(n)
         with m.Switch(source):
-            for n, given in enumerate(sources):
+            for n, event in enumerate(sources):
                 with m.Case(n):
                     m.d.comb += [
-                        word.eq(given.payload.as_value().word_select(place, 32)), ended.i.valid.eq(given.valid),
-                        bad.eq(given.payload.status != EventStatus.OK),
+                        word.eq(event.payload.as_value().word_select(index, 32)), ended.i.valid.eq(event.valid),
+                        bad.eq(event.payload.status != EventStatus.OK),
                     ]
                     if n < self._queues:
-                        with m.If(place == 0):
-                            m.d.comb += word[-len(given.payload.queue):].eq(n)
-        # An event holds its offer until its last word, so that registers alone tell when it is taken.
+                        with m.If(index == 0):
+                            m.d.comb += word[-len(event.payload.queue):].eq(n)
+        # An event holds its offer until its last word, so that only registers decide when it is taken.
         m.d.comb += [
             ended.i.payload.eq(word),
-            queued.eq(held & ended.i.ready & (place == EVENT_WORDS - 1)),
-            *(given.ready.eq(queued & (kept == n)) for n, given in enumerate(sources)),
-            popped.eq(ended.o.valid & ended.o.ready & (popped_place == EVENT_WORDS - 1)),
+            queued.eq(held & ended.i.ready & (index == EVENT_WORDS - 1)),
+            *(event.ready.eq(queued & (kept == n)) for n, event in enumerate(sources)),
+            popped.eq(ended.o.valid & ended.o.ready & (popped_index == EVENT_WORDS - 1)),
         ]
         m.d.sync += [
             held.eq(ended.i.valid & ~queued),
             kept.eq(source),
-            place.eq(place + (ended.i.valid & ended.i.ready)),
-            popped_place.eq(popped_place + (ended.o.valid & ended.o.ready)),
+            index.eq(index + (ended.i.valid & ended.i.ready)),
+            popped_index.eq(popped_index + (ended.o.valid & ended.o.ready)),
             self.level.eq(self.level + queued - popped),
         ]
-        with m.If(place == 0):
+        with m.If(index == 0):
             m.d.sync += first.eq(word)
         with m.If(queued & bad):
             m.d.sync += self.last_error.eq(first)

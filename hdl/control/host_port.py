@@ -23,14 +23,13 @@ __all__ = ["HostPort"]
 class HostPort(wiring.Component):
     """Serve the host's requests one after the other; docs/protocol.md describes their packets.
 
-    Every request gets exactly one response, and whatever is wrong with a packet, the next one is served: what
-    follows a mistake is dropped up to the word with ``last``. What a request asks for is checked before anything is
-    done, apart from the length of the packet of a write: its words are written as they come, and the response says
-    how many were.
+    Every request gets exactly one response, and any packet error leaves the next packet intact: words after an error
+    are dropped up to the word with ``last``. A request is checked before it has any effect, apart from the packet
+    length of a write: its words are written as they arrive, and the response gives their number.
 
     A memory burst is requested :attr:`latency` cycles after the first word of its packet. Memories are read and
     written at one word per cycle. ``i.ready``, ``o.valid`` and ``o.payload`` are registers, and no combinational path
-    leads from one port to another. An int16 node has no such registers: requests and responses pass through
+    leads from one port to another. In an int16 node there are no such registers: requests and responses pass through
     combinationally.
 
     Parameters
@@ -46,26 +45,26 @@ class HostPort(wiring.Component):
         Response packets.
     bus : Out(RegisterBus())
     memory_read : Out(signature of request: Out(stream of access_layout()), data: In(stream of word_layout()))
-        The node answers each request with its ``count`` words, ``last`` or not. The range has been checked.
+        The node answers each request with its ``count`` words; ``last`` is ignored. The range has been checked.
     memory_write : Out(signature of request: Out(stream of access_layout()), data: Out(stream of word_layout()))
-        Each request is followed by its words, of which the last one has ``last``. There are ``count`` of them, or
-        fewer if the packet was short. When the node takes the word with ``last``, all words must be written, or at
-        least be ahead of whatever reads the memory from then on.
+        Each request is followed by its words, with ``last`` on the last one. There are ``count`` of them, or fewer if
+        the packet was short. When the node takes the word with ``last``, all words must be written, or at least
+        precede any read of the memory from then on.
     commands : Out(stream of descriptor_layout())
-        The words of commands. A packet that is too short or too long leaves one without its last word.
+        Words of commands. A packet that is too short or too long leaves a command without its last word.
     commands_full : In(1)
         The command queue has no room.
     events : In(stream of 32 bits)
-        The words of events.
+        Words of events.
     program : Out(stream of program_word_layout()), with two queues
-        Headers and words of programs, which are never kept waiting. No program runs meanwhile, unless they are for
-        the bank that does not run; the queue is one of the node's, and every command has a slot.
+        Headers and words of programs, which are never stalled. No program runs meanwhile, unless they are for the
+        idle bank; the queue exists in the node, and every command has a slot.
     run : Out(stream of run_layout()), with two queues
-        Runs of a model that is loaded, while no program runs.
+        Runs of a loaded model, while no program runs.
     program_status : In(program_status_layout()), with two queues
     banks : Out(BanksSignature()), with two banks of programs; runs begin two cycles later then
     running, busy, asked, found : In or Out, with tenants
-        Those of :class:`~hdl.control.requester.Requester`, which says what a tenant may do.
+        Ports of :class:`~hdl.control.requester.Requester`, which defines the rights of a tenant.
     """
 
     latency = 7
@@ -114,10 +113,10 @@ class HostPort(wiring.Component):
         capacity = Signal(range(max(rooms) + 1))
         outside, status = Signal(), Signal(Status)
         self.size = size = Signal(16)  # payload words of the response
-        sent = Signal(16)  # and how many of them are on their way
-        left = Signal(16)  # payload words to come, of the request and then of the response
-        settled = Signal()  # the memory of PING has had a cycle for the address that it shows
-        fetched = Signal()  # the register that is to be sent has been read
+        sent = Signal(16)  # and the number of them that have been sent
+        left = Signal(16)  # remaining payload words, of the request and then of the response
+        settled = Signal()  # the memory of PING has had a cycle for its present address
+        fetched = Signal()  # the register to be sent has been read
         take, send, final, registers = (Signal(name=name) for name in ("take", "send", "final", "registers"))
         access = Signal(protocol.access_layout())
         loads = Signal()  # a program
@@ -175,7 +174,7 @@ class HostPort(wiring.Component):
             m.d.sync += size.eq(words)
             m.next = "Header"
 
-        # What is beyond a tenant's window is not told from what is beyond the memory.
+        # A tenant gets the same status beyond its window as beyond the memory.
         beyond = Mux(requester.bounded, requester.beyond, Status.BAD_ADDRESS) if requester else Status.BAD_ADDRESS
 
         def refuse(reason):
@@ -183,7 +182,7 @@ class HostPort(wiring.Component):
             m.next = "Drain"
 
         def expect_end(following):
-            """Count a word of the request's payload; the last one must be where the header says."""
+            """Count a word of the request's payload; the last one must be where the header has it."""
             m.d.sync += [taken.eq(taken + 1), left.eq(left - 1)]
             with m.If(word.payload.last != final):
                 refuse(Status.BAD_LENGTH)
@@ -191,7 +190,7 @@ class HostPort(wiring.Component):
                 following()
 
         with m.FSM() as self.states:  # for specifications, as size and end are
-            # Each takes a word for a header: a packet of one word has no other.
+            # Each takes a header word: a packet of one word has no other.
             for name, following in (("Tenant", "Opcode"), ("Opcode", "Dispatch"))[0 if requester else 1:]:
                 with m.State(name):
                     m.d.comb += word.ready.eq(1)
@@ -246,7 +245,7 @@ class HostPort(wiring.Component):
                         with m.Else():
                             m.next = "Address"
                     with m.Case(Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY):
-                        # In any case the response says how many words were written.
+                        # In any case the response gives the number of words written.
                         m.d.sync += size.eq(1)
                         with m.If((header.count == 0) | ended):
                             refuse(Status.BAD_LENGTH)
@@ -265,7 +264,7 @@ class HostPort(wiring.Component):
                     expect_end(lambda: respond(header.count))
 
             with m.State("Descriptor"):
-                # The last word makes it a command, and goes only if the end is where it should be.
+                # The last word completes the command, and is sent only if the packet ends where it should.
                 goes = ~dropped & (word.payload.last == final)
                 m.d.comb += [self.commands.valid.eq(word.valid & goes), word.ready.eq(self.commands.ready | ~goes)]
                 with m.If(take):

@@ -1,4 +1,4 @@
-"""Host's side of a node, the same whatever its engines are: its ports, and the wiring of the control units."""
+"""Host's side of a node, independent of its engines: its ports, and the wiring of the control units."""
 
 from amaranth.hdl import Signal
 from amaranth.lib import stream, wiring
@@ -16,15 +16,15 @@ def host_members():
 
 
 def connect_host_side(m, node, *, host_port, registers, queue, access, weight_version, enable=None):
-    """Join host port, registers, command queue and the host's access to memories.
+    """Connect host port, registers, command queue and the host's access to memories.
 
-    The optimizer's rule and the engines are the node's affair.
+    The node connects the optimizer's rule and the engines.
 
     Parameters
     ----------
     m : Module
     node : Component
-        It has :func:`host_members`, or is what stands between them and the host port.
+        A component with :func:`host_members`, or the unit between them and the host port.
     host_port : HostPort
     registers : RegisterFile
     queue : CommandQueue
@@ -39,7 +39,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
     connect_stream(m, node.host_i, host_port.i)
     connect_stream(m, host_port.o, node.host_o)
     if enable is not None:
-        held = Signal()  # a word that is offered stays so until it is taken
+        held = Signal()  # an offered word stays offered until it is taken
         m.d.sync += held.eq(node.host_o.valid & ~node.host_o.ready)
         with m.If(~enable):
             m.d.comb += [host_port.i.valid.eq(0), node.host_i.ready.eq(0)]
@@ -64,7 +64,7 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
 
 
 def connect_programs(m, *, host_port, registers, queue):
-    """Join host port, registers and command queue of a node with programs, beside :func:`connect_host_side`.
+    """Connect host port, registers and command queue of a node with programs, after :func:`connect_host_side`.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ def connect_programs(m, *, host_port, registers, queue):
     """
     connect_stream(m, host_port.program, queue.program)
     connect_stream(m, host_port.run, queue.run)
-    header, place = host_port.program.payload, program_header_layout(banks=2)
+    header, layout = host_port.program.payload, program_header_layout(banks=2)
     banked = hasattr(queue, "banks")
     if banked:
         wiring.connect(m, host_port=host_port.banks, queue=queue.banks)
         m.d.comb += [registers.program_bank.eq(queue.program_bank), registers.program_set.eq(queue.program_set)]
-    first = header.data[:place["idle"].offset] if banked else header.data[:place["model"].offset]
+    first = header.data[:layout["idle"].offset] if banked else header.data[:layout["model"].offset]
     m.d.comb += [
         host_port.program_status.eq(queue.program_status),
         queue.weight_stride.eq(registers.weight_stride),

@@ -18,7 +18,7 @@ class ImmediateRunner(wiring.Component):
     """Run commands that take one cycle, one after the other, and report each by one event.
 
     The event of a command is offered in the cycle after the acceptance, which is its only one, and the next command
-    is accepted in the cycle after that of the event. ``command.ready`` and ``event.valid`` are registers.
+    is accepted in the cycle after the event. ``command.ready`` and ``event.valid`` are registers.
 
     Members
     -------

@@ -13,30 +13,30 @@ class CommandRunner(wiring.Component):
     """Run commands on a datapath, one after the other, and report each by one event.
 
     The datapath is held in reset between commands, and has a cycle between the end of its reset and :attr:`start`. A
-    command without length ends well at once, and never starts it, unless ``always``.
+    command without length ends with OK at once, without starting it, unless ``always``.
 
-    The acceptance of a command and :attr:`start` are two cycles apart, :attr:`done` or :attr:`bad` and the
-    offer of the event one; the next command is accepted in the cycle after that of the event. The cycles of the event
-    are all from the one after the acceptance to that of :attr:`done` or :attr:`bad`. While ``link_reset`` is high, a
-    command that is not done in this cycle ends in it.
+    The acceptance of a command and :attr:`start` are two cycles apart, :attr:`done` or :attr:`bad` and the offer of
+    the event one; the next command is accepted in the cycle after the event. The event counts the cycles from the one
+    after the acceptance to the one of :attr:`done` or :attr:`bad`. While ``link_reset`` is high, a command that is
+    not done in this cycle ends in it.
 
     Parameters
     ----------
     failure : EventStatus
-        Status of a command that the datapath finds to be wrong.
+        Status of a command that the datapath rejects.
     most : int
         Largest :attr:`progress` in one cycle.
     other : EventStatus, optional
-        Status of one that is wrong in another way.
+        Status of a command with the other kind of error.
     always : bool
-        Whether a command without length starts the datapath as any other does.
+        Whether a command without length starts the datapath like any other.
 
     Members
     -------
     command : In(stream of command_layout())
-        Command to run. Fields that the datapath needs are to be sampled when it is taken.
+        Command to run. Fields for the datapath must be sampled when it is taken.
     event : Out(stream of event_layout())
-        Its detail is the sum of :attr:`progress`, or of a wrong command :attr:`number`.
+        Its detail is the sum of :attr:`progress`, or :attr:`number` for a wrong command.
     link_reset : In(1)
     weight_version : In(32)
         Version in the event.
@@ -44,15 +44,15 @@ class CommandRunner(wiring.Component):
         Reset of the datapath; a register, since its fan-out is large.
     start : Out(1)
     progress : In(range(most + 1))
-        Counted while the command runs, with the cycle of :attr:`done`.
+        Counted while the command runs, including the cycle of :attr:`done`.
     done, bad : In(1)
-        The command has ended well, or is wrong; the latter has precedence.
+        The command has ended with OK, or is wrong; the latter has precedence.
     number : In(32)
-        Place of the error in a wrong command.
+        Position of the error in a wrong command.
     is_other : In(1)
-        With ``bad``: the status is ``other``. There if there is one.
+        With ``bad``: the status is ``other``. Present with ``other`` only.
     busy : Out(1)
-        A cycle of the command, as its event counts them.
+        High in each cycle that the event counts.
     """
 
     def __init__(self, *, failure, most=1, other=None, always=False):

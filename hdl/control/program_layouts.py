@@ -5,22 +5,22 @@ from amaranth.lib import data
 __all__ = ["DEPTH_MAX", "QUEUES_MAX", "bank_state_layout", "begins_bank", "check_queues", "program_header_layout",
            "program_status_layout", "program_word_layout"]
 
-#: Most queues of a node.
+#: Maximum number of queues of a node.
 QUEUES_MAX = 3
 
-#: Most commands of a program: counts of commands are compared modulo 2^16, see :mod:`hdl.control.scoreboard`.
+#: Maximum length of a program: counts of commands are compared modulo 2^16, see :mod:`hdl.control.scoreboard`.
 DEPTH_MAX = 1024
 
 
 def check_queues(queues, *, least=1):
-    """Raise ValueError unless ``queues`` is a number of queues that a node can have."""
+    """Raise ValueError unless a node can have ``queues`` queues."""
     if not isinstance(queues, int) or not least <= queues <= QUEUES_MAX:
         raise ValueError(f"Queue count must be between {least} and {QUEUES_MAX}, not {queues!r}")
 
 
 def program_header_layout(*, banks=1):
     """First word of a load: the queue, the slot of the first command that follows, and the program's number. In a
-    node with two banks ``idle`` is for the bank that does not run."""
+    node with two banks ``idle`` selects the idle bank."""
     return data.StructLayout({"slot": 16, **({"queue": 7, "idle": 1} if banks > 1 else {"queue": 8}), "model": 8})
 
 
@@ -30,7 +30,7 @@ def begins_bank(header):
 
 
 def program_word_layout():
-    """Word of a program: ``first`` makes it a :func:`program_header_layout`, the others belong to commands."""
+    """Word of a program: a :func:`program_header_layout` with ``first``, else a word of a command."""
     return data.StructLayout({"data": 32, "first": 1})
 
 
@@ -38,12 +38,12 @@ def program_status_layout():
     """State of the programs of a node.
 
     ``running`` is high from a run to the end of its last command, ``stopped`` if the last run was ended by a command
-    that was not OK, and ``loaded`` if some program is not empty. ``model`` is the number of the program, and
+    that was not OK, and ``loaded`` if any program is not empty. ``model`` is the number of the program, and
     ``passes`` the number of passes that the last queue has not issued.
     """
     return data.StructLayout({"running": 1, "stopped": 1, "loaded": 1, "reserved": 5, "model": 8, "passes": 16})
 
 
 def bank_state_layout():
-    """Number of the program of a bank, and whether that of some queue is not empty."""
+    """Number of the program of a bank, and whether any queue's program is not empty."""
     return data.StructLayout({"model": 8, "loaded": 1})

@@ -1,7 +1,7 @@
 """Protocol between the host and a node: opcodes, status codes, descriptors and events.
 
-This module is the one place of truth for both sides; docs/protocol.md explains it in prose. A request and a response
-are packets of 32-bit words. Struct layouts below are the words of a packet in order, the first word lowest.
+This module is the only source of truth for both sides; docs/protocol.md explains it in prose. A request and a
+response are packets of 32-bit words. Struct layouts below are the words of a packet in order, the first word lowest.
 """
 
 import enum
@@ -23,10 +23,10 @@ EVENT_WORDS = 4
 """Words of an event (:func:`event_layout`)."""
 
 QUEUE_DEPTH = 8
-"""Commands that a node queues, and events."""
+"""Capacity of a node's queues in commands, and of its event queue."""
 
 PING_WORDS = 64
-"""Most words that one PING echoes: a node has to hold them until it knows that the packet is well formed."""
+"""Maximum number of words that a PING echoes: a node must hold them until the packet is known to be well formed."""
 
 RUN_WORDS = 3
 """Words of a run (:func:`hdl.control.sequencer.run_layout`)."""
@@ -136,7 +136,7 @@ class EventStatus(enum.IntEnum):
 
 
 class EventFlag(enum.IntFlag):
-    """Observations of a command that do not make it fail."""
+    """Observations during a command that do not make it fail."""
 
     LOCAL_NAN = 1
     """There was a NaN among the local gradients."""
@@ -157,18 +157,17 @@ def access_layout():
 def command_layout():
     """The sixteen words of a command descriptor.
 
-    Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags the command
-    takes before it starts, ``signal`` those it sets when it has ended well. ``port`` chooses the ring; a node with
-    one port has ring 0. ``collective`` is the number of the collective, which packets carry. Group j of 32 elements
-    belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. With ``remote``
-    the second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. ``region`` is the
-    region of weights that a command of a program computes with or updates, and ``apart`` says that it has two copies
-    (:mod:`hdl.features.programs.region_versions`). ``round`` makes a command part of a round of
-    gradients, whose ``number`` is that of the pass, to which the node adds what is given here. ``format`` is that of
-    a BROADCAST's weights in a node with several, and ``entry`` the one in its table of counts
-    (docs/ring/collective/formats.md). With ``root_reduce`` all groups belong to ``root``. SWITCH has its setting in
-    ``gradient_base``:
-    :func:`hdl.features.grid.switched_link.seats_layout`.
+    Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags that the
+    command takes before it starts, ``signal`` the flags that it sets when it ends with OK. ``port`` selects the ring;
+    a node with one port has ring 0. ``collective`` is the number of the collective, which packets carry. Group j of
+    32 elements belongs to block (j + ``turn``) modulo ``size`` and starts j · ``stride`` groups after the base. With
+    ``remote`` the second pair of ``after`` and ``lag`` refers to ``unit_queue`` of the node of rank ``unit``.
+    ``region`` is the region of weights that a command of a program computes with or updates, and ``apart`` means that
+    it has two copies (:mod:`hdl.features.programs.region_versions`). ``round`` makes a command part of a quorum
+    update; its number is the pass plus ``number``. ``format`` is the format of a BROADCAST's weights in a node with
+    several, and ``entry`` the entry in its table of counts (docs/ring/collective/formats.md). With ``root_reduce``
+    all groups belong to ``root``. SWITCH has its setting in ``gradient_base``
+    (:func:`hdl.features.grid.switched_link.seats_layout`).
     """
     return data.StructLayout({
         "operation": 8, "rank": 8, "size": 8, "port": 8,

@@ -1,4 +1,4 @@
-"""Queue of the commands that a host has pushed, for each queue of a node."""
+"""Queues of the commands that a host has pushed, one for each queue of a node."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,7 +12,7 @@ __all__ = ["PushedCommands", "queue_of"]
 
 
 def queue_of(operation, queues):
-    """Queue of a pushed command with this operation: the last one, unless the operation names another."""
+    """Queue of a pushed command with an operation: the last queue, unless the operation names another."""
     return queues - 1 if operation.queue is None else min(operation.queue, queues - 1)
 
 
@@ -20,10 +20,10 @@ class PushedCommands(wiring.Component):
     """Memory of pushed commands, in a queue for each queue of the node.
 
     A command is kept as 16 words, and counts from the cycle after its last word was taken on. A word with ``first``
-    begins a new command in any case, and its operation chooses the queue; an operation that may be in any queue, and
-    one that the node does not have, is for the last one.
+    begins a new command in any case, and its operation selects the queue; operations allowed in any queue, and
+    operations that the node does not have, go to the last queue.
 
-    ``data`` is the word of the oldest command that was addressed one cycle before.
+    ``data`` is the word of the oldest command at the address of the previous cycle.
 
     Parameters
     ----------
@@ -37,11 +37,11 @@ class PushedCommands(wiring.Component):
     Members
     -------
     commands : In(stream of descriptor_layout())
-        Words of each command from the host. A command without its last word is dropped without a trace.
+        Words of each command from the host. A command without its last word is dropped silently.
     full : Out(1)
-        ``commands`` is not ready, since one of the queues has no room.
+        ``commands`` is not ready, since a queue has no room.
     serving, word : In
-        Queue, and place in its oldest command, of the word to read.
+        Queue, and position in its oldest command, of the word to read.
     data : Out(32)
     levels : Out(array of range(depth + 1))
         Commands in each queue.
@@ -78,9 +78,9 @@ class PushedCommands(wiring.Component):
             shape=32, depth=self._queues * slots * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
         word = self.commands.payload
-        place = Signal(range(DESCRIPTOR_WORDS))  # of the word that comes from the host
-        at = Mux(word.first, 0, place)
-        target = Signal.like(self.serving)  # queue of the word that comes
+        position = Signal(range(DESCRIPTOR_WORDS))  # of the word from the host
+        at = Mux(word.first, 0, position)
+        target = Signal.like(self.serving)  # queue of the word from the host
         chosen = Signal.like(self.serving)
         added = Signal()
         tails = [Signal(places, name=f"tail_{n}") for n in range(self._queues)]
@@ -104,11 +104,11 @@ class PushedCommands(wiring.Component):
             self.data.eq(read.data),
         ]
         with m.If(write.en):
-            m.d.sync += [place.eq(at + 1), chosen.eq(target)]
+            m.d.sync += [position.eq(at + 1), chosen.eq(target)]
         for n, (tail, front) in enumerate(zip(tails, fronts, strict=True)):
-            mine = added & (target == n)
-            m.d.sync += self.levels[n].eq(self.levels[n] + mine - self.removed[n])
-            with m.If(mine):
+            arrives = added & (target == n)
+            m.d.sync += self.levels[n].eq(self.levels[n] + arrives - self.removed[n])
+            with m.If(arrives):
                 m.d.sync += tail.eq(_following(tail, self._depth))
             with m.If(self.removed[n]):
                 m.d.sync += front.eq(_following(front, self._depth))

@@ -23,16 +23,16 @@ __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout", "version_layout
 
 _COUNT = len(REGISTERS)
 
-#: Sources of values that come from the node while it works.
+#: Sources of values that come from the node during operation.
 _LIVE = (Access.STATUS, Access.SET, Access.RESTORED)
 
 def version_layout():
-    """Value that WEIGHT_VERSION goes on from, for one cycle in which it is ``valid``."""
+    """New value of WEIGHT_VERSION, for the one cycle with ``valid``."""
     return data.StructLayout({"valid": 1, "value": 32})
 
 
 def queue_status_layout():
-    """Fields of STATUS that come from the command queue."""
+    """Fields of STATUS from the command queue."""
     return data.StructLayout({"running": 1, "waiting": 1, "commands": 8, "events": 8})
 
 
@@ -41,20 +41,20 @@ class RegisterBus(wiring.Signature):
 
     ``request``, ``address``, ``write`` and ``write_data`` hold until ``done``, which comes at most
     :attr:`RegisterFile.latency` cycles after the request. The next request may follow at once. In a node with tenants
-    ``write`` comes one cycle behind a request that may write.
+    ``write`` follows a permitted write request by one cycle.
 
     Members
     -------
     request : Out(1)
     address : Out(range(count))
     write : Out(1)
-        Write ``write_data``; nothing happens if the register is read-only or does not exist.
+        Write ``write_data``; ignored if the register is read-only or does not exist.
     write_data : Out(32)
     done : In(1)
         High for one cycle.
     read_data : In(32)
-        With ``done`` of a read, and until the next one: what the register was :attr:`RegisterFile.age` cycles
-        before; zero where there is none. Reading changes nothing.
+        With ``done`` of a read, and until the next one: value of the register :attr:`RegisterFile.age` cycles before;
+        zero where there is none. Reading has no side effects.
     writable : In(1)
         With ``done``: the register can be written.
 
@@ -79,20 +79,20 @@ class RegisterBus(wiring.Signature):
 class RegisterFile(wiring.Component):
     """All registers of a node, built from :data:`REGISTERS`.
 
-    A memory holds what the host reads; what the node itself needs, or counts, is in flip-flops beside it. Its rows
-    are visited one after the other, by a visit of four cycles: read, look, subtract, write. Visits of the host and of
-    the counters in turn alternate while the host asks for something, so that none waits for long.
+    A memory holds the values that the host reads; values that the node itself needs, or counts, are in flip-flops as
+    well. Its rows are visited one after the other, each for four cycles: read, compare, subtract, write. Visits for
+    the host and for the counters alternate while the host has a request, so that neither waits for long.
 
-    A counter has only as many low bits as cannot wrap between two visits. A visit adds their advance since the last
-    one to the counter's row, so a counter is exact whenever it is read.
+    A counter has just enough low bits not to wrap between two visits. A visit adds their advance since the last one
+    to the counter's row, so a counter is exact whenever it is read.
 
-    After reset, and after CONTROL.clear_counters for the counters alone, every row up to the last counter is visited
-    once before the host's turn comes, and gets its first value, which the upper half of the memory holds. Rows behind
-    the counters are of statuses, which the memory does not hold; after reset, a node with tenants begins with those
-    of its registers, and from the last row goes on with the first.
+    After reset, and after CONTROL.clear_counters for only the counters, every row up to the last counter is visited
+    once before any request of the host, and gets its initial value, which the upper half of the memory holds. Rows
+    after the counters belong to statuses, which the memory does not hold; after reset, a node with tenants begins
+    with the rows of its tenant registers, and wraps from the last row to the first.
 
-    A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
-    the ports are those of the table: an output for each setting, an input for each status.
+    A value written is on its port with ``bus.done``; a count is added one cycle after its input. In addition to
+    ``bus``, the table defines the ports: an output for each setting, an input for each status.
 
     Registers that a node lacks (:func:`~hdl.control.registers.lacking`) have no ports, read zero, and ignore writes.
     In a node with tenants :data:`~hdl.control.registers.TENANT_REGISTERS` follow, and in a node with slots
@@ -120,8 +120,8 @@ class RegisterFile(wiring.Component):
     flags : In(16)
     queue_status : In(queue_status_layout())
     weight_version, last_error : In(32)
-    set_version : Out(version_layout()), on a restorable node
-        Value of WEIGHT_VERSION that the host sets; no update must end in that cycle.
+    set_version : Out(version_layout()), with ``settable_version``
+        Value of WEIGHT_VERSION that the host sets; no update may end in that cycle.
     weight_stride : Out(32)
     program_status, node_time, trace_pointer, link_delay, program_bank, program_set : In(32)
     gradient_stride, quorum, deadline, stale_weights_0 to stale_weights_2, resumed_set : Out
@@ -132,16 +132,15 @@ class RegisterFile(wiring.Component):
     throttle_compute : Out(32)
     delay_link : Out(8)
     slot_position, time_test : Out(32), time, time_status : In(32), superframes : In(16), in a node with slots
-    count : In(struct of one member per counter, in small letters)
-        Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
-        member, it counts by itself.
+    count : In(struct of one member per counter, in lower case)
+        Increment of each counter in this cycle, ``increment`` bits wide. CYCLES has no member, it counts by itself.
     """
 
     #: Cycles of a visit.
     _VISIT = 4
 
     age = 3
-    #: From a request to ``done``, unless rows get their first values: the rest of a visit, one of a counter, its own.
+    #: From a request to ``done``, unless rows are initialised: the rest of a visit, a counter's visit, its own.
     latency = 3 * _VISIT
 
     def __init__(self, *, config):
@@ -170,7 +169,7 @@ class RegisterFile(wiring.Component):
 
     @property
     def initialisation(self):
-        """Cycles after reset in which the host's requests wait."""
+        """Cycles after reset during which the host's requests wait."""
         return self._VISIT * (COUNTERS[-1].address + 1 + (-self._first_row) % self._rows)
 
     @property
@@ -179,7 +178,7 @@ class RegisterFile(wiring.Component):
 
     @property
     def _first_row(self):
-        """Row that gets its first value first: that of TENANT, in a node with tenants, and those behind it wrap."""
+        """First row to be initialised: in a node with tenants TENANT, and the order wraps around."""
         return TENANT_REGISTERS[0].address if self._config.has("tenants") else 0
 
     def _lacks(self, entry):
@@ -216,7 +215,8 @@ class RegisterFile(wiring.Component):
         constants = self._constants()
         first, last = COUNTERS[0].address, COUNTERS[-1].address
         present = [entry for entry in self._table if not self._lacks(entry)]
-        # Between two visits of a counter each has its turn, and the host as often; after reset, the rows up to these.
+        # Between two visits of a counter every counter is visited, and the host as often; after reset, all initial
+        # rows.
         longest = max(2 * self._VISIT * len(COUNTERS), self.initialisation)
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
                  for entry in COUNTERS if entry in present}
@@ -228,16 +228,16 @@ class RegisterFile(wiring.Component):
 
         index = Signal(address_bits, init=self._first_row)  # row that is visited
         of_host, host_next = Signal(), Signal()  # the visit is for the host
-        # Row that is visited next, unless the host asks for one.
+        # Next row to visit, unless the host requests one.
         turn = Signal(address_bits, init=self._first_row + 1)
-        beginning = Signal(init=1)  # rows get their first values
+        beginning = Signal(init=1)  # rows are initialised
         clear_counters = Signal()
         writing = Signal()
         value = Signal(32)
         low = Signal(max(spans.values()))  # bits of the counter
         moved = Signal.like(low)
 
-        # Counts come from all over the node: a register here keeps their way out of the counters' carry chains.
+        # Counts come from all over the node: a register here keeps their wires out of the counters' carry chains.
         count = Signal.like(self.count)
         m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
 
@@ -264,7 +264,7 @@ class RegisterFile(wiring.Component):
                     entry.access in _LIVE or entry.width < 32):
                 live[entry.name] = getattr(self, entry.port)
 
-        # Of these the memory keeps no more bits than they have, so that reading them takes no logic.
+        # The memory keeps only the bits that these registers have, so that reading them takes no logic.
         own = {entry.name: (1 << entry.width) - 1 for entry in present if entry in TENANT_REGISTERS}
         masks = {entry.name: own.get(entry.name, (1 << 32) - 1) for entry in self._table}
 
@@ -276,7 +276,7 @@ class RegisterFile(wiring.Component):
             m.d.sync += self.set_version.valid.eq(0)
 
         def of_index(values):
-            """Choose the value of the row that is visited from values by the names of registers."""
+            """Select the value of the visited row from values by the names of registers."""
             return _choose(index, [values.get(entry.name, 0) for entry in self._table])
 
         writable = of_index({entry.name: 1 for entry in self._table if self._takes(entry)})
@@ -336,7 +336,7 @@ class RegisterFile(wiring.Component):
 
 
 def _choose(address, values):
-    """The value at ``address``, zero beyond the last one: a tree of multiplexers, which takes half of the LUTs of a
+    """Value at ``address``, zero beyond the last one: a tree of multiplexers, which takes half of the LUTs of a
     ``Switch`` and is faster.
     """
     for bit in address:

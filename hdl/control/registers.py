@@ -1,6 +1,6 @@
-"""The registers of a node, in one table.
+"""Registers of a node, in one table.
 
-:data:`REGISTERS` is the one place where a register is described. It makes the gateware of
+:data:`REGISTERS` is the only description of a register. It defines the gateware of
 :mod:`hdl.control.register_file`, the typed accessors of :class:`host.driver.device.Device`, and docs/registers.md.
 """
 
@@ -35,7 +35,7 @@ class Access(enum.Enum):
     SET = "set"
     """Both: a write sets the bits that are 1 in it, the node clears them."""
     RESTORED = "restored"
-    """The node; a write, on a node with ``restorable`` alone, has it go on from another value."""
+    """The node; on a node with ``settable_version``, a write makes it continue from another value."""
 
     @property
     def writable(self):
@@ -79,14 +79,14 @@ class Register:
     Parameters
     ----------
     name : str
-        In capitals; the port of the register file has the same name in small letters.
+        In upper case; the port of the register file has the same name in lower case.
     address : int
         Word address.
     access : Access
     kind : Kind
     width : int
-        Bits of the register, from bit 0 on; the others read as zero, and writes to them are lost. For a
-        counter it is 32, see ``increment``.
+        Bits of the register, from bit 0 on; higher bits read as zero, and writes to them are ignored. For a counter
+        it is 32, see ``increment``.
     reset : int
         Value after reset, as bits.
     increment : int
@@ -94,7 +94,7 @@ class Register:
     fields : tuple of Field
         For a register of kind ``BITFIELD``.
     feature : str, optional
-        Name of the feature without which a node lacks it.
+        Name of the feature that a node needs to have it.
     doc : str
         One sentence or a few, for docs/registers.md.
     """
@@ -121,7 +121,7 @@ class Register:
 
 
 def _table(*registers, first=0, feature=None):
-    """Registers at consecutive addresses, in the order they are written down; of one feature, or of one each."""
+    """Registers at consecutive addresses, in the given order; all of one feature, or each with its own."""
     rows = [{"feature": feature} | row for row in registers]
     docs = [f"{row['doc']} In nodes with {row['feature']}." if row["feature"] else row["doc"] for row in rows]
     return tuple(Register(address=first + n, **row | {"doc": docs[n]}) for n, row in enumerate(rows))
@@ -370,7 +370,7 @@ TENANT_REGISTERS = _table(
              width=20),
     _setting("BUDGET", "Cycles that a command may take; zero for any number.", width=31),
     first=len(REGISTERS), feature="tenants")
-"""Registers behind the others, in nodes with tenants, for the privileged host alone; none is of 32 bits."""
+"""Registers that follow in nodes with tenants, only for the privileged host; none has 32 bits."""
 
 SLOT_REGISTERS = _table(
     _setting(
@@ -400,7 +400,7 @@ SLOT_REGISTERS = _table(
     ),
     _status("SUPERFRAMES", "Superframes that the node had slots in, modulo 65,536.", width=16),
     first=len(REGISTERS) + len(TENANT_REGISTERS), feature="slots")
-"""Registers behind those, in nodes with slots, which have no tenants: docs/ring/slots.md."""
+"""Registers that follow in nodes with slots, which have no tenants: docs/ring/slots.md."""
 
 PRIVILEGED = ("CONTROL", "WEIGHT_VERSION", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST",
               "DELAY_LINK")
@@ -417,8 +417,8 @@ def registers_of(config):
 
 
 def lacking(config):
-    """Names of the registers that a node lacks: registers of absent features, and what :meth:`Feature.lacks
-    <hdl.feature.Feature.lacks>` of its own features names."""
+    """Names of the registers that a node lacks: registers of absent features, and names from :meth:`Feature.lacks
+    <hdl.feature.Feature.lacks>` of its own features."""
     absent = (entry.name for entry in registers_of(config) if entry.feature and not config.has(entry.feature))
     return frozenset(absent).union(*(feature.lacks(config) for feature in features_of(config)))
 
@@ -429,13 +429,13 @@ def _ports_of(config, access):
 
 
 def settings_of(config):
-    """Names of the ports by which the register file gives a node's settings to units."""
+    """Names of the register file's ports for a node's settings, from the host to units."""
     set_version = ["set_version"] if config.has("settable_version") else []
     return ["link_reset" if port == "control" else port for port in _ports_of(config, Access.SETTING)] + set_version
 
 
 def statuses_of(config):
-    """Names of the ports by which units give a node's statuses to the register file."""
+    """Names of the register file's ports for a node's statuses, from units to the host."""
     return [port for port in _ports_of(config, Access.STATUS) if port != "status"]
 
 
@@ -458,5 +458,5 @@ RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 
 def checked_layout():
-    """Settings that a command is checked with and must run with: they decide which memory it uses."""
+    """Settings that a command is checked with and must run with: they determine the memory it uses."""
     return data.StructLayout({"rule": RULE, "packed_state": 1})

@@ -13,17 +13,17 @@ __all__ = ["Rejections", "rejection_layout"]
 
 
 def rejection_layout():
-    """A command that is not run: ``rejected`` for as long as it is that, and why; ``count`` is the cycles that it has
-    waited, and one; ``missing`` are flags that have not come, and ``after`` is the detail of what it comes after."""
+    """A command that is not run: ``rejected`` until its event is taken, with the reason; ``count`` is its cycles of
+    waiting, plus one; ``missing`` are flags that were not set, and ``after`` is the detail of an unmet dependency."""
     return data.StructLayout({
         "rejected": 1, "reason": Rejection, "tag": 16, "count": 32, "missing": 16, "after": 32})
 
 
 class Rejections(wiring.Component):
-    """Make the events of commands that are not run, of one queue after the other, the first one first.
+    """Make the events of commands that are not run, one queue at a time, the lowest first.
 
     An event is offered in the cycle after its rejection, and the next one at the earliest in the cycle after it was
-    taken. What says why must hold until then.
+    taken. The reason must be stable until then.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Rejections(wiring.Component):
     -------
     i : In(array of rejection_layout())
     verdict : In(verdict_layout())
-        That of the checker, on a command that it has refused.
+        Verdict of the checker on a command that it has refused.
     stale : In(32)
         Detail of STALE.
     weight_version : In(32)
@@ -77,7 +77,7 @@ class Rejections(wiring.Component):
                 m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(chosen.after)]
             with m.Case(Rejection.STALE):
                 m.d.comb += [status.eq(EventStatus.STALE), detail.eq(self.stale)]
-        # A register keeps the choice and the subtraction out of the way to the memory of events.
+        # A register keeps the choice and the subtraction out of the path to the memory of events.
         with m.If(~self.o.valid):
             m.d.sync += [
                 self.o.valid.eq(chosen.rejected), event.tag.eq(chosen.tag), event.status.eq(status),

@@ -1,4 +1,4 @@
-"""Waits for commands of other nodes: which of them must be done before a command may start."""
+"""Waits for commands of other nodes, which must be done before a command may start."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -16,8 +16,8 @@ SIGNALS = Interface("signals")
 
 
 def remote_layout():
-    """Dependency of a ``remote`` command: as many commands of ``queue`` of node ``unit`` must be done, ``lag`` passes
-    before this one."""
+    """Dependency of a ``remote`` command: ``after`` commands of ``queue`` of node ``unit`` must be done, ``lag``
+    passes before this one."""
     return data.StructLayout({"after": 16, "lag": 2, "queue": 2, "remote": 1, "unit": 4})
 
 
@@ -28,13 +28,13 @@ def signals_signature(queues):
     -------
     place : Out(place_layout())
     run : Out(6)
-        Number of the run; 0 if there was none since links were reset.
+        Number of the run; 0 if there was none since the links were reset.
     done : Out(array of 16 bits)
         Commands done in each queue in this run.
     at_work : Out(1)
-        A queue that has no part in collectives runs a command of a program.
+        A queue without collectives runs a command of a program.
     of_node, of_queue : Out
-        Count that is asked for.
+        Count that is requested.
     count : In(16), current : In(1)
         That count, a cycle later, and whether it is of this run.
     alive : In(1)
@@ -54,15 +54,15 @@ def signals_signature(queues):
 
 
 class RemoteAfter(wiring.Component):
-    """Compare counts of other nodes with those that heads of queues need.
+    """Compare counts of other nodes with the counts that heads of queues need.
 
-    All nodes of a ring have programs of the same lengths, so passes of another node have as many commands as those of
-    this one. A dependency on ``after`` commands of a queue's program, ``lag`` passes back, holds once that node has
-    told that it has done (p - lag) · length + after commands of the run, in pass p of this queue; one that lies
-    before the first pass, and ``after`` = 0, hold at once, and an ``after`` of more than 16,383 never does.
+    All nodes of a ring have programs of the same lengths, so passes of all nodes have the same number of commands. A
+    dependency on ``after`` commands of a queue's program, ``lag`` passes back, holds once that node has reported (p -
+    lag) · length + after finished commands of the run, in pass p of this queue. A dependency before the first pass,
+    or with ``after`` = 0, holds at once; with ``after`` above 16,383 it never does.
 
-    Queues take turns. ``missing`` is right :attr:`settling` cycles after a head has changed, or a pass has begun, and
-    falls :attr:`latency` cycles at most after the cycle in which the count could be read.
+    Queues take turns. ``missing`` is valid :attr:`settling` cycles after a head has changed, or a pass has begun, and
+    falls :attr:`latency` cycles at most after the count could be read.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ class RemoteAfter(wiring.Component):
     lengths : In(array of 16 bits)
         Commands in the program of each queue.
     begins : In(queues)
-        A queue goes on to its next pass.
+        A queue begins its next pass.
     early, bases : In
-        As they leave the :class:`~hdl.control.scoreboard.Scoreboard`.
+        Outputs of the :class:`~hdl.control.scoreboard.Scoreboard`.
     after : In(array of remote_layout())
         Dependency of the command at the head of each queue.
     of_node, of_queue : Out, count, current : In
@@ -122,7 +122,7 @@ class RemoteAfter(wiring.Component):
             with m.Elif(self.begins[n]):
                 m.d.sync += own[n].eq(own[n] + self.lengths[n])
 
-        # First the queue whose turn it is, then what it needs, then the count: a stage of registers each.
+        # First the queue to be served, then the required count, then the actual count: a stage of registers each.
         turns = [Signal(range(self._queues), name=f"turn_{stage}") for stage in range(3)]
         turn, summed, asked = turns
         m.d.sync += [turn.eq(Mux(turn == self._queues - 1, 0, turn + 1)), summed.eq(turn), asked.eq(summed)]
@@ -133,11 +133,11 @@ class RemoteAfter(wiring.Component):
             for n in queues:
                 with m.Case(n):
                     m.d.comb += base.eq(own[n])
-                    for place, other in enumerate(others(n, self._queues)):
+                    for index, other in enumerate(others(n, self._queues)):
                         with m.If(pair.queue == other):
-                            m.d.comb += base.eq(self.bases[n][place])
+                            m.d.comb += base.eq(self.bases[n][index])
         back, total, target = Signal(16), Signal(16), Signal(16)
-        free, never = (Signal(2, name=name) for name in ("free", "never"))  # of the two stages behind
+        free, never = (Signal(2, name=name) for name in ("free", "never"))  # of the two later stages
         m.d.sync += [
             back.eq(Mux(pair.lag[0], length, 0) + Mux(pair.lag[1], length << 1, 0)),
             total.eq(base + pair.after),

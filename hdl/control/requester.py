@@ -1,4 +1,4 @@
-"""Who asks: rights of the tenant that a request comes from, and capacities of the places that requests name."""
+"""Rights of the tenant that sends a request, and capacities of the spaces that requests name."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -14,34 +14,33 @@ from hdl.memory_map import MAX_SPACES
 
 __all__ = ["PATIENCE", "Requester", "capacities"]
 
-#: Most cycles for which a POP_EVENT of a tenant waits, so that it does not keep others waiting for longer.
+#: Maximum number of cycles that a tenant's POP_EVENT waits, so that it does not block other tenants for longer.
 PATIENCE = (1 << 16) - 1
 
 _WIDTH = MAX_TENANTS.bit_length()
 
 
 def capacities(config):
-    """Words in each memory space that a request can name, in the register file, and in a queue's program."""
+    """Words in each memory space of requests, in the register file, and in a queue's program."""
     words = config.memory_map.words
     programs = [DESCRIPTOR_WORDS * config.programs.depth] if config.programs else []
     return [*words, *[0] * (MAX_SPACES - len(words)), len(registers_of(config)), *programs]
 
 
 class Requester(wiring.Component):
-    """Know the tenant that asks, and what it may do.
+    """Check a request against the rights of its tenant.
 
     The first word of a packet is the tenant's number, or that of the privileged host. A tenant may always PING, and
-    read and write memory, of which it has its windows. The rest is for the tenant whose commands the node executes,
-    but for some registers: it reads and writes none of :data:`~hdl.control.registers.TENANT_REGISTERS`, and does not
-    write :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything; it writes the former only
-    while the node is not busy. What is checked is combinational, but for :attr:`asked`, :attr:`permits` and
-    :attr:`over`.
+    read and write its windows of memory. All else is for the tenant that the node executes, except some registers: it
+    reads and writes none of :data:`~hdl.control.registers.TENANT_REGISTERS`, and does not write
+    :data:`~hdl.control.registers.PRIVILEGED`. The privileged host may do everything; it writes the former only while
+    the node is not busy. Outputs are combinational, but for :attr:`asked`, :attr:`permits` and :attr:`over`.
 
     :attr:`moved` follows :attr:`found` one cycle later, and :attr:`permits` the first cycle of :attr:`request`: the
     register file writes no earlier than two cycles after that.
 
-    A server is the model owner's: at one, a tenant may only PING. The privileged host gives it commands in the name
-    of the tenant that is executed.
+    A server belongs to the model owner: there, a tenant may only PING. The privileged host sends it commands on
+    behalf of the tenant that is executed.
 
     Parameters
     ----------
@@ -56,38 +55,38 @@ class Requester(wiring.Component):
     opcode : In(8)
         Opcode of the request.
     place : In(32)
-        First word behind the header.
+        First word after the header.
     asks : In(1)
-        The window in the space of :attr:`place` is asked for.
+        The window in the space of :attr:`place` is requested.
     address : In(range(registers))
         Address of the register that is written.
     request : In(1)
-        The register file is asked, while the address stands; two requests have a cycle in between.
+        A request to the register file, with a stable address; two requests have a cycle in between.
     left : In(16)
-        Cycles of a wait for an event, counted down from :data:`~hdl.control.protocol.EVENT_WORDS` behind 0.
+        Cycles of a wait for an event, counted down from :data:`~hdl.control.protocol.EVENT_WORDS` past 0.
     running : In(2)
-        Tenant whose commands the node executes.
+        Tenant that the node executes.
     busy : In(1)
         A command, or a program, is in the node.
     foreign : Out(1)
         The request is not for this tenant.
     bounded : Out(1)
-        It is one of a tenant about memory or registers, with :attr:`room`.
+        The request is a tenant's for memory or registers, with :attr:`room`.
     room : Out(26)
-        Words, or registers, that the tenant has.
+        Number of words, or registers, of the tenant.
     beyond : Out(Status)
-        Status of a request beyond them.
+        Status of a request beyond :attr:`room`.
     moved : Out(28)
-        Place in the memory of :attr:`place`, which is one in the window.
+        Address in memory of :attr:`place`, which is an address in the window.
     permits : Out(1)
-        The register may be written. From the second cycle of a request to the one behind it, and else low.
+        The register may be written. Valid from the second cycle of a request to the cycle after it, and else low.
     reason : Out(Status)
-        Why it may not.
+        Reason for a refusal.
     over : Out(1)
-        A tenant's wait for an event has been as long as it may.
+        A tenant's wait for an event has reached its maximum.
     asked : Out(asked_layout())
     found : In(found_layout())
-        Window of the tenant in the space of the place.
+        Window of the tenant in the space of :attr:`place`.
     """
 
     def __init__(self, *, config):
@@ -106,7 +105,7 @@ class Requester(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         tenant = Signal(_WIDTH, init=MAX_TENANTS)
-        with m.If(self.take):  # a number that nobody has is one of nobody
+        with m.If(self.take):  # an unassigned number is no tenant
             m.d.sync += tenant.eq(Mux(self.word < MAX_TENANTS, self.word, MAX_TENANTS))
 
         def is_one(*opcodes):

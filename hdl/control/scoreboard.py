@@ -1,4 +1,4 @@
-"""Scoreboard of the queues: which commands of the others must be done before a command may start."""
+"""Scoreboard of the queues: commands of other queues that must be done before a command may start."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -8,33 +8,33 @@ from hdl.control.program_layouts import check_queues
 
 __all__ = ["AFTER_MAX", "LEAD_MAX", "Scoreboard", "after_layout", "others"]
 
-#: Passes by which a queue may be ahead of another one.
+#: Maximum number of passes by which a queue may be ahead of another one.
 LEAD_MAX = 15
 
-#: Largest ``after`` that can hold: a larger one never comes.
+#: Largest ``after`` that can hold.
 AFTER_MAX = (1 << 14) - 1
 
 
 def others(queue, queues):
-    """Queues that the pairs {after, lag} of a command are about, in the order of the pairs."""
+    """Queues that the pairs {after, lag} of a command refer to, in the order of the pairs."""
     return [other for other in range(queues) if other != queue]
 
 
 def after_layout():
-    """Dependency of a command: as many commands of the other queue must be done, ``lag`` passes before this one."""
+    """Dependency of a command: ``after`` commands of the other queue must be done, ``lag`` passes before this one."""
     return data.StructLayout({"after": 16, "lag": 2})
 
 
 class Scoreboard(wiring.Component):
-    """Count the commands that are done in each queue, and compare the counts with those that heads of queues need.
+    """Count the commands done in each queue, and compare with the counts that heads of queues need.
 
     A dependency on ``after`` commands of another queue's program, ``lag`` passes back, holds once that queue has done
-    (p - lag) · length + after commands of the run, in pass p of this queue; one that lies before the first pass, and
-    ``after`` = 0, hold at once, and an ``after`` of more than 16,383 never does. Counts are never taken: they are 16
-    bits wide and compared modulo 2^16. A queue is ``held`` at the begin of a pass while it is :data:`LEAD_MAX` passes
-    ahead of another one, so that counts are never 2^15 apart.
+    (p - lag) · length + after commands of the run, in pass p of this queue. A dependency before the first pass, or
+    with ``after`` = 0, holds at once; with ``after`` above 16,383 it never does. Counts are never decremented: they
+    are 16 bits wide and compared modulo 2^16. A queue is ``held`` at the start of a pass while it is :data:`LEAD_MAX`
+    passes ahead of another one, so that counts are never 2^15 apart.
 
-    ``holds`` is right :attr:`settling` cycles after a head has changed, or a pass has begun, and rises
+    ``holds`` is valid :attr:`settling` cycles after a head has changed, or a pass has begun, and rises
     :attr:`latency` cycles after the ``done`` that it waited for.
 
     Parameters
@@ -51,9 +51,9 @@ class Scoreboard(wiring.Component):
     lengths : In(array of 16 bits)
         Commands in the program of each queue.
     begins : In(queues)
-        A queue goes on to its next pass.
+        A queue begins its next pass.
     done : In(queues)
-        A command of a queue's program has ended well.
+        A command of a queue's program has ended with OK.
     after : In(array of arrays of after_layout())
         Dependencies of the command at the head of each queue, on the :func:`others` in their order.
     holds : Out(queues)
@@ -66,7 +66,7 @@ class Scoreboard(wiring.Component):
     early : Out(array of 2 bits)
         Passes that each queue has begun before its current one; 3 or more as 3.
     bases : Out(array of arrays of 16 bits)
-        Commands that the others do in those passes.
+        Commands of the other queues in those passes.
     """
 
     settling = 3
@@ -101,8 +101,8 @@ class Scoreboard(wiring.Component):
                 m.d.sync += early.eq(0)
             with m.Elif(self.begins[queue] & ~early.all()):
                 m.d.sync += early.eq(early + 1)
-            for place, other in enumerate(others(queue, self._queues)):
-                self._dependency(m, queue, place, other, early)
+            for index, other in enumerate(others(queue, self._queues)):
+                self._dependency(m, queue, index, other, early)
             m.d.comb += self.holds[queue].eq(self.missing[queue] == 0)
         held = [[] for _ in queues]
         for lower in queues:
@@ -112,11 +112,11 @@ class Scoreboard(wiring.Component):
         m.d.comb += self.held.eq(Cat(Cat(leads).any() for leads in held))
         return m
 
-    def _dependency(self, m, queue, place, other, early):
-        """Compare the count of another queue with what the command at the head of a queue needs."""
+    def _dependency(self, m, queue, index, other, early):
+        """Compare the count of another queue with the count that the head of a queue needs."""
         suffix = f"{queue}_{other}"
-        pair = self.after[queue][place]
-        base = self.bases[queue][place]
+        pair = self.after[queue][index]
+        base = self.bases[queue][index]
         total, back = Signal(16, name=f"total_{suffix}"), Signal(16, name=f"back_{suffix}")
         target = Signal(16, name=f"target_{suffix}")
         free, never = Signal(name=f"free_{suffix}"), Signal(name=f"never_{suffix}")
@@ -131,11 +131,11 @@ class Scoreboard(wiring.Component):
             target.eq(total - back),
             free.eq((pair.after == 0) | (early < pair.lag)),
             never.eq(pair.after[AFTER_MAX.bit_length():].any()),
-            self.missing[queue][place].eq(~free & (never | (self.counts[other] - target)[15])),
+            self.missing[queue][index].eq(~free & (never | (self.counts[other] - target)[15])),
         ]
 
     def _leads(self, m, lower, upper):
-        """Whether the lower of two queues is too far ahead of the upper, and the other way round."""
+        """Whether the lower of two queues is too far ahead of the upper, and vice versa."""
         width = LEAD_MAX.bit_length() + 1
         lead = Signal(width, name=f"lead_{lower}_{upper}")  # passes of the lower before the upper, signed
         up, down = self.begins[lower], self.begins[upper]

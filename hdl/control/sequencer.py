@@ -8,23 +8,23 @@ from hdl.control.program_layouts import DEPTH_MAX
 
 __all__ = ["RUN_BITS", "Sequencer", "pass_layout", "place_layout", "run_layout"]
 
-#: Bits of the number of a run, which tells apart what nodes say in runs that follow each other.
+#: Bits of the number of a run, which distinguishes reports of nodes in successive runs.
 RUN_BITS = 6
 
 
 def place_layout():
-    """Place of a node: its rank, and the nodes of the ring; a ``size`` of 0 where it is not known."""
+    """Position of a node: its rank, and the nodes of the ring; ``size`` is 0 if unknown."""
     return data.StructLayout({"rank": 4, "size": 5})
 
 
 def run_layout():
     """The three words of a run.
 
-    ``passes`` is the number of passes, ``parity`` that of the first, and ``model`` the number of the program. Numbers
-    of collectives begin at ``collective`` and go on by ``collectives`` with each pass. ``number`` is that of the run,
-    the same on all nodes of a ring, and ``rank`` and ``size`` are the node's place there: all are for waits for other
-    nodes. With number 0 a node tells the others nothing. ``first`` is the number of passes before this run since
-    weights were written, by which versions are judged; a run with 0 begins to count them anew.
+    ``passes`` is the number of passes, ``parity`` the parity of the first, and ``model`` the number of the program.
+    Numbers of collectives begin at ``collective`` and increase by ``collectives`` with each pass. ``number`` is the
+    run's, the same on all nodes of a ring, and ``rank`` and ``size`` are the node's position there: all are for waits
+    for other nodes. With number 0 a node reports nothing to the other nodes. ``first`` is the number of passes before
+    this run since weights were written, which versions are compared with; a run with 0 restarts their count.
     """
     return data.StructLayout({
         "passes": 16, "model": 8, "parity": 1, "number": RUN_BITS, "reserved_0": 1,
@@ -34,17 +34,17 @@ def run_layout():
 
 
 def pass_layout():
-    """Changes of a pass to its commands: ``odd`` chooses the second of two weight bases, ``collective`` is added.
-    ``number`` is that of the pass since weights were written."""
+    """Changes of a pass to its commands: ``odd`` selects the second of two weight bases, ``collective`` is added.
+    ``number`` counts passes since weights were written."""
     return data.StructLayout({"odd": 1, "collective": 16, "number": 16})
 
 
 class Sequencer(wiring.Component):
-    """Place in the program of a queue, and in the passes of a run.
+    """Position in the program of a queue, and in the passes of a run.
 
     In the cycle after ``start``, ``active`` is high if there is anything to do, and ``slot`` is the first command.
-    One cycle after ``advance``, ``slot`` is the next command, behind the last one the first of the next pass, and
-    ``active`` falls behind the last command of the last pass. One cycle after ``stop`` it is low in any case.
+    One cycle after ``advance``, ``slot`` is the next command, after the last one the first of the next pass, and
+    ``active`` falls after the last command of the last pass. One cycle after ``stop`` it is low in any case.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Sequencer(wiring.Component):
     passes : Out(16)
         Passes to go, the current one included.
     begins : Out(1)
-        In this cycle another pass follows, high together with ``advance``.
+        Another pass follows; high together with ``advance``.
     """
 
     def __init__(self, *, depth):

@@ -1,7 +1,7 @@
 """Sources of the inputs of engines, and purposes of their outputs.
 
 An :class:`~hdl.control.engine.EngineDescription` names them, and both are checked when a node is described. A feature
-adds a source as a class of its own. For example, the number of the bank that runs::
+adds a source as a class of its own. For example, the number of the running bank::
 
     @dataclasses.dataclass(frozen=True)
     class Bank(Source):
@@ -26,7 +26,7 @@ __all__ = ["LATCHED_SETTINGS", "WEIGHT_VERSION", "Checked", "Interface", "Latche
 
 @dataclasses.dataclass(frozen=True)
 class Purpose:
-    """What an output of an engine is for."""
+    """Purpose of an output of an engine."""
 
     def check(self, config: Any, what: str) -> None:
         """Raise a ``ValueError`` that begins with ``what`` unless nodes of a configuration have it."""
@@ -34,11 +34,11 @@ class Purpose:
 
 @dataclasses.dataclass(frozen=True)
 class Source(Purpose, abc.ABC):
-    """A signal that feeds inputs of engines. An output for it takes its place for the other engines."""
+    """A signal that feeds inputs of engines. An engine's output for it replaces it for the other engines."""
 
     @abc.abstractmethod
     def signal(self, units: Any, engine: Any) -> Any:
-        """The signal for an input of an engine, among the :class:`~hdl.node_extension.NodeUnits` of a node."""
+        """Signal for an input of an engine, among the :class:`~hdl.node_extension.NodeUnits` of a node."""
 
 
 def _check_name(what: str, kind: str, name: str, names: Any) -> None:
@@ -77,7 +77,7 @@ class SettingField(Source):
 
 @dataclasses.dataclass(frozen=True)
 class Latched(Source):
-    """A setting as updates use it: the copy in :data:`LATCHED_SETTINGS`, or the register in a node without a copy."""
+    """A setting for updates: the copy in :data:`LATCHED_SETTINGS`, or the register in a node without a copy."""
 
     name: str
 
@@ -104,7 +104,7 @@ class Checked(Source):
 
 @dataclasses.dataclass(frozen=True)
 class WeightVersion(Source):
-    """Updates that the weights have seen; zero in a node without updates."""
+    """Number of updates of the weights; zero in a node without updates."""
 
     def signal(self, units: Any, engine: Any) -> Any:
         return units.weight_version

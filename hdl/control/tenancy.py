@@ -1,4 +1,4 @@
-"""Tenants of a node, as host port and queues see them: whose command it is, and the window of each memory space."""
+"""Tenants of a node for host port and queues: owner of a command, and window of each memory space."""
 
 from amaranth.lib import data
 
@@ -10,10 +10,10 @@ from hdl.memory_map import MAX_SPACES, MemorySpace
 __all__ = ["FAR_SPACE", "MAX_TENANTS", "PRIVILEGED", "TENANT_BITS", "asked_layout", "found_layout", "tenancy_layout",
            "windowed"]
 
-#: Number of the privileged host, which needs no window; tenants have the numbers behind it.
+#: Number of the privileged host, which needs no window; tenants have the numbers after it.
 PRIVILEGED = 0
 
-#: Numbers of tenants in gateware, one of which nobody has.
+#: Numbers of tenants in gateware, including one that is never assigned.
 MAX_TENANTS = 3
 
 #: Number of the far memory in register WINDOW. The host port does not reach it, so it is no space of requests.
@@ -24,7 +24,7 @@ TENANT_BITS = MAX_TENANTS.bit_length()
 
 def windowed(config):
     """Memory spaces that have windows: all but the trace, which only the privileged host reads, and the far memory of
-    a node that moves activations there. That of a server is other spaces."""
+    a node that moves activations there. A server's far memory has its own spaces."""
     spaces = tuple(space for space in config.memory_map if space.name != "trace")
     if not config.far_words or config.is_server:
         return spaces
@@ -32,17 +32,17 @@ def windowed(config):
 
 
 def tenancy_layout(config):
-    """Tenant whose commands a node executes, and its window in each memory space."""
+    """Tenant that a node executes, and its window in each memory space."""
     return data.StructLayout({"tenant": TENANT_BITS, "windows": data.StructLayout(
         {space.name: window_layout(space.words) for space in windowed(config)})})
 
 
 def asked_layout():
-    """Tenant and memory space of a window, while it is asked for."""
+    """Request for a window: tenant and memory space."""
     return data.StructLayout({"tenant": TENANT_BITS, "space": 4, "valid": 1})
 
 
 def found_layout():
-    """Window in any memory, in groups."""
+    """Window in a memory, in groups."""
     width = register("WINDOW_BOUND").width
     return data.StructLayout({"base": width, "size": width})

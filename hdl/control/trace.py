@@ -14,19 +14,19 @@ __all__ = ["Trace", "trace_record_layout"]
 
 
 def trace_record_layout():
-    """The two words of a record: which command, ``end`` or start of it, and the time in cycles; ``version`` is that
-    of the weights it computes with, modulo 2^13."""
+    """The two words of a record: the command, its ``end`` or start, and the time in cycles; ``version`` is the
+    version of the weights it computes with, modulo 2^13."""
     return data.StructLayout({"tag": 16, "version": 13, "end": 1, "queue": 2, "time": 32})
 
 
 class Trace(wiring.Component):
     """Record the start and the end of each command, with the time of the node.
 
-    Records lie one behind the other in a memory of 256, which goes round; ``pointer`` counts all of them. A start and
-    an end of one queue, and those of other queues, may come in one cycle: each waits for its turn, for as many cycles
-    as there are others at most, and its time is that of the cycle in which it came. Starts of one queue, and ends of
-    one queue, must be more cycles apart than there are kinds of records, twice the queues, and :attr:`tag` must hold
-    until then: it takes longer to queue an event and to load a command.
+    Records are consecutive in a circular memory of 256 records; ``pointer`` counts all of them. Starts and ends of
+    all queues may occur in one cycle: each waits until the rest are recorded, at most one cycle each, and has the
+    time of its own cycle. Starts of one queue, and ends of one queue, must be more cycles apart than there are kinds
+    of records, twice the queues, and :attr:`tags` must hold until then: it takes longer to queue an event and to load
+    a command.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Trace(wiring.Component):
     tags : In(array of 16 bits)
         Tag of the command, from the cycle after ``started`` on.
     versions : In(array of 13 bits)
-        Version of its region of weights, likewise.
+        Version of its region of weights, with the same timing.
     node_time : Out(32)
         Cycles since reset.
     pointer : Out(32)
@@ -78,7 +78,7 @@ class Trace(wiring.Component):
         recorded = Signal()
 
         m.d.sync += [self.node_time.eq(self.node_time + 1), self.pointer.eq(self.pointer + recorded)]
-        # Those that have waited longest need not come first, since all are served before any comes again.
+        # The oldest record need not come first, since all are served before any occurs again.
         free = Const(1)
         for queue in range(self._queues):
             for end, came in enumerate((self.started[queue], self.ended[queue])):
@@ -106,7 +106,7 @@ class Trace(wiring.Component):
         return m
 
     def _read(self, m, read):
-        """Serve the host as a :class:`~hdl.memory.LanedMemory` does."""
+        """Serve the host like a :class:`~hdl.memory.LanedMemory`."""
         row, latched = self.read.row, Signal()
         fetched = Signal()
         words = read.data if self._lanes > 1 else read.data.word_select(latched, 32)

@@ -15,7 +15,7 @@ class FloatAdder(wiring.Component):
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
     :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be given in every cycle. No register is reset.
+    later; a pair can be accepted in every cycle. No register is reset.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ class FloatAdder(wiring.Component):
         return self._format
 
     def elaborate(self, platform):
-        if (found := substitute(self, platform)) is not None:
-            return found
+        if (replacement := substitute(self, platform)) is not None:
+            return replacement
         m = Module()
         format = self._format
         layout = format.layout
@@ -77,7 +77,7 @@ class FloatAdder(wiring.Component):
             nan=large_special & (large.fraction.any() | (subtract & small.exponent.all())))
 
         # 3: align the smaller operand, with a guard and a round bit below the larger one's lowest bit, and a sticky
-        # bit below those. An operand beyond the reach of the shifter is too small to change the rounded result, by
+        # bit below those. An operand beyond the range of the shifter is too small to change the rounded result, by
         # itself or by the sticky bit.
         value = Cat(C(0, 2), opened.small)
         amount = opened.distance[:(len(value) - 1).bit_length()]
@@ -89,8 +89,8 @@ class FloatAdder(wiring.Component):
             lost=lost, subtract=opened.subtract,
             sign=opened.sign, exponent=opened.exponent, infinite=opened.infinite, nan=opened.nan)
 
-        # 4: add or subtract. The bits that the sticky bit stands for lie below the sum: subtracting them takes one
-        # from the sum and leaves a sticky bit again. The position below the sum makes the carry in.
+        # 4: add or subtract. The sticky bit represents bits below the sum: subtracting them takes one from the sum
+        # and leaves a sticky bit again. The position below the sum generates the carry in.
         sticky = aligned.lost.any()
         total = (Cat(C(1, 1), C(0, 2), aligned.large, C(0, 1)) +
                  Cat(aligned.subtract & ~sticky, aligned.small, aligned.subtract))[1:len(value) + 2]

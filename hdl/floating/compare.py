@@ -13,9 +13,9 @@ __all__ = ["FloatComparator", "MagnitudeLimiter"]
 class FloatComparator(wiring.Component):
     """Compare two floating-point numbers.
 
-    Negative and positive zero are equal, and a NaN is unordered with everything, itself included. The relation of the
-    operands of one cycle is on the outputs :attr:`latency` cycle later; a pair can be given in every cycle. Where no
-    output is high, ``a`` is greater. No register is reset.
+    Negative and positive zero are equal, and a NaN is unordered with every number, including itself. The relation of
+    the operands of one cycle is on the outputs :attr:`latency` cycle later; a pair can be accepted in every cycle. If
+    no output is high, ``a`` is greater. No register is reset.
 
     Parameters
     ----------
@@ -67,10 +67,10 @@ class FloatComparator(wiring.Component):
 class MagnitudeLimiter(wiring.Component):
     """Limit the magnitude of a floating-point number.
 
-    A number whose magnitude is above ``limit`` becomes ``limit`` with the number's sign; any other number passes with
-    all its bits. A NaN becomes :attr:`FloatFormat.canonical_nan`. A limit of infinity or NaN passes every number.
+    A number with a magnitude above ``limit`` becomes ``limit`` with the number's sign; any other number passes
+    unchanged. A NaN becomes :attr:`FloatFormat.canonical_nan`. A limit of infinity or NaN passes every number.
 
-    The result of the inputs of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be given in every
+    The result of the inputs of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be accepted in every
     cycle. No register is reset.
 
     Parameters
@@ -103,7 +103,7 @@ class MagnitudeLimiter(wiring.Component):
         m = Module()
         format = self._format
         i = data.View(format.layout, self.i)
-        # The encoding of a NaN is above those of all numbers.
+        # The encoding of a NaN is above the encodings of all numbers.
         compared = register(
             m, "compared",
             magnitude=self.i[:-1], sign=i.sign, limit=self.limit[:-1], above=self.limit[:-1] < self.i[:-1],

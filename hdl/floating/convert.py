@@ -15,9 +15,9 @@ class FloatConverter(wiring.Component):
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754. A number too large for the target becomes
     infinity, and every NaN becomes :attr:`FloatFormat.canonical_nan`. If exponent and fraction of the target are at
-    least as wide as those of the source, every number keeps its value.
+    least as wide as the source's, every number keeps its value.
 
-    The result of the number of one cycle is on ``o`` :attr:`latency` cycles later; a number can be given in every
+    The result of the number of one cycle is on ``o`` :attr:`latency` cycles later; a number can be accepted in every
     cycle. No register is reset.
 
     Parameters
@@ -52,7 +52,7 @@ class FloatConverter(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from a number to its result: 1 for equal widths of exponent, 2 or 3 for others."""
+        """Cycles from a number to its result: 1 for equal widths of exponent, else 2 or 3."""
         if self._source.exponent_bits == self._target.exponent_bits:
             return 1
         exact = self._source.exponent_bits < self._target.exponent_bits and self._lost <= 0
@@ -60,7 +60,7 @@ class FloatConverter(wiring.Component):
 
     @property
     def _lost(self):
-        """Fraction bits that the conversion drops; negative if the target has more of them."""
+        """Number of fraction bits that the conversion drops; negative if the target has more."""
         return self._source.fraction_bits - self._target.fraction_bits
 
     def elaborate(self, platform):
@@ -90,8 +90,8 @@ class FloatConverter(wiring.Component):
         normal = i.exponent.any()
         special = i.exponent.all()
         significand = Cat(i.fraction, normal)
-        # Normal numbers stay normal, and subnormal ones are normalised as far as the target's exponent allows: a one
-        # stops the count there.
+        # Normal numbers stay normal, and subnormal ones are normalised as far as the target's exponent allows, where
+        # a one stops the count.
         offset = target.bias - source.bias
         mark = source.fraction_bits - offset
         amount, _ = leading_zeros(m, significand | (1 << mark if mark >= 0 else 0))
@@ -150,7 +150,7 @@ class FloatConverter(wiring.Component):
             significand=Cat(i.fraction, normal), exponent=exponent, below=below, sign=i.sign,
             infinite=special, nan=special & i.fraction.any())
 
-        # Shift to hidden bit, fraction and guard bit of the result. A number that leaves all of them rounds to zero.
+        # Shift to hidden bit, fraction and guard bit of the result. A number shifted out of all rounds to zero.
         width = target.fraction_bits + 2
         excess = max(source.fraction_bits + 1 - width, 0)
         value = Cat(C(0, width - (source.fraction_bits + 1 - excess)), opened.significand[excess:])
@@ -173,7 +173,7 @@ class FloatToInteger(wiring.Component):
     """Convert a floating-point number to a signed integer, rounding to nearest even.
 
     A number out of range becomes the nearest integer, and NaN becomes zero. The result of the number of one cycle is
-    on the outputs :attr:`latency` cycles later; a number can be given in every cycle. No register is reset.
+    on the outputs :attr:`latency` cycles later; a number can be accepted in every cycle. No register is reset.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class FloatToInteger(wiring.Component):
             m, "rounded",
             integer=integer, top=magnitude[-1], sign=aligned.sign, beyond=aligned.beyond, nan=aligned.nan)
 
-        # 4: saturate. A negative magnitude whose highest bit is one is in range only if it is the smallest integer.
+        # 4: saturate. A negative magnitude with a highest bit of one is in range only if it is the smallest integer.
         outside = rounded.beyond | Mux(
             rounded.sign, rounded.top & ~rounded.integer[-1], rounded.top | rounded.integer[-1])
         limit = Cat((~rounded.sign).replicate(width - 1), rounded.sign)
@@ -261,7 +261,7 @@ class IntegerToFloat(wiring.Component):
     """Convert a signed integer to a floating-point number, rounding to nearest even.
 
     An integer too large for the format becomes infinity. The result of the integer of one cycle is on ``o``
-    :attr:`latency` cycles later; an integer can be given in every cycle. No register is reset.
+    :attr:`latency` cycles later; an integer can be accepted in every cycle. No register is reset.
 
     Parameters
     ----------
@@ -339,8 +339,8 @@ def _check(format, width):
 def shorten(m, value, *, source, target):
     """Round to nearest even, to a format with fewer fraction bits and the same exponent width.
 
-    The logic is one addition without a register. A number that rounds above the largest of the target becomes
-    infinity, and every NaN becomes the canonical one.
+    The logic is one addition without a register. A number that rounds above the target's largest becomes infinity,
+    and every NaN becomes the canonical one.
 
     Parameters
     ----------
@@ -357,7 +357,7 @@ def shorten(m, value, *, source, target):
     opened = data.View(source.layout, value)
     nan = opened.exponent.all() & opened.fraction.any()
     # The bits below the guard bit matter only as a sticky bit. Ones added in all of these positions, and one more if
-    # the last fraction bit is odd, carry into the guard bit and round up; the carry may run on into the exponent.
+    # the last fraction bit is odd, carry into the guard bit and round up; the carry may propagate into the exponent.
     groups = Cat(value[start:min(start + 4, drop - 1)].any() for start in range(0, drop - 1, 4))
     total = Signal(1 + len(groups) + target.width, name="total")
     result = Signal(target.width, name="shortened")

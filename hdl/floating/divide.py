@@ -17,11 +17,11 @@ class FloatDivider(wiring.Component):
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
     :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be given every ``interval`` cycles. No register is reset.
+    later; a pair can be accepted every ``interval`` cycles. No register is reset.
 
     With an interval of 1 each trial of the recurrence has its own subtractor. With a longer one the recurrence is
-    folded: a quotient goes ``interval`` times round a ring with ``1 / interval`` of the subtractors. A pair enters in
-    each cycle of ``load``, which must be high every ``interval`` cycles, at least while quotients are under way.
+    folded: a quotient passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. A pair
+    enters in each cycle of ``load``, which must be high every ``interval`` cycles, at least while any are in flight.
 
     Parameters
     ----------
@@ -74,15 +74,15 @@ class FloatDivider(wiring.Component):
 
         The exponent is the exponent field of a quotient below 1, less two, so that its inverted bits are the distance
         of a subnormal result from the normal numbers. The upper half of the positive numbers, which no sum reaches,
-        stands for infinity, and the lower half of the negative ones for zero.
+        encodes infinity, and the lower half of the negative ones zero.
         """
         format = self._format
         width = format.fraction_bits + 1
         return 1 + max((format.exponent_ones + format.bias + width).bit_length(), (width + 1).bit_length() + 1)
 
     def elaborate(self, platform):
-        if (found := substitute(self, platform)) is not None:
-            return found
+        if (replacement := substitute(self, platform)) is not None:
+            return replacement
         m = Module()
         if self._interval == 1:
             trial, exact = self._divide(m, *self._open(m))
@@ -133,7 +133,7 @@ class FloatDivider(wiring.Component):
         return normal, passing
 
     def _open_in_turns(self, m):
-        """Normalise both operands, the divisor first, and the dividend a cycle later by the same logic."""
+        """Normalise both operands, the divisor first, and the dividend a cycle later with the same logic."""
         format = self._format
         stages = normalising_steps(format.fraction_bits + 1)
         dividend = Signal(format.layout, reset_less=True)
@@ -178,7 +178,7 @@ class FloatDivider(wiring.Component):
             sign=passing["sign"], nan=passing["nan"])
 
     def _divide_in_turns(self, m, normal, passing):
-        """Divide by restoring trials: a ring of few subtractors, which each quotient passes several times."""
+        """Divide by restoring trials: each quotient passes several times through a ring of few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width + 2, self._interval)
         trials = self._interval * sum(stages)
@@ -200,7 +200,7 @@ class FloatDivider(wiring.Component):
             remainder, divisor, quotient = turn.remainder, turn.divisor, turn.quotient
         m.d.comb += [end.remainder.eq(remainder), end.divisor.eq(divisor), end.quotient.eq(quotient)]
 
-        # The values beside the ring move on when a new pair enters it.
+        # The values outside the ring advance when a new pair enters it.
         passing = self._difference(m, passing)
         for number in range(len(stages)):
             later = {}
@@ -222,13 +222,13 @@ class FloatDivider(wiring.Component):
         # subtracting the complement and one more, which the lowest position of the subtraction borrows.
         #
         # So a trial is a choice of the operand and a subtraction, and a stage has room for three of these steps. The
-        # lowest bit of the operand stays that of the divisor, and its highest one is left out.
+        # lowest bit of the operand is always the divisor's, and its highest one is left out.
         passing = self._difference(m, passing)
         remainder, operand, quotient = normal.a, normal.b[:-1], []
         halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
         for number, (index, choice) in enumerate(halves, 1):
             if choice:
-                # The operand is still the one of the previous trial.
+                # The operand is still the previous trial's.
                 before = quotient[1] if index > 1 else C(1, 1)
                 operand = Cat(operand[0], *(bit ^ before ^ quotient[0] for bit in operand[1:]))
             elif index == 0:
@@ -251,8 +251,8 @@ class FloatDivider(wiring.Component):
                 if "count" in passing:
                     passing = self._locate(m, passing)
 
-        # The quotient is exact if the last trial, which lies beyond the last bit of any exact quotient, leaves the
-        # negated divisor: then every bit of their sum is zero, which shows in each position and its carry.
+        # The quotient is exact if the last trial, which is beyond the last bit of any exact quotient, leaves the
+        # negated divisor: then every bit of their sum is zero, which each position and its carry show.
         divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
         return trial, ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
 
@@ -261,8 +261,8 @@ class FloatDivider(wiring.Component):
         format = self._format
         width = format.fraction_bits + 1
 
-        # Shift a subnormal result right by its distance from the normal numbers, any other by one place if the
-        # quotient is 1 or more.
+        # Shift a subnormal result right by its distance from the normal numbers, any other by one bit if the quotient
+        # is 1 or more.
         exponent = trial.exponent
         negative, carry = exponent[-1], trial.quotient[-1]
         normal = ~negative | exponent.all()
@@ -286,7 +286,7 @@ class FloatDivider(wiring.Component):
             increment=Cat(Mux(moved.normal, moved.carry, window[-1]), moved.normal),
             sign=moved.sign, infinite=moved.infinite, nan=moved.nan)
 
-        # Round as `round_and_pack` does, and add two to the exponent of a normal result, or three if the quotient is
+        # Round like `round_and_pack`, and add two to the exponent of a normal result, or three if the quotient is
         # 1 or more.
         result = Signal(format.layout, name="result", reset_less=True)
         rounded = Signal(1 + format.fraction_bits + format.exponent_bits)

@@ -16,14 +16,14 @@ class FloatMultiplier(wiring.Component):
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
     :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be given in every cycle. No register is reset.
+    later; a pair can be accepted in every cycle. No register is reset.
 
     Parameters
     ----------
     format : FloatFormat
         Format of both operands and of the result; at most 35 bits of fraction.
     dsps : int
-        Largest number of 18 by 18 multiplier blocks to use: 4, 2 or 1. The rest of the product is made of logic.
+        Maximum number of 18 by 18 multiplier blocks: 4, 2 or 1. The rest of the product is made of logic.
 
     Members
     -------
@@ -49,7 +49,7 @@ class FloatMultiplier(wiring.Component):
 
     @property
     def dsps(self):
-        """Largest number of multiplier blocks used."""
+        """Maximum number of multiplier blocks."""
         return self._dsps
 
     @property
@@ -58,8 +58,8 @@ class FloatMultiplier(wiring.Component):
         return 4 + product.latency(width=self._format.fraction_bits + 1, dsps=self._dsps)
 
     def elaborate(self, platform):
-        if (found := substitute(self, platform)) is not None:
-            return found
+        if (replacement := substitute(self, platform)) is not None:
+            return replacement
         m = Module()
         format = self._format
         width = format.fraction_bits + 1
@@ -77,8 +77,8 @@ class FloatMultiplier(wiring.Component):
             a_special=a.exponent.all(), a_fraction=a.fraction.any(),
             b_special=b.exponent.all(), b_fraction=b.fraction.any())
 
-        # Multiply the significands. Meanwhile, add the exponents: the sum is the exponent of a product whose highest
-        # bit is its leading one, less one.
+        # Multiply the significands. Meanwhile, add the exponents: the sum is the exponent, less one, of a product
+        # with its leading one at the highest bit.
         m.submodules.product = multiplier = product.Product(width=width, dsps=self._dsps)
         m.d.comb += [multiplier.a.eq(opened.a), multiplier.b.eq(opened.b)]
         a_zero = ~(opened.a[-1] | opened.a_fraction)
@@ -101,10 +101,10 @@ class FloatMultiplier(wiring.Component):
         m.d.comb += lowest.eq(passing.exponent - (unbias + width))
 
         # The result is a window of the product, as wide as hidden bit, fraction and guard. For normal operands it
-        # begins at the product's highest or second bit. A subnormal operand makes leading zeros, by which the window
-        # moves down as far as the exponent allows: it begins at one of the highest `places` bits. If the exponent is
-        # negative the result is subnormal; then the window begins above the product, and the product is moved down
-        # below those places instead, by one place less than is missing.
+        # begins at the product's highest or second bit. A subnormal operand makes leading zeros, and the window moves
+        # down by their number as far as the exponent allows: it begins at one of the highest `places` bits. If the
+        # exponent is negative the result is subnormal; then the window begins above the product, and the product is
+        # moved down below these bits instead, by one less than the missing bits.
         negative = exponent[-1]
         mark = Mark(exponent[:-1], places)
         missing = ~exponent[:index_bits] | (~exponent[index_bits:].all()).replicate(index_bits)
@@ -113,7 +113,7 @@ class FloatMultiplier(wiring.Component):
             negative=negative, missing=Mux(negative, missing, 0), rows=Mux(negative, 0, mark.rows),
             columns=mark.columns, lowest=lowest, sign=passing.sign, infinite=passing.infinite, nan=passing.nan)
 
-        # Find the start of the window, counted from the lowest of its places; 0 if the exponent is negative.
+        # Find the start of the window, counted from its lowest possible position; 0 if the exponent is negative.
         marked = Mux(located.negative, 0, multiplier.o[-places:]) | mark.place(located.rows, located.columns)
         zeros, none = leading_zeros(m, Cat(marked, C(0, (1 << index_bits) - places)))
         index = ~zeros
@@ -126,7 +126,7 @@ class FloatMultiplier(wiring.Component):
             right=index | located.missing, index=index, none=none, lowest=located.lowest,
             sign=located.sign, infinite=located.infinite, nan=located.nan)
 
-        # Move the window there. Its place also makes the exponent.
+        # Move the window there. Its position also gives the exponent.
         window, lost = shift_right(m, Cat(counted.low, counted.high), counted.right, width=places)
         base = Signal(counted.lowest.shape())
         m.d.comb += base.eq(counted.lowest + counted.index)

@@ -19,16 +19,16 @@ def latency(*, width, dsps):
 class Product(wiring.Component):
     """Multiply two unsigned integers.
 
-    Operands wider than a multiplier block are cut into a low part as wide as a block and a high part. Partial
+    Operands wider than a multiplier block are split into a low part as wide as a block and a high part. Partial
     products without a block are sums of shifted rows. The product of the operands of one cycle is on ``o``
-    :attr:`latency` cycles later: 2 where every partial product has its block, else 3.
+    :attr:`latency` cycles later: 2 if every partial product has its own block, else 3.
 
     Parameters
     ----------
     width : int
         Width of an operand; at most 36.
     dsps : int
-        Largest number of multiplier blocks to use: 4, 2 or 1.
+        Maximum number of multiplier blocks: 4, 2 or 1.
 
     Members
     -------
@@ -66,7 +66,7 @@ class Product(wiring.Component):
             return result
 
         def rows(value, digits):
-            """Partial products of ``value``: half as many terms as digits, each the sum of two rows."""
+            """Partial products of ``value``: one term per two digits, each the sum of two rows."""
             row = [Mux(digit, value, 0) for digit in digits] + [C(0, 1)]
             pairs = range(0, len(digits), 2)
             return [(row[index] + row[index + 1].shift_left(1)).shift_left(index) for index in pairs]
@@ -77,7 +77,7 @@ class Product(wiring.Component):
             m.d.comb += self.o.eq(product.o)
             return m
 
-        # Everything but the product of the low parts is a multiple of 2 to the BLOCK_WIDTH.
+        # All products but the one of the low parts are multiples of 2 to the BLOCK_WIDTH.
         blocks = {"low": a_low * b_low}
         if self._dsps == 4:
             blocks = register(m, "blocks", **blocks, left=a_high * b_low, right=a_low * b_high, high=a_high * b_high)

@@ -18,11 +18,12 @@ class FloatSquareRoot(wiring.Component):
 
     The root of a negative zero is a negative zero. The root of any other negative number is
     :attr:`FloatFormat.canonical_nan`, as is every NaN result. The result of the operand of one cycle is on ``o``
-    :attr:`latency` cycles later; an operand can be given every ``interval`` cycles. No register is reset.
+    :attr:`latency` cycles later; an operand can be accepted every ``interval`` cycles. No register is reset.
 
     With an interval of 1 each trial of the recurrence has its own subtractor. With a longer one the recurrence is
-    folded: a root goes ``interval`` times round a ring with ``1 / interval`` of the subtractors. An operand enters in
-    each cycle of ``load``, which must be high every ``interval`` cycles, at least while roots are under way.
+    folded: a root passes ``interval`` times through a ring with ``1 / interval`` of the subtractors. An operand
+    enters in each cycle of ``load``, which must be high every ``interval`` cycles, at least while roots are in
+    flight.
 
     Parameters
     ----------
@@ -69,17 +70,17 @@ class FloatSquareRoot(wiring.Component):
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
-        """Tell whether a stage ends with this trial. The first trials are narrow enough for two in one stage."""
+        """Whether a stage ends with this trial. The first trials are narrow enough for two in one stage."""
         return index > IN_PAIRS or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property
     def _deep(self):
-        """True if roots can be subnormal: the format's fraction is at least as wide as its bias is large."""
+        """Whether roots can be subnormal: the width of the format's fraction is at least its bias."""
         return self._format.bias <= self._format.fraction_bits
 
     def elaborate(self, platform):
-        if (found := substitute(self, platform)) is not None:
-            return found
+        if (replacement := substitute(self, platform)) is not None:
+            return replacement
         m = Module()
         format = self._format
         width = format.fraction_bits + 1
@@ -105,9 +106,8 @@ class FloatSquareRoot(wiring.Component):
             passing = {name: getattr(normal, name) for name in passing}
 
         # Halve the exponent; if it is odd, double the significand, so that the radicand is from 1 to 4. The sum is
-        # twice the exponent of the root, plus one if the significand is doubled.
-        #
-        # A zero, an infinity and NaN go on as radicands whose roots have the fractions of the results, 1 and 1.5.
+        # twice the exponent of the root, plus one if the significand is doubled. Zero, infinity and NaN continue as
+        # radicands with roots that have the fractions of the results, 1 and 1.5.
         lifted = Cat(passing["exponent"][:-1], ~passing["exponent"][-1], passing["exponent"][-1])
         twice = Signal(signed(max(format.exponent_bits, len(normal.count)) + 2))
         m.d.comb += twice.eq(lifted + Cat(~normal.count, C(1, 1)).as_signed())
@@ -128,7 +128,7 @@ class FloatSquareRoot(wiring.Component):
         return m
 
     def _extract_in_turns(self, m, aligned):
-        """Extract by restoring trials: a ring of few subtractors, which each root passes several times."""
+        """Extract by restoring trials: each root passes several times through a ring of few subtractors."""
         width = self._format.fraction_bits + 1
         stages = fold(width, self._interval)
         trials = self._interval * sum(stages)
@@ -159,10 +159,10 @@ class FloatSquareRoot(wiring.Component):
             m.d.sync += [entry[name].eq(value) for name, value in enters.items()]
         with m.Else():
             m.d.sync += [entry["radicand"].eq(radicand), entry["remainder"].eq(remainder), entry["root"].eq(root)]
-        # Drop the bits of trials beyond the last place of the root.
+        # Drop the bits of trials beyond the last bit of the root.
         ended = register(m, "ended", root=root[trials - width:])
 
-        # The values beside the ring move on when a new operand enters it.
+        # The values outside the ring advance when a new operand enters it.
         passing = dict(exponent=aligned["exponent"], sign=aligned["sign"])
         for number in range(len(stages) + 1):
             later = {}
@@ -197,7 +197,7 @@ class FloatSquareRoot(wiring.Component):
                 ones = 0
                 m.d.comb += total.eq(Cat(radicand[-2:], remainder) - Cat(C(0b01, 2), subtrahend))
             else:
-                # The lowest places always borrow and leave ones after the last pair of the radicand. From the second
+                # The lowest bits always borrow and leave ones after the last pair of the radicand. From the second
                 # such trial on the borrow meets a one, and both are left out.
                 borrow = C(1, 1) if index == pairs else C(0, 0)
                 ones = 2 if index == pairs else 3
@@ -230,7 +230,7 @@ class FloatSquareRoot(wiring.Component):
                 m, "shifted", root=window, exponent=Mux(subnormal, 0, passing["exponent"]), sign=passing["sign"])
             root, passing = shifted.root, vars(shifted)
 
-        # A root is never halfway between two numbers: the guard bit alone decides. No root is rounded up to a power
+        # A root is never halfway between two numbers: only the guard bit decides. No root is rounded up to a power
         # of two, unless it is subnormal.
         result = Signal(format.layout, name="result", reset_less=True)
         m.d.sync += result.sign.eq(passing["sign"])

@@ -1,4 +1,4 @@
-"""Parts that the floating-point pipelines share."""
+"""Common parts of the floating-point pipelines."""
 
 from types import SimpleNamespace
 
@@ -36,14 +36,14 @@ def wait(m, name, value, cycles):
 
 
 def substitute(unit, platform):
-    """Find what a platform has in place of a unit's gateware, with the same ports, results and latency.
+    """Get a platform's replacement for a unit's gateware, with the same ports, results and latency.
 
-    A platform for simulation alone may have a method ``get_floating_unit``.
+    Only a platform for simulation may have a method ``get_floating_unit``.
 
     Returns
     -------
     Module or None
-        None if the unit is to be made of gateware.
+        None if the unit is made of gateware.
     """
     find = getattr(platform, "get_floating_unit", None)
     return None if find is None else find(unit)
@@ -58,9 +58,9 @@ def check_interval(interval):
 def fold(trials, interval):
     """Trials in each stage of a ring that every number passes ``interval`` times.
 
-    A number enters every ``interval`` cycles. No number under way may pass the entry in that cycle, so the number of
-    stages and the interval must have no common divisor. The number of stages is therefore odd, and the last stage may
-    have two trials.
+    A number enters every ``interval`` cycles. No number in flight may pass the entry in that cycle, so the number of
+    stages and the interval must be coprime. The number of stages is therefore odd, and the last stage may have two
+    trials.
     """
     rows = -(-trials // interval)
     return [1] * rows if rows % 2 else [*[1] * (rows - 2), 2]
@@ -80,7 +80,7 @@ def leading_zeros(m, value):
         return C(0, 0), ~value[0]
     if len(value) == 2:  # without the zero-width multiplexer of two single bits, which Verilog cannot express
         return ~value[1], ~value.any()
-    # In Verilog, a slice of an expression repeats the whole expression, here once for every bit.
+    # In Verilog, a slice of an expression repeats the whole expression, here once per bit.
     bits = Signal(len(value), name=f"bits{len(value)}")
     m.d.comb += bits.eq(value)
     value = bits
@@ -96,7 +96,7 @@ def leading_zeros(m, value):
 
 
 class Mark:
-    """One-hot mark at ``number`` places below the highest one; no mark if ``number`` is too large.
+    """One-hot mark ``number`` positions below the highest one; no mark if ``number`` is too large.
 
     Normalisation must stop at exponent zero, where the subnormal numbers begin: the leading-zero count of a number
     ORed with this mark is at most ``number``. One stage decodes the mark into rows and columns, and the next
@@ -107,7 +107,7 @@ class Mark:
     number : Value
         Unsigned.
     width : int
-        Number of places.
+        Number of positions.
     """
 
     def __init__(self, number, width):
@@ -130,7 +130,7 @@ def shift_left(m, value, amount):
 
 
 def normalising_steps(width):
-    """Steps by which :func:`normalise` brings any number but zero to the top: one list per pipeline stage.
+    """Steps of :func:`normalise` that shift any number but zero to the top: one list per pipeline stage.
 
     The first stage, which also opens an operand, has room for one step, and each other stage for two.
     """
@@ -139,9 +139,9 @@ def normalising_steps(width):
 
 
 def normalise(m, value, steps):
-    """Shift left, within the width of ``value``, by each step in turn that shifts nothing but zeros out.
+    """Shift left, within the width of ``value``, by each step in turn that shifts out only zeros.
 
-    Coarse steps come first. Unlike :func:`leading_zeros` with :func:`shift_left`, this can be spread over several
+    Coarse steps come first. Unlike :func:`leading_zeros` with :func:`shift_left`, this can be split into several
     stages, and every step yields its own bit of the count.
 
     Returns
@@ -169,10 +169,9 @@ def shift_right(m, value, amount, *, width):
     Returns
     -------
     window : Value
-        The lowest ``width`` bits of the result. The bits above are dropped without notice.
+        The lowest ``width`` bits of the result. Higher bits are dropped.
     lost : Value
-        One bit per step: the step shifted a one out. Reduce these bits in the next stage, since this one is deep
-        enough.
+        One bit per step: the step shifted a one out. Reduce these bits in the next stage, to keep this one short.
     """
     lost = []
     for bit in reversed(range(len(amount))):
@@ -189,7 +188,7 @@ def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, 
 
     The exponent counts from the hidden bit: its field is ``exponent + 1`` for a normal number, and 0, with
     ``exponent`` 0, for a subnormal one. So one addition combines the hidden bit, the carry of the rounding and the
-    exponent, and a subnormal number rounded up to the smallest normal one is no special case.
+    exponent, and a subnormal number rounded up to the smallest normal one is not a special case.
 
     Parameters
     ----------
@@ -200,9 +199,9 @@ def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, 
     sticky : Value
         OR of all bits below the guard bit.
     infinite : Value
-        Overrides the number with an infinity.
+        Replaces the number by an infinity.
     nan : Value
-        Overrides everything with the canonical NaN.
+        Replaces any result by the canonical NaN.
 
     Returns
     -------
@@ -211,7 +210,7 @@ def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, 
     """
     result = Signal(format.layout, name="result", reset_less=True)
     lowest, hidden = significand[1], significand[-1]
-    # The lowest position of this sum only makes the carry: guard and (sticky or odd).
+    # The lowest position of this sum only generates the carry: guard and (sticky or odd).
     rounded = Signal(1 + format.fraction_bits + format.exponent_bits)
     m.d.comb += rounded.eq(
         Cat(significand[:-1], exponent) + Cat(sticky | lowest, C(0, format.fraction_bits), hidden))

@@ -1,4 +1,4 @@
-"""Mask circuit: a stream of matrices whose elements are replaced wherever the mask does not keep them."""
+"""Mask circuit: replaces elements of a stream of matrices that the mask does not keep."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import enum, stream, wiring
@@ -20,26 +20,26 @@ class _State(enum.Enum):
 
 
 class MaskCircuit(wiring.Component):
-    """Mask batches of matrices by jobs that give their shape and mask.
+    """Mask batches of matrices, by jobs with their shape and mask.
 
-    A job's data is one packet: the rows of its matrices one after the other, each begun in a beat of its own, and
-    ``last`` on the last beat of all. The beats that come out have the job's ``keep``. The ``keep`` of the data is
-    ignored, as are elements beyond the end of a row: they come out as the alternative.
+    A job's data is one packet: the rows of its matrices one after the other, each starting in a new beat, and
+    ``last`` on the last beat of all. Output beats have the job's ``keep``. The ``keep`` of the data is ignored, as
+    are elements beyond the end of a row: they are output as the alternative.
 
     The first beat of a job can leave :attr:`latency` cycles after the job was taken, and from there on one in every
     cycle, from job to job. A beat of data waits for its mask, and is offered :attr:`data_latency` cycle after it was
-    taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend on registers
-    alone.
+    taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend only on
+    registers.
 
-    Data that ends too early or too late raises ``error``, in the cycle after the beat that shows it was taken. Later
-    jobs are not affected:
+    Data that ends too early or too late raises ``error``, in the cycle after the beat that reveals it was taken.
+    Later jobs are not affected:
 
-    - if ``last`` comes too early, the beat that has it leaves with ``last``; the job's remaining mask beats are
-      discarded, one per cycle, and with them the remaining words of an external mask;
+    - if ``last`` comes too early, its beat leaves with ``last``; the job's remaining mask beats are discarded, one
+      per cycle, and with them the remaining words of an external mask;
     - if ``last`` is missing, the beat at the job's end leaves with ``last``; beats of data are discarded up to and
-      with the next one that has it.
+      including the next one with ``last``.
 
-    So each packet belongs to one job, regardless of lengths, and every packet out has one ``last``.
+    So each packet belongs to one job, regardless of lengths, and every output packet has one ``last``.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class MaskCircuit(wiring.Component):
         m = Module()
         m.submodules.generator = generator = MaskGenerator(lanes=self._lanes, index_bits=self._index_bits)
         m.submodules.source = source = MaskSource(lanes=self._lanes)
-        # Skid buffers separate the handshakes of jobs, words and data, so that no ready signal depends on the others.
+        # Skid buffers separate the handshakes of jobs, words and data, so that their ready signals are independent.
         m.submodules.generated = generated = SkidBuffer(shape=generator.o.payload.shape())
         m.submodules.masks = masks = SkidBuffer(shape=source.o.payload.shape())
         m.submodules.multiplexer = multiplexer = MaskMultiplexer(lanes=self._lanes, width=self._width)

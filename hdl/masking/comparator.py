@@ -11,16 +11,16 @@ __all__ = ["MaskComparator", "position_layout"]
 
 
 def position_layout(lanes, index_bits):
-    """Payload of a position: ``lanes`` neighbours of a row, from column ``beat`` · ``lanes`` on.
+    """Payload of a position: ``lanes`` consecutive elements of a row, from column ``beat`` · ``lanes`` on.
 
-    The other fields are those of :func:`~hdl.masking.mask.mask_beat_layout`.
+    For the other fields see :func:`~hdl.masking.mask.mask_beat_layout`.
     """
     return data.StructLayout({
         "row": index_bits, "beat": index_bits - (lanes - 1).bit_length(), "keep": lanes, "row_end": 1, "last": 1})
 
 
 class MaskComparator(wiring.Component):
-    """Make the mask bits of the elements at a position, for all kinds of mask but the external one.
+    """Generate the mask bits of the elements at a position, for all kinds of mask but the external one.
 
     Latency is :attr:`latency` cycles, throughput one position per cycle, in any order. ``i.ready`` depends
     combinationally on ``o.ready``.
@@ -67,41 +67,41 @@ class MaskComparator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        places = (lanes - 1).bit_length()  # low bits of a column index, which are the lane
-        given, mask = self.i.payload, self.mask
+        lane_bits = (lanes - 1).bit_length()  # low bits of a column index: the lane
+        current, mask = self.i.payload, self.mask
         bounded_free, compared_free, output_free = Signal(), Signal(), Signal()
 
         # First stage: the column bounds of this row. The diagonal and the band's end are the last kept columns,
         # which saves an increment; the other upper bounds are the columns after the last kept one.
         bounded = Signal(data.StructLayout({
-            "beat": bits - places, "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1,
+            "beat": bits - lane_bits, "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1,
             "triangle": 1, "triangle_inverse": 1, "padding": 1, "rectangle": 1, "band": 1, "external": 1,
             "diagonal": signed(bits + 2), "before_band": signed(bits + 1), "band_end": bits + 1,
             "length_columns": bits, "first_column": bits, "end_column": bits,
         }))
         bounded_valid = Signal()
         inside = Signal()
-        m.d.comb += inside.eq((given.row >= mask.first_row) & (given.row < mask.end_row))
+        m.d.comb += inside.eq((current.row >= mask.first_row) & (current.row < mask.end_row))
         with m.If(bounded_free):
             m.d.sync += [
                 bounded_valid.eq(self.i.valid),
-                bounded.beat.eq(given.beat),
-                bounded.row_end.eq(given.row_end),
-                bounded.last.eq(given.last),
-                bounded.row_kept.eq((~mask.padding | (given.row < mask.length_rows)) & (~mask.rectangle | inside)),
+                bounded.beat.eq(current.beat),
+                bounded.row_end.eq(current.row_end),
+                bounded.last.eq(current.last),
+                bounded.row_kept.eq((~mask.padding | (current.row < mask.length_rows)) & (~mask.rectangle | inside)),
                 bounded.hole.eq(mask.rectangle_inverse & inside),
-                bounded.diagonal.eq(given.row + mask.diagonal),
-                bounded.before_band.eq(given.row - mask.width),
-                bounded.band_end.eq(given.row + mask.width),
+                bounded.diagonal.eq(current.row + mask.diagonal),
+                bounded.before_band.eq(current.row - mask.width),
+                bounded.band_end.eq(current.row + mask.width),
                 *(bounded[name].eq(mask[name]) for name in (
                     "triangle", "triangle_inverse", "padding", "rectangle", "band", "external", "length_columns",
                     "first_column", "end_column")),
-                bounded.keep.eq(given.keep),
+                bounded.keep.eq(current.keep),
             ]
 
-        # Second stage: compare the beat with each bound. It lies below the bound, or contains it, at `lane`.
+        # Second stage: compare the beat with each bound. It is below the bound, or contains it, at `lane`.
         names = ("diagonal", "before_band", "band_end", "length_columns", "first_column", "end_column")
-        position = data.StructLayout({"below": 1, "around": 1, "lane": max(places, 1)})
+        position = data.StructLayout({"below": 1, "around": 1, "lane": max(lane_bits, 1)})
         compared = Signal(data.StructLayout({
             "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1, "triangle": 1, "triangle_inverse": 1,
             "rectangle": 1, "external": 1, **dict.fromkeys(names, position),
@@ -112,11 +112,11 @@ class MaskComparator(wiring.Component):
             """Compare the beat with a bound; if the bound's mask is not enabled, `below` is ``disabled``."""
             bound = bounded[name]
             target = compared[name]
-            around = bound[places:].as_signed() if bound.shape().signed else bound[places:]
+            around = bound[lane_bits:].as_signed() if bound.shape().signed else bound[lane_bits:]
             m.d.sync += [
                 target.below.eq(bounded.beat < around),
                 target.around.eq(bounded.beat == around),
-                target.lane.eq(bound[:places]),
+                target.lane.eq(bound[:lane_bits]),
             ]
             if enable is not None:
                 with m.If(~enable):

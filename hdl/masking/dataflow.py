@@ -19,10 +19,10 @@ __all__ = ["MaskDataflow", "setup_layout"]
 
 
 def setup_layout(config):
-    """Layout of a command's parameters for the datapath, which hold as long as the command runs.
+    """Layout of a command's parameters for the datapath, which are stable while the command runs.
 
-    ``jobs_row`` and ``jobs_count`` give the list of MASK, up to the end of the memory; ``weight_row`` and
-    ``weight_count`` give the words of external masks, also up to the end, or the errors of SPARSIFY. ``parameter`` is
+    ``jobs_row`` and ``jobs_count`` are the list of MASK, up to the end of the memory; ``weight_row`` and
+    ``weight_count`` are the words of external masks, also up to the end, or the errors of SPARSIFY. ``parameter`` is
     the alternative of MASK, or the threshold of SPARSIFY.
     """
     return data.StructLayout({
@@ -40,11 +40,11 @@ def setup_layout(config):
 class MaskDataflow(wiring.Component):
     """Datapath of both operations, for one command after each reset.
 
-    MASK: a reader takes jobs from the list. Each job goes to the circuit and, as a run of rows, to the reader of
+    MASK: a reader takes jobs from the list. Each job goes to the circuit and, as a range of rows, to the reader of
     data, so that the next job is read while the data of this one pass. A single writer job takes all results, and
     ends with the job that completes the length.
 
-    SPARSIFY: gradients and errors are read, added, separated by magnitude, and written back to their places.
+    SPARSIFY: gradients and errors are read, added, separated by magnitude, and written back to the same addresses.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class MaskDataflow(wiring.Component):
         m.submodules.reader = reader = RowReader(**gradients)
         m.submodules.weight_reader = weight_reader = RowReader(**weights)
         m.submodules.writer = writer = RowWriter(**gradients)
-        # The skid buffer separates the reader's queue from the handshakes of the units behind it.
+        # The skid buffer separates the reader's queue from the handshakes of the following units.
         m.submodules.data = rows = SkidBuffer(shape=beat_layout(config.lanes))
         connect_stream(m, reader.o, rows.i)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.gradient_read))
@@ -139,7 +139,7 @@ class MaskDataflow(wiring.Component):
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.memories.gradient // lanes))
-        under_way = Signal(range(16))  # jobs in flight, whose last beat is not yet taken
+        under_way = Signal(range(16))  # jobs in flight: their last beat is not yet taken
         begins, ends = Signal(), Signal()
         mask = Signal()
         words_asked = Signal()

@@ -17,12 +17,12 @@ from hdl.streams.stream import SkidBuffer, connect_stream
 
 __all__ = ["MaskEngine", "counts_layout", "mask_cycles", "sparsify_cycles"]
 
-#: Cycles of a command after its last beat is taken, until the beat is known to be in memory.
+#: Cycles from the taking of a command's last beat until the beat is known to be in memory.
 _ENDING = 1 + RowWriter.latency
 
 
 def mask_cycles(jobs, *, lanes):
-    """Cycles of a MASK, if the host leaves the memories alone.
+    """Cycles of a MASK, if the host does not access the memories.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def mask_cycles(jobs, *, lanes):
 
 
 def sparsify_cycles(length, *, lanes):
-    """Cycles of a SPARSIFY, if the host leaves the memories alone."""
+    """Cycles of a SPARSIFY, if the host does not access the memories."""
     return 1 + RowReader.latency + SkidBuffer.latency + MagnitudeMask.latency + -(-length // lanes) + _ENDING
 
 
@@ -52,26 +52,25 @@ class MaskEngine(wiring.Component):
 
     A command is run by the :class:`MaskDataflow`, which is held in reset between commands, and reported by one event.
     Alternative and threshold are sampled when it is taken. docs/protocol.md has the operations, and the list of jobs.
-    Without length, a command ends well at once.
+    A command without length ends with OK at once.
 
-    All jobs before a wrong one are carried out, and none from it on; only elements of the jobs carried out are
-    written.
+    Only the jobs before a wrong one are executed, and only their elements are written.
 
     Parameters
     ----------
     config : NodeConfig
-        Configuration with ``masking`` or ``error_feedback``, or both.
+        Configuration with ``masking`` or ``sparsify``, or both.
 
     Members
     -------
     command : In(stream of command_layout())
-        Command of an operation that the configuration has; checked beforehand, see
+        Command of an operation of the configuration; checked beforehand, see
         :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the count of replaced elements, or the number of the wrong job.
+        One event per command. The detail is the count of replaced elements, or the number of the wrong job.
     alternative, threshold : In(32)
     link_reset : In(1)
-        End a command, which may be done in part.
+        End a command, which may be partly done.
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())
@@ -114,11 +113,11 @@ class MaskEngine(wiring.Component):
         for inner, outer in ports:
             wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 
-        given = self.command.payload
+        command = self.command.payload
         setup = Signal(setup_layout(config))
         sparsify = Signal()
         m.d.comb += [
-            sparsify.eq(given.operation == Operation.SPARSIFY),
+            sparsify.eq(command.operation == Operation.SPARSIFY),
             flow.setup.eq(setup),
             flow.start.eq(runner.start),
             runner.link_reset.eq(self.link_reset),
@@ -136,16 +135,16 @@ class MaskEngine(wiring.Component):
             m.d.comb += sparsify.eq(0)
         elif not config.masking:
             m.d.comb += sparsify.eq(1)
-        weight_base = Mux(sparsify, given.weight_base, given.state_base)
+        weight_base = Mux(sparsify, command.weight_base, command.state_base)
         with m.If(self.command.ready):
             m.d.sync += [
                 setup.sparsify.eq(sparsify),
-                setup.length.eq(given.length),
-                setup.gradient_row.eq(given.gradient_base >> lane_bits),
-                setup.jobs_row.eq(given.weight_base >> lane_bits),
-                setup.jobs_count.eq(config.memories.weight - given.weight_base),
+                setup.length.eq(command.length),
+                setup.gradient_row.eq(command.gradient_base >> lane_bits),
+                setup.jobs_row.eq(command.weight_base >> lane_bits),
+                setup.jobs_count.eq(config.memories.weight - command.weight_base),
                 setup.weight_row.eq(weight_base >> lane_bits),
-                setup.weight_count.eq(Mux(sparsify, given.length, config.memories.weight - given.state_base)),
+                setup.weight_count.eq(Mux(sparsify, command.length, config.memories.weight - command.state_base)),
                 setup.parameter.eq(Mux(sparsify, self.threshold, self.alternative)),
             ]
         return m

@@ -1,4 +1,4 @@
-"""Generator of mask bits from the row and column indices of their elements."""
+"""Generator of mask bits from row and column indices of elements."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream, wiring
@@ -15,8 +15,8 @@ class MaskGenerator(wiring.Component):
     """Generate the mask bits of a job's matrices, row by row, for all kinds of mask but the external one.
 
     The first beat of a job is offered :attr:`latency` cycles after the job was taken; throughput is one beat per
-    cycle, from row to row, matrix to matrix and job to job. A job without rows, columns or matrices makes no beat.
-    ``jobs.ready`` depends combinationally on ``o.ready``.
+    cycle, from row to row, matrix to matrix and job to job. A job without rows, columns or matrices generates no
+    beat. ``jobs.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -54,23 +54,23 @@ class MaskGenerator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        places = (lanes - 1).bit_length()  # low bits of a column index, which are the lane
-        given = self.jobs.payload
+        lane_bits = (lanes - 1).bit_length()  # low bits of a column index: the lane
+        job = self.jobs.payload
 
         # First stage: the job and the position in it. Flags for the last beat, row and matrix are registers, set one
         # beat ahead by comparing with the last beat, row and matrix but one.
-        mask = Signal.like(given.mask)
+        mask = Signal.like(job.mask)
         active = Signal()
         row = Signal(bits)
         row_last_but_one = Signal(bits)
         row_only = Signal()
         row_last = Signal()
-        beat = Signal(bits - places)
-        beat_last_but_one = Signal(bits - places)
+        beat = Signal(bits - lane_bits)
+        beat_last_but_one = Signal(bits - lane_bits)
         beat_only = Signal()
         beat_last = Signal()
-        tail = Signal(max(places, 1))  # lanes in the last beat of a row; 0 if all
-        left = Signal.like(given.count)
+        tail = Signal(max(lane_bits, 1))  # lanes in the last beat of a row; 0 if all
+        left = Signal.like(job.count)
         matrix_last = Signal()
         last = Signal()
         move = Signal()  # the beat leaves the position
@@ -80,7 +80,7 @@ class MaskGenerator(wiring.Component):
             last.eq(beat_last & row_last & matrix_last),
             move.eq(active & moves),
             self.jobs.ready.eq(~active | (moves & last)),
-            column_last_but_one.eq(given.columns - (1 + lanes)),
+            column_last_but_one.eq(job.columns - (1 + lanes)),
         ]
         with m.If(move):
             m.d.sync += [beat.eq(beat + 1), beat_last.eq(beat == beat_last_but_one)]
@@ -93,19 +93,19 @@ class MaskGenerator(wiring.Component):
                     m.d.sync += [row.eq(0), row_last.eq(row_only), left.eq(left - 1), matrix_last.eq(left == 2)]
         with m.If(self.jobs.ready):
             m.d.sync += [
-                active.eq(self.jobs.valid & given.rows.any() & given.columns.any() & given.count.any()),
-                mask.eq(given.mask),
+                active.eq(self.jobs.valid & job.rows.any() & job.columns.any() & job.count.any()),
+                mask.eq(job.mask),
                 row.eq(0),
-                row_last_but_one.eq(given.rows - 2),
-                row_only.eq(given.rows == 1),
-                row_last.eq(given.rows == 1),
+                row_last_but_one.eq(job.rows - 2),
+                row_only.eq(job.rows == 1),
+                row_last.eq(job.rows == 1),
                 beat.eq(0),
-                beat_last_but_one.eq(column_last_but_one[places:]),
-                beat_only.eq(given.columns <= lanes),
-                beat_last.eq(given.columns <= lanes),
-                tail.eq(given.columns[:places]),
-                left.eq(given.count),
-                matrix_last.eq(given.count == 1),
+                beat_last_but_one.eq(column_last_but_one[lane_bits:]),
+                beat_only.eq(job.columns <= lanes),
+                beat_last.eq(job.columns <= lanes),
+                tail.eq(job.columns[:lane_bits]),
+                left.eq(job.count),
+                matrix_last.eq(job.count == 1),
             ]
 
         # The other stages compare it with the bounds of the mask.

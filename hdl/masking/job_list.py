@@ -19,9 +19,9 @@ _FIELDS = ("length_rows", "length_columns", "first_row", "end_row", "first_colum
 def mask_job_layout():
     """Layout of a job of MASK, in eight words: a batch of matrices in memory, and their mask.
 
-    ``kinds`` has a bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`, whose module explains
-    the other fields. ``elements`` counts the elements of memory that the job takes: every row of a matrix begins in
-    a memory row of its own, so that it is count * rows * ceil(columns / lanes) * lanes.
+    ``kinds`` has a bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`; that module explains
+    the other fields. ``elements`` counts the elements of memory that the job takes: every row of a matrix begins in a
+    new memory row, so that it is count * rows * ceil(columns / lanes) * lanes.
     """
     return data.StructLayout({
         "kinds": 7, "reserved": 9, "count": 16,
@@ -46,15 +46,15 @@ class JobReader(wiring.Component):
     A job is wrong
 
     - if it has no rows, columns or matrices, or a field that has more bits than the circuit's indices;
-    - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or more than are left of ``length``;
-    - if it is external, and takes more words than are left of ``words``;
-    - if the list has ended before it.
+    - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or exceed the rest of ``length``;
+    - if it is external, and takes more than the rest of ``words``;
+    - if the list ends before it.
 
-    Reserved bits are ignored, and fields of kinds that are not enabled are checked for their width alone. Products
-    are made by adding and shifting, for as long as a factor has bits.
+    Reserved bits are ignored, and fields of kinds that are not enabled are checked only for their width. Products are
+    computed by adding and shifting, for as long as a factor has bits.
 
     From the first beat of a job on it takes :meth:`latency` cycles until the job is offered, and one more until the
-    reader turns to the next job. ``i.ready`` depends on registers alone, and ``o`` holds registers.
+    reader begins the next job. ``i.ready`` depends only on registers, and ``o`` consists of registers.
 
     Parameters
     ----------
@@ -68,11 +68,11 @@ class JobReader(wiring.Component):
     start : In(1)
         Begin a list. Only the first one after reset counts.
     length : In(range(elements + 1))
-        Number of elements of data that the jobs take in all; taken with ``start``.
+        Total number of elements of data of the jobs; taken with ``start``.
     words : In(range(words + 1))
         Number of words of external masks in memory; taken with ``start``.
     empty : In(1)
-        The list is empty, and no beat will come; taken with ``start``.
+        The list is empty, without any beat; taken with ``start``.
     i : In(stream of beat_layout(lanes))
         The list; its end has ``last``, and is the end of a job.
     o : Out(stream of checked_job_layout(elements))
@@ -136,19 +136,19 @@ class JobReader(wiring.Component):
         external = job.kinds[KINDS.index("external")]
         taken = job.elements[:len(left)]
         unequal = job.elements != beat_product.shift_left(lane_bits)
-        given = self.o.payload.job
+        offered = self.o.payload.job
         m.d.comb += [
             sums[0].eq(product + Mux(factor[0], addend, 0)),
             sums[1].eq(beat_product + Mux(beat_factor[0], addend, 0)),
             final.eq(factor[1:] == 0),
             needed.eq(Mux(external, product[5:] + product[:5].any(), 0)),
             self.o.payload.elements.eq(taken),
-            given.rows.eq(job.rows),
-            given.columns.eq(job.columns),
-            given.count.eq(job.count),
-            given.mask.diagonal.eq(job.diagonal),
-            *(given.mask[name].eq(job[name]) for name in _FIELDS),
-            *(given.mask[name].eq(kind) for name, kind in zip(KINDS, job.kinds, strict=True)),
+            offered.rows.eq(job.rows),
+            offered.columns.eq(job.columns),
+            offered.count.eq(job.count),
+            offered.mask.diagonal.eq(job.diagonal),
+            *(offered.mask[name].eq(job[name]) for name in _FIELDS),
+            *(offered.mask[name].eq(kind) for name, kind in zip(KINDS, job.kinds, strict=True)),
         ]
 
         def multiply():

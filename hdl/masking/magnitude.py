@@ -16,21 +16,21 @@ __all__ = ["MagnitudeMask"]
 class MagnitudeMask(wiring.Component):
     """Add gradients to the errors of earlier steps, and separate the sums by magnitude.
 
-    In each lane the sum is that of binary32, rounded to nearest even. Its magnitude is the integer of its bits
-    without the sign: if this is at least the magnitude of ``threshold``, ``kept`` has the sum and ``dropped`` +0.0;
-    otherwise ``kept`` has +0.0 and ``dropped`` the sum. So infinities are above all numbers, and NaNs, which are
-    canonical, above infinities; a threshold of zero keeps all sums, -0.0 included.
+    Each lane has a binary32 sum, rounded to nearest even. Its magnitude is the integer of its bits without the sign:
+    if this is at least the magnitude of ``threshold``, ``kept`` has the sum and ``dropped`` +0.0; otherwise ``kept``
+    has +0.0 and ``dropped`` the sum. So infinities are above all numbers, and NaNs, which are canonical, above
+    infinities; a threshold of zero keeps all sums, -0.0 included.
 
-    Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, whose framing should be the same:
-    ``keep`` and ``last`` of the results are those of the gradients, and those of the errors are ignored. Packets of
+    Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, which should have the same
+    framing: ``keep`` and ``last`` of the results come from the gradients, and the errors' are ignored. Packets of
     different lengths cause neither a hang nor an error: the rest of the longer one is paired with the packet after
-    the shorter. Elements whose keep bit is clear are computed as all others, but do not count as replaced.
+    the shorter. Elements with a clear keep bit are computed as well, but do not count as replaced.
 
     A pair that finds both queues empty is offered by both outputs :attr:`latency` cycles after it was taken;
     throughput is one beat per cycle. The arithmetic has no handshake: a pair is taken when both result queues, of
-    :attr:`depth` beats each, have a place for it, so that either output may stall by itself for as many beats.
-    ``gradients.ready`` depends combinationally on ``errors.valid``, and ``errors.ready`` on ``gradients.valid``;
-    all other outputs are registers or depend on registers alone.
+    :attr:`depth` beats each, have a free slot for it, so that either output may stall on its own for :attr:`depth`
+    beats. ``gradients.ready`` depends combinationally on ``errors.valid``, and ``errors.ready`` on
+    ``gradients.valid``; all other outputs are registers or depend only on registers.
 
     Parameters
     ----------
@@ -40,8 +40,8 @@ class MagnitudeMask(wiring.Component):
     Members
     -------
     threshold : In(32)
-        Least magnitude to keep, a binary32 number whose sign is ignored. It is compared :attr:`threshold_latency`
-        cycles after a pair was taken, and so must hold until the last result has been offered.
+        Smallest magnitude to keep, a binary32 number; its sign is ignored. It is compared :attr:`threshold_latency`
+        cycles after a pair was taken, and so must be stable until the last result has been offered.
     gradients, errors : In(stream of beat_layout(lanes))
     kept, dropped : Out(stream of beat_layout(lanes))
     replaced : Out(range(lanes + 1))
@@ -51,7 +51,7 @@ class MagnitudeMask(wiring.Component):
 
     threshold_latency = FloatAdder.latency
     latency = threshold_latency + 1 + MaskMultiplexer.latency + 1
-    #: Beats that a queue holds: enough for those in flight at full rate, rounded up to fill LUT memory.
+    #: Capacity of a queue in beats: enough for the beats in flight at full rate, rounded up to fill LUT memory.
     depth = 17
 
     def __init__(self, *, lanes):
@@ -74,7 +74,7 @@ class MagnitudeMask(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        room = Signal(2)  # each queue has a place
+        room = Signal(2)  # each queue has a free slot
         taken = Signal()
         m.d.comb += [
             self.gradients.ready.eq(self.errors.valid & room.all()),
@@ -82,7 +82,7 @@ class MagnitudeMask(wiring.Component):
             taken.eq(self.gradients.valid & self.errors.valid & room.all()),
         ]
 
-        # `valid` must be known from reset on, and so passes flip-flops with a reset in place of a delay line.
+        # `valid` must be known from reset on, and so passes flip-flops with a reset instead of a delay line.
         valid = taken
         for cycle in range(self.threshold_latency + 1):
             following = Signal(name=f"valid_{cycle + 1}")
@@ -112,14 +112,14 @@ class MagnitudeMask(wiring.Component):
             m.d.comb += [
                 queue.i.valid.eq(multiplexer.o.valid),
                 queue.i.payload.eq(multiplexer.o.payload),
-                multiplexer.o.ready.eq(1),  # the place in the queue is reserved
+                multiplexer.o.ready.eq(1),  # the slot in the queue is reserved
                 multiplexer.i.valid.eq(valid),
                 multiplexer.i.payload.elements.eq(sums),
                 multiplexer.i.payload.mask.eq(mask),
                 multiplexer.i.payload.keep.eq(frame.o.keep),
                 multiplexer.i.payload.last.eq(frame.o.last),
             ]
-            # A pair reserves its place when it is taken.
+            # A pair reserves its slot when it is taken.
             places = Signal(range(self.depth + 1), init=self.depth, name=f"{name}_places")
             m.d.comb += room[index].eq(places != 0)
             m.d.sync += places.eq(places - taken + (sink.valid & sink.ready))

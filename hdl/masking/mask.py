@@ -4,9 +4,9 @@ Elements have a row i and a column j, both from zero. Each kind of mask that a j
 
 - ``triangle``: j <= i + diagonal, the lower triangle and the causal mask; ``triangle_inverse``: j > i + diagonal;
 - ``padding``: i < length_rows and j < length_columns;
-- ``rectangle``: first_row <= i < end_row and first_column <= j < end_column; ``rectangle_inverse``: all others;
+- ``rectangle``: first_row <= i < end_row and first_column <= j < end_column; ``rectangle_inverse``: the rest;
 - ``band``: abs(i - j) <= width;
-- ``external``: the elements whose bit is set in a stream of words.
+- ``external``: the elements with a bit set in a stream of words.
 
 An element is kept if each enabled kind keeps it; without an enabled kind, all elements are kept. Kinds that share
 parameters may both be enabled.
@@ -23,7 +23,7 @@ __all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MAX_LANES", "check
 #: Names of the enables of a mask, in the order of the layout.
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
 
-#: Kinds that indices alone decide.
+#: Kinds that depend only on indices.
 GENERATED = KINDS[:-1]
 
 #: Width of an index in a node: its matrices have at most 4,095 rows and columns.
@@ -80,8 +80,8 @@ def mask_beat_layout(lanes):
     """Layout of a mask beat: the mask bits of consecutive elements of one row.
 
     ``keep`` marks the lanes that hold an element: all lanes, except in the last beat of a row, marked ``row_end``,
-    where they are contiguous from lane 0. ``mask`` is clear for all other lanes. ``external`` means that the bits are
-    still to be combined with those of the external words. ``last`` marks the end of a job.
+    where they are contiguous from lane 0. ``mask`` is clear for all other lanes. ``external`` means that the bits
+    must still be combined with the external words. ``last`` marks the end of a job.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Mask multiplexer: each element passes, or an alternative takes its place."""
+"""Mask multiplexer: each element passes, or is replaced by an alternative."""
 
 from amaranth.hdl import Module, Mux
 from amaranth.lib import data, stream, wiring
@@ -26,7 +26,7 @@ def masked_beat_layout(lanes, width=32):
 
 
 class MaskMultiplexer(wiring.Component):
-    """Pass the elements whose mask bit is set, and put an alternative in the place of the others.
+    """Pass the elements with a set mask bit, and replace the rest by an alternative.
 
     Latency is :attr:`latency` cycle, one register; throughput is one beat per cycle. ``i.ready`` depends
     combinationally on ``o.ready``.
@@ -69,15 +69,15 @@ class MaskMultiplexer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given = self.i.payload
+        beat = self.i.payload
         m.d.comb += self.i.ready.eq(self.o.ready | ~self.o.valid)
         with m.If(self.i.ready):
             m.d.sync += [
                 self.o.valid.eq(self.i.valid),
-                self.o.payload.keep.eq(given.keep),
-                self.o.payload.last.eq(given.last),
+                self.o.payload.keep.eq(beat.keep),
+                self.o.payload.last.eq(beat.last),
             ]
             for lane in range(self._lanes):
                 m.d.sync += self.o.payload.elements[lane].eq(
-                    Mux(given.mask[lane], given.elements[lane], self.alternative))
+                    Mux(beat.mask[lane], beat.elements[lane], self.alternative))
         return m

@@ -13,12 +13,12 @@ _WORD = 32
 
 
 class MaskSource(wiring.Component):
-    """Cut words into the lanes of mask beats, and AND their bits into each beat that is ``external``.
+    """Split words into the lanes of mask beats, and AND their bits into each beat that is ``external``.
 
     The bits of a job follow each other without gaps, row after row and matrix after matrix, from bit 0 of the first
-    word; a row may begin within a word. A job begins with a word of its own, and the rest of its last word is
-    ignored. A word is taken together with the first beat that needs a bit of it, and never before. A beat that is not
-    external passes as it is.
+    word; a row may begin within a word. A job begins with a new word, and the rest of its last word is ignored. A
+    word is taken together with the first beat that needs a bit of it, and never before. A beat that is not external
+    passes unchanged.
 
     Latency is :attr:`latency` cycle, throughput one beat per cycle. ``i.ready`` depends combinationally on
     ``o.ready`` and ``words.valid``, and ``words.ready`` on ``o.ready`` and ``i``.
@@ -53,22 +53,22 @@ class MaskSource(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given = self.i.payload
+        beat = self.i.payload
         # Position of the last bit used in the most recent word.
         used = Signal(range(_WORD), init=_WORD - 1)
         held = Signal(_WORD - 1, reset_less=True)  # the word without bit 0, which is used when the word is taken
 
         # The kept lanes are contiguous from lane 0, so that their number follows from the end of `keep`.
-        ends = given.keep & ~(given.keep >> 1)
+        ends = beat.keep & ~(beat.keep >> 1)
         count = Signal(range(self._lanes + 1))
         following = Signal(range(2 * _WORD))
         short = Signal()
         m.d.comb += [
             count.eq(Cat(
-                Cat(end for lane, end in enumerate(ends) if lane + 1 >> place & 1).any()
-                for place in range(len(count)))),
+                Cat(end for lane, end in enumerate(ends) if lane + 1 >> bit & 1).any()
+                for bit in range(len(count)))),
             following.eq(used + count),
-            short.eq(given.external & following[-1]),
+            short.eq(beat.external & following[-1]),
         ]
 
         window = Signal(self._lanes)
@@ -84,15 +84,15 @@ class MaskSource(wiring.Component):
         with m.If(free):
             m.d.sync += [
                 self.o.valid.eq(go),
-                self.o.payload.eq(given),
-                self.o.payload.mask.eq(given.mask & Mux(given.external, window, ~0)),
+                self.o.payload.eq(beat),
+                self.o.payload.mask.eq(beat.mask & Mux(beat.external, window, ~0)),
                 self.o.payload.external.eq(0),
             ]
             with m.If(go):
                 with m.If(short):
                     m.d.sync += held.eq(self.words.payload[1:])
-                with m.If(given.external):
+                with m.If(beat.external):
                     m.d.sync += used.eq(following)
-                with m.If(given.last):
+                with m.If(beat.last):
                     m.d.sync += used.eq(_WORD - 1)
         return m

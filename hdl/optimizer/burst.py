@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
+# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
 """Optimizer in bursts: gradients in, new weights out to memory and to every worker."""
 
 from amaranth.hdl import C, Cat, Module, Signal
@@ -24,34 +24,33 @@ _QUEUE_LATENCY = 3  # of block memory
 
 
 class StreamedOptimizer(wiring.Component):
-    """Sums the gradients of all workers, updates weights and state, and sends the new weights everywhere, in bursts.
+    """Sum the gradients of all workers, update weights and state, and send new weights to all, in bursts.
 
-    A command names the elements of a burst and the workers that send gradients for it; a worker that does not
-    counts as +0.0. The gradients of each worker, the weights and the state of a burst are streams of their own,
-    ended by ``last``. They are buffered first, at any pace and ahead of their command; beats beyond the command's
-    count are ignored. When all are there the burst runs: ``ceil(count / update_lanes)`` beats, one every
-    ``update_interval`` cycles, and every new weight leaves for memory and for every broadcast port. Gradients are
-    discarded as they are drained; no copy is kept.
+    A command names the elements of a burst and the workers that send gradients for it; a worker that does not counts
+    as +0.0. The gradients of each worker, the weights and the state of a burst are separate streams, ended by
+    ``last``. They are buffered first, at any pace and ahead of their command; beats beyond the command's count are
+    ignored. When all are complete the burst runs: ``ceil(count / update_lanes)`` beats, one every ``update_interval``
+    cycles, and every new weight goes to memory and to every broadcast port. Gradients are discarded as they are
+    drained; no copy is kept.
 
     Timing
     ------
     A burst of T beats that finds its operands buffered, its command taken and its queues empty takes exactly ``T +
-    reducer_latency + update_latency`` cycles from its first beat to the cycle, included, in which its last row is
-    offered. The first beat is in the cycle after the last of these came true. Bursts of ``depth`` elements follow
-    each other every ``depth / update_lanes`` cycles, with no cycle between, as long as streams and queues keep
-    pace. Both latencies depend on the arithmetic that ``rules``, ``format`` and ``update_interval`` ask for, and not
-    on the rule in use.
+    reducer_latency + update_latency`` cycles from its first beat to the cycle, included, of the offer of its last
+    row. The first beat is in the cycle after the last of these came true. Bursts of ``depth`` elements follow each
+    other every ``depth / update_lanes`` cycles, with no cycle between, as long as streams and queues keep pace. Both
+    latencies depend on the arithmetic for ``rules``, ``format`` and ``update_interval``, and not on the rule in use.
 
-    With an ``update_interval`` of i beats enter only in every i-th cycle, counted from reset, if all was there in the
-    cycle before. So the first one is 1 to i cycles later, the burst takes ``i * (T - 1) + 1 + reducer_latency +
-    update_latency`` cycles from it, and bursts of ``depth`` elements follow each other every ``i * depth /
-    update_lanes`` cycles.
+    With an ``update_interval`` of i beats enter only in every i-th cycle, counted from reset, if all operands were
+    there in the cycle before. So the first one is 1 to i cycles later, the burst takes ``i * (T - 1) + 1 +
+    reducer_latency + update_latency`` cycles from it, and bursts of ``depth`` elements follow each other every ``i *
+    depth / update_lanes`` cycles.
 
     No ready runs through the arithmetic: a beat enters when every queue of results has a row reserved for it, and a
-    port that stalls delays the beats to come, never those under way. Each queue holds a whole burst, so that no port
-    has to wait for another within a burst. All ``ready`` inputs and outputs meet registers alone.
+    port that stalls delays only later beats, never beats in flight. Each queue holds a whole burst, so that no port
+    has to wait for another within a burst. All ``ready`` inputs and outputs connect only to registers.
 
-    ``settings`` must be stable, and hold what the commands mean, from the cycle before a command's transfer until
+    ``settings`` must be stable, with the values for the commands, from the cycle before a command's transfer until
     ``idle``. With a rule that uses fewer planes than there are, the other planes are neither awaited nor written.
 
     Parameters
@@ -68,21 +67,21 @@ class StreamedOptimizer(wiring.Component):
     update_interval : int
         Cycles per beat that enters the arithmetic: 1, 2, 4 or 8. With more than one, operations share adders and
         multipliers (:class:`~hdl.optimizer.shared_lane.SharedLane`), and beats are as narrow as the arithmetic:
-        ``update_lanes`` must be ``lanes``, and what has wider ones splits them (:mod:`~hdl.optimizer.slices`). Only 1
-        in fixed point.
+        ``update_lanes`` must be ``lanes``, and units with wider beats split them (:mod:`~hdl.optimizer.slices`). Only
+        1 in fixed point.
     broadcasts : int
-        Ports which repeat the new weights; at least 1.
+        Ports that repeat the new weights; at least 1.
     rules : tuple of Rule or None
-        Rules that a command may name. They decide the number of state planes. By default all that the format has.
+        Rules that a command may name. They determine the number of state planes. By default all rules of the format.
     format : FloatFormat or FixedFormat
         Format of gradients, weights and state: FP32, or fixed point with SGD and momentum.
     dsps : int
         DSP blocks each floating-point multiplier may use: 4, 2 or 1.
     primitive : bool
-        Whether the multipliers of fixed point are instances of ECP5's block, which simulators do not know; see
+        Whether the multipliers of fixed point are instances of ECP5's block, which simulators do not support; see
         :class:`~hdl.optimizer.fixed_point.MultiplierBlock`.
     throttled : bool
-        Whether beats enter in ``rate`` of 65,536 of the cycles that they may enter in, or with a rate of 0 in all.
+        Whether beats enter in only ``rate`` of 65,536 of the possible cycles, or with a rate of 0 in all.
 
     Members
     -------
@@ -95,7 +94,7 @@ class StreamedOptimizer(wiring.Component):
     state_out : Out(stream of beat_layout(lanes, width)).array(planes)
     broadcast : Out(stream of beat_layout(lanes, width)).array(broadcasts)
     rate : In(16)
-        There if it is ``throttled``.
+        Present if ``throttled``.
     nonfinite : Out(1)
         Pulse: a reduced gradient of a burst is infinite or not a number. Not later than ``bursts`` of that burst;
         never in fixed point.
@@ -183,7 +182,7 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def lane(self):
-        """The arithmetic of one update lane, whose latencies add up to those below."""
+        """Arithmetic of one update lane; its latencies add up to the following ones."""
         return self._updates[0]
 
     @property
@@ -213,7 +212,7 @@ class StreamedOptimizer(wiring.Component):
 
     @property
     def queue_depth(self):
-        """Rows that each queue of results holds: a whole burst, and no less than keeps the arithmetic busy."""
+        """Capacity of each queue of results in rows: a whole burst, and enough to keep the arithmetic busy."""
         rows_under_way = self.latency // (self._lanes // self._update_lanes * self._interval) + 2
         return max(self._depth // self._lanes, rows_under_way)
 
@@ -222,13 +221,13 @@ class StreamedOptimizer(wiring.Component):
         beats = self._depth // self._update_lanes
         if self._interval == 1:
             return 2 + -(-delay // beats)
-        # A fill is faster than a burst: what it leaves of a burst's time is enough for most delays.
+        # A fill is faster than a burst: the rest of the burst's time is enough for most delays.
         return max(2, 1 + -(-(delay + beats + 2 - self._interval) // (beats * self._interval)))
 
     def elaborate(self, platform):
         m = Module()
         lanes, update_lanes, width = self._lanes, self._update_lanes, self._width
-        # Delay of a beat's other operands behind its gradients, so that they meet the intermediate results.
+        # Delay of a beat's other operands after its gradients, so that they meet the intermediate results.
         weight_delay = self.reducer_latency + self.lane.weight_offset
         state_delays = [self.reducer_latency + offset for offset in self.lane.state_offsets]
 
@@ -238,8 +237,8 @@ class StreamedOptimizer(wiring.Component):
         )
         connect_stream(m, self.command, control.command)
 
-        # Cycles since beats could enter, modulo the interval: one bit. What decides about beats has registers of its
-        # own, beside it, since the others have a large fan-out.
+        # Cycles since beats could enter, modulo the interval: one-hot. The decision about beats has its own copy,
+        # since the other registers have a large fan-out.
         phase, turn = Signal(self._interval, init=1), Signal(self._interval, init=1)
         if self._interval > 1:
             m.d.sync += [phase.eq(phase.rotate_left(1)), turn.eq(turn.rotate_left(1))]
@@ -252,12 +251,12 @@ class StreamedOptimizer(wiring.Component):
         updated = summed + self.lane.latency
         tags = self._delay_tags(m, control.beat, phase, {*state_delays, weight_delay, summed, *remembered, updated})
 
-        # Settings are there a cycle before a command that they are for.
+        # Settings are there a cycle before their command.
         used_planes = Signal(max(self.planes, 1))
         m.d.sync += used_planes.eq(planes_used(self.settings.rule, self.planes))
 
         def buffer(name, source, *, used, delay=0):
-            """Buffer a stream of operands; they come out with the beat that entered ``delay`` cycles before them."""
+            """Buffer a stream of operands; they are output with the beat that entered ``delay`` cycles before."""
             m.submodules[name] = banks = GradientBuffer(
                 lanes=lanes, read_lanes=update_lanes, depth=self._depth, banks=self._banks(delay), width=width
             )
@@ -320,10 +319,10 @@ class StreamedOptimizer(wiring.Component):
         rooms, empties = [], []
 
         def queue(name, rows, sink, *, used=1):
-            """Queue rows for a port. A beat that ends a row reserves its place when it enters."""
+            """Queue rows for a port. A beat that ends a row reserves its slot when it enters."""
             m.submodules[name] = results = Queue(shape=self._row, depth=self.queue_depth, block=True)
             connect_stream(m, results.o, sink)
-            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows there, and those to come
+            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows present or reserved
             room = Signal(init=1, name=f"{name}_room")
             reserved = control.beat.valid & control.beat.row_end & used
             taken = sink.valid & sink.ready
@@ -354,11 +353,10 @@ class StreamedOptimizer(wiring.Component):
         return m
 
     def _delay_tags(self, m, beat, phase, ages):
-        """Delay tags: the tag of the beat that entered the given number of cycles ago, for each age.
+        """Delay tags: for each age, the tag of the beat that entered that number of cycles ago.
 
-        Whether there is a beat must be known from reset on, and goes through flip-flops; the rest by delay lines.
-        Both move on as beats may enter, and a tag stands for ``update_interval`` cycles: one of these is
-        meant.
+        The valid bit must be known from reset on, and passes flip-flops; the rest passes delay lines. Both advance
+        when beats may enter, and a tag is held for ``update_interval`` cycles; only one of these counts.
         """
         contents = tag_layout(self._lanes, self._update_lanes)
         valid, tag, age = beat.valid, beat, 0

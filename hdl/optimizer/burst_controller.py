@@ -18,7 +18,7 @@ def command_layout(workers, depth):
 def tag_layout(lanes, update_lanes):
     """Layout of the tag that travels with a beat of a burst.
 
-    ``keep`` marks its elements, ``part`` is its place in a row of ``lanes`` elements, ``row_end`` marks the end of
+    ``keep`` marks its elements, ``part`` is its position in a row of ``lanes`` elements, ``row_end`` marks the end of
     that row, and ``last`` the end of the burst.
     """
     return data.StructLayout(
@@ -29,20 +29,20 @@ def tag_layout(lanes, update_lanes):
 class BurstController(wiring.Component):
     """Decide, cycle by cycle, whether a beat of a burst enters the arithmetic.
 
-    A burst begins once all of its operands are buffered, and its beats follow each other in consecutive cycles, save
-    for those in which there is no ``room`` for a result. The next burst begins in the cycle after the last beat if
-    its operands are there by then. Two commands are held; ``command.ready`` depends on registers alone, and a
-    command counts from the cycle after it is taken.
+    A burst begins once all of its operands are buffered, and its beats follow each other in consecutive cycles,
+    except cycles without ``room`` for a result. The next burst begins in the cycle after the last beat if its
+    operands are there by then. Two commands are held; ``command.ready`` depends only on registers, and a command
+    counts from the cycle after it is taken.
 
-    A controller that is ``paced`` decides a cycle ahead, into a register, since what it looks at is spread over the
-    chip: a beat enters in its ``turn`` if operands and room were there in the cycle before.
+    A controller that is ``paced`` decides a cycle ahead, into a register, since its inputs are spread over the chip:
+    a beat enters in its ``turn`` if operands and room were there in the cycle before.
 
     Parameters
     ----------
     workers, lanes, update_lanes, depth : int
         See :class:`~hdl.optimizer.burst.StreamedOptimizer`.
     paced : bool
-        Whether beats enter in every second cycle at the most.
+        Whether beats enter in at most every second cycle.
 
     Members
     -------
@@ -54,7 +54,7 @@ class BurstController(wiring.Component):
     room : In(1)
         Every queue of results has room for one more row.
     turn : In(1)
-        The arithmetic takes a beat in this cycle: each time, unless ``paced``.
+        The arithmetic takes a beat in this cycle: in every cycle, unless ``paced``.
     begin : Out(1)
         A burst begins: claim its operands.
     active : Out(workers)

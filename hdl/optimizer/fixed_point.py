@@ -17,7 +17,7 @@ __all__ = ["FRACTION_BITS", "INT16", "INT18", "SCALAR_WIDTH", "FixedFormat", "Fi
 
 #: Width of a scalar, and of both operands of a multiplier block.
 SCALAR_WIDTH = 18
-#: Fraction bits of a scalar, whose range is therefore [-2, 2).
+#: Fraction bits of a scalar, so that its range is [-2, 2).
 FRACTION_BITS = 16
 
 _ADDER_LATENCY = 1
@@ -54,15 +54,15 @@ def fixed_settings_layout():
 
 
 class MultiplierBlock(wiring.Component):
-    """Multiply two signed integers in one block of an ECP5, with registers before, within and behind it.
+    """Multiply two signed integers in one block of an ECP5, with registers before, within and after it.
 
     The product of the operands of one cycle is on ``o`` :attr:`latency` cycles later. Nothing is reset.
 
     Parameters
     ----------
     primitive : bool
-        Instantiate MULT18X18D and use its own registers, which Yosys does not do by itself. Simulators then need a
-        model of the primitive. Both variants agree in every cycle.
+        Instantiate MULT18X18D and use its own registers, which Yosys does not infer. Simulators then need a model of
+        the primitive. Both variants are equal in every cycle.
 
     Members
     -------
@@ -99,9 +99,9 @@ class MultiplierBlock(wiring.Component):
             ports |= {f"i_A{n}": self.a[n], f"i_B{n}": self.b[n], f"i_C{n}": C(0, 1)}
         for n in range(2 * SCALAR_WIDTH):
             ports[f"o_P{n}"] = self.o[n]
-        for place in ("INPUTA", "INPUTB", "PIPELINE", "OUTPUT"):
-            ports |= {f"p_REG_{place}_CLK": "CLK0", f"p_REG_{place}_CE": "CE0",
-                      f"p_REG_{place}_RST": "RST0" if place == "OUTPUT" else "RST1"}
+        for stage in ("INPUTA", "INPUTB", "PIPELINE", "OUTPUT"):
+            ports |= {f"p_REG_{stage}_CLK": "CLK0", f"p_REG_{stage}_CE": "CE0",
+                      f"p_REG_{stage}_RST": "RST0" if stage == "OUTPUT" else "RST1"}
         m.submodules.block = Instance("MULT18X18D", p_GSR="DISABLED", p_RESETMODE="SYNC", **ports)
         return m
 
@@ -109,9 +109,9 @@ class MultiplierBlock(wiring.Component):
 class FixedReducer(wiring.Component):
     """Add one element of every worker in a balanced tree over the worker index.
 
-    Each level adds one bit, so that nothing saturates and the order does not matter. One worker's element passes as
-    it is. Latency is :attr:`latency` cycles, one per level; throughput is one sum per cycle. There is no handshake,
-    and nothing is reset.
+    Each level adds one bit, so that nothing saturates and the order does not matter. One worker's element passes
+    unchanged. Latency is :attr:`latency` cycles, one per level; throughput is one sum per cycle. There is no
+    handshake, and nothing is reset.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class FixedReducer(wiring.Component):
         level = list(self.i)
         while len(level) > 1:
             pairs = zip(level[::2], level[1::2], strict=False)
-            sums = [register(m, "level", sum=one + other).sum for one, other in pairs]
+            sums = [register(m, "level", sum=left + right).sum for left, right in pairs]
             if len(level) % 2:
                 sums.append(register(m, "level", waiting=level[-1]).waiting)
             level = sums
@@ -179,7 +179,7 @@ class FixedLane(wiring.Component):
     second is the borrow of the subtraction. It is unbiased but for ties, which are one in 65,536 of evenly spread
     products.
 
-    Operands are taken, and results appear, in the cycles in which the arithmetic has them: counted from the cycle of
+    Operands are taken, and results appear, when the arithmetic needs or produces them: counted from the cycle of
     ``total``, the planes of the state are taken :attr:`state_offsets` and the weight :attr:`weight_offset` cycles
     later; the new state appears :attr:`state_latencies` and the new weight :attr:`latency` cycles later. There is no
     handshake, and nothing is reset. ``settings`` must not change while anything is in flight, and ``settings.rule``
@@ -253,7 +253,7 @@ class FixedLane(wiring.Component):
 
     @property
     def _step_latency(self):
-        """Cycles from the sum to d: the product, the addition that rounds and, with momentum, one more addition."""
+        """Cycles from the sum to d: the product, the rounding addition and, with momentum, one more addition."""
         return self.multiplier_latency + (self.planes + 1) * _ADDER_LATENCY + _SATURATION_LATENCY
 
     @property
@@ -268,7 +268,7 @@ class FixedLane(wiring.Component):
 
     @property
     def weight_offset(self):
-        """Cycles from the sum to the weight that belongs to it."""
+        """Cycles from the sum to its weight."""
         return self._step_latency + self.multiplier_latency
 
     @property
@@ -284,7 +284,7 @@ class FixedLane(wiring.Component):
         scalars = self.settings
 
         # A sum of up to 18 bits fits the block. The block takes the low 18 bits of a wider sum as a signed number;
-        # the upper bits, as Booth digits of -2 to 2, are multiplied beside it, and the rounding addition joins them.
+        # the upper bits, as Booth digits of -2 to 2, are multiplied outside it, and the rounding addition adds both.
         low = self.total[:SCALAR_WIDTH].as_signed()
         m.d.comb += [scale.a.eq(scalars.gradient_scale), scale.b.eq(low)]
         product = scale.o
@@ -325,7 +325,7 @@ def _saturate(m, stage, value, width):
     """Saturate to ``width`` bits, within two cycles.
 
     The reset and then the set of flip-flops make the two ends of the range, without LUTs. Yosys infers them if the
-    initial value of the flip-flops is that of the reset or the set.
+    flip-flops' initial value equals the reset's or the set's.
     """
     sign = value[-1]
     beyond = Signal(name=f"{stage}_beyond")
@@ -356,7 +356,7 @@ def _times_digits(m, factor, digits, latency):
     for done, row in enumerate(reversed(rows)):
         for _ in range(done):
             row = register(m, "row", **vars(row))
-        # The extra position below makes the carry in that completes the negation of a multiple.
+        # The extra position below generates the carry in that completes the negation of a multiple.
         result = register(m, "multiples", sum=(
             Cat(row.negative, C(0, 2), result).as_signed() + Cat(row.negative, row.multiple).as_signed())[1:]
         ).sum.as_signed()

@@ -15,9 +15,9 @@ __all__ = ["GradientBuffer"]
 
 
 class GradientBuffer(wiring.Component):
-    """Ring of banks, each holding the elements of one burst from one stream.
+    """Ring of banks, each with the elements of one burst from one stream.
 
-    A fill ends at the beat with ``last``; the excess of a fill that is longer than a bank is taken and ignored. A
+    A fill ends at the beat with ``last``; elements beyond the size of a bank are taken and ignored. A
     filled bank is first claimed, when the burst that will drain it begins, and then drained by ``take``, the elements
     of one ``read_lanes``-wide slice per cycle. The take with ``finish`` discards the bank: its elements cannot be
     read again, and it can be filled from the next cycle on. Elements missing from the fill read as +0.0.
@@ -27,7 +27,7 @@ class GradientBuffer(wiring.Component):
     + ceil(delay / (depth / read_lanes))`` banks, and no delay line.
 
     Latency is :attr:`latency` cycles from ``take`` to ``o``; throughput is one beat per cycle in and one slice per
-    cycle out. ``i.ready`` depends on registers alone.
+    cycle out. ``i.ready`` depends only on registers.
 
     Parameters
     ----------
@@ -101,13 +101,13 @@ class GradientBuffer(wiring.Component):
         # The last filled row of each bank, and the keep bits of its elements.
         final_rows = Array(Signal(range(max(rows, 2)), name=f"final_row_{bank}") for bank in range(banks))
         final_keeps = Array(Signal(self._lanes, name=f"final_keep_{bank}") for bank in range(banks))
-        passed = Signal()  # the slices to come are beyond the last filled row
+        passed = Signal()  # the next slices are beyond the last filled row
         occupied = Signal(range(banks + 1))  # banks filled and not yet discarded
         unclaimed = Signal(range(banks + 1))
 
         # An address is the concatenation of bank and row, so that no depth needs a multiplier. Each slice of the rows
-        # is a memory of its own, with an extra row of zeros: the memories that are not addressed read that row, so
-        # that an OR replaces the multiplexer.
+        # is a separate memory, with an extra row of zeros: the memories that are not addressed read that row, so that
+        # an OR replaces the multiplexer.
         row_bits = ceil_log2(rows)
         zeros = banks << row_bits
         slice_shape = data.ArrayLayout(self._width, self._read_lanes)
@@ -170,8 +170,8 @@ class GradientBuffer(wiring.Component):
         with m.If(filling_ends ^ self.claim):
             m.d.sync += self.filled.eq(filling_ends | (unclaimed != 1))
 
-        # The pipeline has one cycle for the memory, whose output comes late, one for the OR of the slices, and one
-        # for the zeros in place of missing elements.
+        # The pipeline has one cycle for the memory, which has a slow output, one for the OR of the slices, and one
+        # for the zeros of missing elements.
         present = Signal(self._read_lanes)
         present_slice = Signal(self._read_lanes)
         keep = final_keeps[r_bank].word_select(r_slice, self._read_lanes) if slices > 1 else final_keeps[r_bank]

@@ -15,9 +15,9 @@ class MomentUnpacker(wiring.Component):
     """Unpack rows of memory into beats of fp32 moments.
 
     With ``packed_state``, each word of a row holds two bf16 moments, the even element in its low half: a row of
-    ``lanes`` words becomes two beats of ``lanes`` elements, whose low 16 bits are zero. A word's keep bit counts for
-    both its elements. A row with ``last`` whose upper half is not kept becomes one beat. Without ``packed_state``, a
-    row is a beat.
+    ``lanes`` words becomes two beats of ``lanes`` elements, with zeros in the low 16 bits. A word's keep bit counts
+    for both its elements. A row with ``last`` and without any kept word in its upper half becomes one beat. Without
+    ``packed_state``, a row is a beat.
 
     Latency is :attr:`latency` cycle, throughput one beat per cycle in either mode. A row is taken along with its last
     beat: ``i.ready`` depends combinationally on ``i`` and on ``o.ready``. No path runs from ``i`` to ``o``.
@@ -30,7 +30,7 @@ class MomentUnpacker(wiring.Component):
     Members
     -------
     packed_state : In(1)
-        May change only while nothing is inside: neither a row on offer at ``i`` nor a beat at ``o`` or still to come.
+        May change only while the unit is empty: neither a row offered at ``i`` nor a beat at ``o`` or still to come.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(lanes))
         ``last`` marks the last beat of the row with ``last``.
@@ -59,7 +59,7 @@ class MomentUnpacker(wiring.Component):
         row = self.i.payload
         moments = Signal.like(self.o.payload, name="moments", reset_less=True)
         m.d.comb += self.o.payload.eq(moments)
-        upper = Signal()  # the lower half of the row on offer has been taken
+        upper = Signal()  # the lower half of the offered row has been taken
         more = Signal()  # the upper half of the row follows
         m.d.comb += more.eq(self.packed_state & ~upper & (row.keep[lanes // 2] | ~row.last))
         with m.If(self.o.ready | ~self.o.valid):
@@ -84,10 +84,10 @@ class MomentPacker(wiring.Component):
     """Pack beats of fp32 moments into rows of memory.
 
     With ``packed_state``, each element is rounded to bf16, to nearest even and with 0x7fc0 for every NaN; two beats
-    make a row, whose words hold two elements each, the even one in the low half. A beat with ``last`` that would be
-    the first of two makes a row alone. A word is kept if either of its elements is; the half of a word whose element
-    is not kept is zero, and so is the upper half of a row that has only one beat. Without ``packed_state``, a beat is
-    a row.
+    make a row of words with two elements each, the even one in the low half. A beat with ``last`` that would be the
+    first of two makes a row on its own. A word is kept if either of its elements is; the half of a word for an
+    element that is not kept is zero, and so is the upper half of a row that has only one beat. Without
+    ``packed_state``, a beat is a row.
 
     Latency is :attr:`latency` cycles from the beat that completes a row; throughput is one beat per cycle in either
     mode. ``i.ready`` depends combinationally on ``o.ready``. No path runs from ``i`` to ``o``.
@@ -100,7 +100,7 @@ class MomentPacker(wiring.Component):
     Members
     -------
     packed_state : In(1)
-        May change only while nothing is inside: neither a beat on offer at ``i``, nor half a row, nor a row at ``o``
+        May change only while the unit is empty: neither a beat offered at ``i``, nor half a row, nor a row at ``o``
         or still to come.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(lanes))
@@ -127,20 +127,20 @@ class MomentPacker(wiring.Component):
         m = Module()
         lanes = self._lanes
         half = 16 * lanes
-        given = self.i.payload
+        incoming = self.i.payload
         rounded = Signal(half)
         for n in range(lanes):
-            short = shorten(m, given.elements[n], source=FP32, target=BF16)
-            m.d.comb += rounded[16 * n:][:16].eq(Mux(given.keep[n], short, 0))
+            short = shorten(m, incoming.elements[n], source=FP32, target=BF16)
+            m.d.comb += rounded[16 * n:][:16].eq(Mux(incoming.keep[n], short, 0))
 
         # A beat; with `packed_state`, half a row: the rounded elements fill the lower half, and the upper half is
         # ignored.
-        beat = Signal.like(given, reset_less=True)
+        beat = Signal.like(incoming, reset_less=True)
         beat_valid = Signal()
         advance = Signal()
         m.d.comb += self.i.ready.eq(~beat_valid | advance)
         with m.If(self.i.ready):
-            m.d.sync += [beat_valid.eq(self.i.valid), beat.eq(given)]
+            m.d.sync += [beat_valid.eq(self.i.valid), beat.eq(incoming)]
             with m.If(self.packed_state):
                 m.d.sync += beat.elements.as_value()[:half].eq(rounded)
 

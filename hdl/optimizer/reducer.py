@@ -17,7 +17,7 @@ class Reducer(wiring.Component):
     """Add one element of every worker in a balanced tree over the worker index.
 
     A level adds neighbours, (0, 1), (2, 3), and so on, and an odd last one waits for the next level: the order of the
-    additions, and so every rounding, is part of the contract. One worker's element passes as it is.
+    additions, and so every rounding, is part of the contract. One worker's element passes unchanged.
 
     Latency is :attr:`latency` cycles, the adder's latency times ceil(log2(workers)); throughput is one sum per cycle.
     There is no handshake.
@@ -59,9 +59,9 @@ class Reducer(wiring.Component):
         level = list(self.i)
         while len(level) > 1:
             sums = []
-            for one, other in zip(level[::2], level[1::2], strict=False):
+            for left, right in zip(level[::2], level[1::2], strict=False):
                 m.submodules += (adder := next(adders))
-                m.d.comb += [adder.a.eq(one), adder.b.eq(other)]
+                m.d.comb += [adder.a.eq(left), adder.b.eq(right)]
                 sums.append(adder.o)
             if len(level) % 2:
                 waiting = level[-1]

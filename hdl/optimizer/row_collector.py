@@ -26,7 +26,7 @@ class RowCollector(wiring.Component):
     Members
     -------
     tag : In(tag_layout(lanes, update_lanes))
-        Tag of the slice that is at ``i`` in this cycle.
+        Tag of the slice at ``i`` in this cycle.
     i : In(ArrayLayout(width, update_lanes))
     valid : Out(1)
         A row is complete.
@@ -53,9 +53,9 @@ class RowCollector(wiring.Component):
         for part in range(parts):
             here = self.tag.part == part
             for lane in range(self._update_lanes):
-                place = part * self._update_lanes + lane
-                element = self.row.elements[place]
-                m.d.comb += self.row.keep[place].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
+                index = part * self._update_lanes + lane
+                element = self.row.elements[index]
+                m.d.comb += self.row.keep[index].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
                 # The last part always ends its row, and needs no register.
                 if part == parts - 1:
                     m.d.comb += element.eq(self.i[lane])

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Rule(enum.IntEnum, shape=unsigned(4)):
-    """Update rule, as register OPTIMIZER has it: the computation of a new weight from its gradient."""
+    """Update rule in register OPTIMIZER: the computation of a new weight from its gradient."""
 
     SGD = 0
     MOMENTUM = 1
@@ -63,7 +63,7 @@ RULES = {
 }
 
 
-#: State planes of the rule that uses the most.
+#: Maximum number of state planes of a rule.
 MAX_PLANES = max(traits.planes for traits in RULES.values())
 
 
@@ -75,7 +75,7 @@ def planes_used(rule, planes):
 
 
 def has_rule(rule, planes):
-    """Whether a node with so many state planes has a rule; numbers of no rule are no node's."""
+    """Whether a node with ``planes`` state planes has a rule; False for numbers without a rule."""
     return Cat(rule == each for each, traits in RULES.items() if traits.planes <= planes).any()
 
 
@@ -109,7 +109,7 @@ def settings_layout():
     )
 
 
-#: Encodings of 1.0 and of -0.0, which is the sign bit alone.
+#: Encodings of 1.0 and of -0.0, which is only the sign bit.
 ONE = FP32.bias << FP32.fraction_bits
 SIGN = 1 << FP32.width - 1
 
@@ -118,7 +118,7 @@ class UpdateLane(wiring.Component):
     """Compute one new weight per cycle from the sum of its gradients.
 
     The gradient is g = limit(gradient_scale * sum), plus weight_factor * weight unless weight decay is off or
-    decoupled. The rule makes a step d of it:
+    decoupled. The rule computes a step d from it:
 
     - :attr:`Rule.SGD` has d = g;
     - :attr:`Rule.MOMENTUM` has m' = first_decay * m + first_gain * g and d = m', or with ``nesterov`` d =
@@ -126,21 +126,21 @@ class UpdateLane(wiring.Component):
     - :attr:`Rule.ADAM` and :attr:`Rule.ADAMW` have m' as above, v' = second_decay * v + (second_gain * g) * g, and
       d = m' / (sqrt(v') + epsilon).
 
-    The new weight is weight - learning_rate * d, in which ADAMW replaces weight by weight_factor * weight.
+    The new weight is weight - learning_rate * d, where ADAMW replaces weight by weight_factor * weight.
 
     Each operation rounds once, to nearest even. The rules of a lane share its arithmetic, and have one latency: an
-    operation that a rule does not use adds -0.0, multiplies by 1.0 or divides by 1.0, which changes no number. A rule
-    that the lane was not made for has an unspecified result.
+    operation that a rule does not use adds -0.0, multiplies by 1.0 or divides by 1.0, which changes no number. The
+    result of a rule that the lane does not have is unspecified.
 
-    Operands are taken, and results appear, in the cycles in which the arithmetic has them: all the properties below
+    Operands are taken, and results appear, when the arithmetic needs or produces them: all the following properties
     count from the cycle of ``total``. There is no handshake. ``settings`` must not change while anything is in
     flight, nor in the cycle before.
 
     Parameters
     ----------
     rules : tuple of Rule
-        Rules that the lane can compute: SGD takes three multipliers and two adders, momentum six and four (of which
-        Nesterov's step is one and one); Adam and AdamW eight and five, a square root and a divider.
+        Rules that the lane can compute: SGD takes three multipliers and two adders, momentum six and four (including
+        one and one for Nesterov's step); Adam and AdamW eight and five, a square root and a divider.
     dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
 
@@ -210,7 +210,7 @@ class UpdateLane(wiring.Component):
 
     @property
     def weight_offset(self):
-        """Cycles from the sum to the weight that belongs to it."""
+        """Cycles from the sum to its weight."""
         return self.limiter_latency
 
     @property
@@ -265,7 +265,7 @@ class UpdateLane(wiring.Component):
             return line.o
 
         def chosen(trait):
-            """Flag for a trait of the command's rule; a register, since the rule holds as long as the command."""
+            """Flag for a trait of the command's rule; a register, since the rule is stable during the command."""
             flag = Signal(name=trait)
             with m.Switch(settings.rule):
                 for rule in self._rules:
@@ -287,7 +287,7 @@ class UpdateLane(wiring.Component):
         start = Mux(decoupled, decayed, weight) if self._decoupled else weight
         start = delay("start_line", start, self._step - self.limiter_latency)
 
-        # The step. The second multiplier and adder make Adam's second moment, or Nesterov's look ahead.
+        # The step. The second multiplier and adder compute Adam's second moment, or Nesterov's look-ahead.
         step = gradient
         if self._planes:
             kept = multiply("first_decay", settings.first_decay, self.state[0])

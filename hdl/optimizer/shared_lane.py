@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
-"""Update lane whose operations share arithmetic units."""
+"""Update lane with shared arithmetic units."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
@@ -18,25 +18,25 @@ from hdl.streams.delay import DelayLine
 
 __all__ = ["SharedLane", "operations"]
 
-#: Delay in parameters from which a memory is smaller than a chain of registers.
+#: Minimum delay in parameters for a memory to be smaller than a chain of registers.
 _MEMORY = 8
 
 
 def operations(rules, workers):
-    """Operations of an update, in order of their claim to a slot, and the name of the sum of all gradients.
+    """Operations of an update, in order of slot assignment, and the name of the sum of all gradients.
 
-    The inputs from outside are named ``gradient_0`` and so on, ``weight``, ``state_0`` and ``state_1``, the settings,
-    and the numbers 0 and 1. Conditions are those of :class:`SharedLane`.
+    The external inputs are named ``gradient_0`` and so on, ``weight``, ``state_0`` and ``state_1``, the settings, and
+    the numbers 0 and 1. :class:`SharedLane` defines the conditions.
     """
     adaptive = {RULES[rule].adaptive for rule in rules}
     decoupled = {RULES[rule].decoupled for rule in rules}
     stateful = {bool(RULES[rule].planes) for rule in rules}
 
-    def either(traits, name, one, other):
-        """Operand ``one`` if the rule has a trait, else ``other``; conditional only if the rules differ in it."""
+    def either(traits, name, value, default):
+        """Operand ``value`` if the rule has a trait, else ``default``; conditional only if the rules differ in it."""
         if len(traits) == 1:
-            return one if True in traits else other
-        return {one: name, other: f"not_{name}"}
+            return value if True in traits else default
+        return {value: name, default: f"not_{name}"}
 
     listed = []
     level = [f"gradient_{worker}" for worker in range(workers)]
@@ -53,9 +53,9 @@ def operations(rules, workers):
         Operation("limited", "limit", "scaled"),
         Operation("gradient", "add", {"decayed": "couples", "-0": "not_couples"}, "limited"),
     ]
-    def choose(name, traits, trait, one, other):
-        """Name of the value that is ``one`` if the rule has a trait, else ``other``."""
-        choice = either(traits, trait, one, other)
+    def choose(name, traits, trait, value, default):
+        """Name of the value that is ``value`` if the rule has a trait, else ``default``."""
+        choice = either(traits, trait, value, default)
         if isinstance(choice, dict):
             listed.append(Operation(name, "choose", choice))
             return name
@@ -112,19 +112,18 @@ def operations(rules, workers):
 class SharedLane(wiring.Component):
     """Compute one new weight every ``interval`` cycles from the gradients of all workers.
 
-    Equations and bits equal those of :class:`~hdl.optimizer.reducer.Reducer` and
-    :class:`~hdl.optimizer.rules.UpdateLane`, but the operations share their units: :attr:`timetable` gives each a
-    slot, which is a unit in one cycle of every ``interval``. Square root and divider, which have one operation each,
-    take ``interval`` cycles for it.
+    Equations are as in :class:`~hdl.optimizer.reducer.Reducer` and :class:`~hdl.optimizer.rules.UpdateLane`, and
+    results bit-exact, but the operations share their units: :attr:`timetable` gives each a slot, which is a unit in
+    one cycle of every ``interval``. Square root and divider, with one operation each, take ``interval`` cycles for
+    it.
 
-    In front of a unit each operand of each operation has a register, which is loaded in the slot before and is zero
-    in all others; the unit takes the OR of these registers. Until then a value waits in registers that are loaded
-    once for each parameter, or in a memory.
+    At the input of a unit each operand of each operation has a register, which is loaded in the slot before and is
+    zero in all other slots; the unit takes the OR of these registers. Until then a value waits in registers that are
+    loaded once for each parameter, or in a memory.
 
-    The gradients of a parameter are all taken in one cycle of ``phase[0]``. The properties below are those of an
-    :class:`~hdl.optimizer.rules.UpdateLane`: they count from the cycle of the sum, which is
-    :attr:`reducer_latency` later. There is no handshake. ``settings`` must not change while anything is in flight,
-    nor in the cycle before.
+    The gradients of a parameter are all taken in one cycle of ``phase[0]``. The following properties are as in
+    :class:`~hdl.optimizer.rules.UpdateLane`: they count from the cycle of the sum, which is :attr:`reducer_latency`
+    later. There is no handshake. ``settings`` must not change while anything is in flight, nor in the cycle before.
 
     Parameters
     ----------
@@ -215,7 +214,7 @@ class SharedLane(wiring.Component):
 
     @property
     def weight_offset(self):
-        """Cycles from the sum to the weight that belongs to it."""
+        """Cycles from the sum to its weight."""
         return min(self._timetable.uses("weight")) - self.reducer_latency
 
     @property
@@ -246,7 +245,7 @@ class SharedLane(wiring.Component):
                 results[operation.name] = Signal(FP32.width, name=operation.name)
             else:
                 results[operation.name] = self._units[operation.kind, table.slots[operation.name].unit].o
-        # Inputs and results, each with the cycle in which it is there, or None if it is always there.
+        # Inputs and results, each with the cycle when it is there, or None if it is always there.
         sources = {f"gradient_{worker}": (self.gradients[worker], 0) for worker in range(self._workers)}
         sources["weight"] = self.weight, min(table.uses("weight"))
         for plane in range(self._planes):
@@ -297,7 +296,7 @@ class SharedLane(wiring.Component):
         return m
 
     def _conditions(self, m):
-        """Conditions of operands; registers, since the settings hold as long as the command."""
+        """Conditions of operands; registers, since the settings are stable during the command."""
         settings = self.settings
         chosen = {}
         for trait in ("planes", "adaptive", "decoupled"):
@@ -325,9 +324,9 @@ class SharedLane(wiring.Component):
         return conditions
 
     def _wait(self, m, name, value, ready):
-        """Hold a value, which is there in one cycle, for all operations that take it.
+        """Hold a value, which is present for one cycle, for all operations that take it.
 
-        Return a function of the cycle that gives the holding register and its delay in parameters.
+        Return a function from the cycle to the holding register and its delay in parameters.
         """
         if ready is None:
             return lambda cycle: (value, 0)

@@ -20,11 +20,11 @@ def _signatures(lanes, slice_lanes, width):
 class RowSplitter(wiring.Component):
     """Split rows into slices, lowest lane first.
 
-    Every row becomes ``lanes / slice_lanes`` slices, however many of its elements are kept; the others are zero. So
-    the slices do not depend on the row's ``keep``, and ``i.ready`` depends combinationally on ``o.ready`` alone.
+    Every row becomes ``lanes / slice_lanes`` slices, regardless of ``keep``; elements that are not kept are zero. So
+    ``i.ready`` depends combinationally only on ``o.ready``.
 
     Latency is :attr:`latency` cycles; throughput is one slice per cycle. The source holds the row, without a register
-    here: the row is taken along with its last slice.
+    here: the row is taken with its last slice.
 
     Parameters
     ----------
@@ -65,11 +65,11 @@ class RowSplitter(wiring.Component):
             with m.If(self.o.valid & self.o.ready):
                 m.d.sync += [part.eq(part + 1), final.eq(part == parts - 2)]
         for lane in range(self._slice_lanes):
-            places = range(lane, self._lanes, self._slice_lanes)
+            indices = range(lane, self._lanes, self._slice_lanes)
             keep = Signal(name=f"keep_{lane}")
-            element = Cat(row.elements[place] for place in places).word_select(part, self._width)
+            element = Cat(row.elements[index] for index in indices).word_select(part, self._width)
             m.d.comb += [
-                keep.eq(Cat(row.keep[place] for place in places).bit_select(part, 1)),
+                keep.eq(Cat(row.keep[index] for index in indices).bit_select(part, 1)),
                 self.o.payload.keep[lane].eq(keep),
                 self.o.payload.elements[lane].eq(Mux(keep, element, 0)),
             ]
@@ -79,8 +79,8 @@ class RowSplitter(wiring.Component):
 class RowJoiner(wiring.Component):
     """Join slices into rows, the first slice in the lowest lanes.
 
-    Latency is :attr:`latency` cycle from the slice that completes a row. Throughput is one slice per cycle, but for
-    the cycles in which a row waits to be taken, of which each has at least one: ``i.ready`` is a register.
+    Latency is :attr:`latency` cycle from the slice that completes a row. Throughput is one slice per cycle, except
+    while a row waits to be taken, for at least one cycle per row: ``i.ready`` is a register.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ class RowJoiner(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given, parts = self.i.payload, self._parts
-        # Elements that are not kept mean nothing, and so are not reset.
+        incoming, parts = self.i.payload, self._parts
+        # Elements that are not kept have no meaning, and so are not reset.
         row = Signal.like(self.o.payload, name="row", reset_less=True)
         m.d.comb += self.o.payload.eq(row)
         here = Signal(parts, init=1)  # the next part, one-hot
@@ -116,13 +116,13 @@ class RowJoiner(wiring.Component):
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += [row.last.eq(given.last), self.o.valid.eq(given.last | here[-1])]
-            m.d.sync += here.eq(Mux(given.last | here[-1], 1, here << 1))
+            m.d.sync += [row.last.eq(incoming.last), self.o.valid.eq(incoming.last | here[-1])]
+            m.d.sync += here.eq(Mux(incoming.last | here[-1], 1, here << 1))
             for part in range(parts):
                 with m.If(here[part]):
-                    m.d.sync += row.elements.as_value().word_select(part, len(given.elements.as_value())).eq(
-                        given.elements)
-                # The first slice of a new row clears the keep bits of all others.
+                    m.d.sync += row.elements.as_value().word_select(part, len(incoming.elements.as_value())).eq(
+                        incoming.elements)
+                # The first slice of a new row clears the keep bits of all other slices.
                 with m.If(here[part] | here[0]):
-                    m.d.sync += row.keep.word_select(part, len(given.keep)).eq(Mux(here[part], given.keep, 0))
+                    m.d.sync += row.keep.word_select(part, len(incoming.keep)).eq(Mux(here[part], incoming.keep, 0))
         return m

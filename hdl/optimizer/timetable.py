@@ -16,10 +16,10 @@ class Operation:
     kind : str
         Kind of the unit that it needs.
     operands : str or dict
-        Name of each operand: the result of an operation or, by any other name, an input from outside. An operand that
-        depends on the rule is a dict from each possible name to its condition. A minus in front inverts the sign.
+        Name of each operand: the result of an operation or, with any other name, an external input. An operand that
+        depends on the rule is a dict from each possible name to its condition. A leading minus inverts the sign.
     beside : str or None
-        Operation before whose cycle this one does not run, although its inputs from outside are there at any time.
+        Operation that this one does not run before, although its external inputs are always there.
     """
 
     def __init__(self, name, kind, *operands, beside=None):
@@ -36,7 +36,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Slot of an operation: the number of a unit of its kind, and the cycle in which the operands are there."""
+    """Slot of an operation: the number of a unit of its kind, and the cycle when the operands are there."""
 
     unit: int
     cycle: int
@@ -44,9 +44,9 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """Slots of all operations, with which a new parameter can follow every ``interval`` cycles.
+    """Slots of all operations, so that a new parameter can follow every ``interval`` cycles.
 
-    Operands wait in front of a unit in a register, which takes a cycle.
+    Operands wait in a register at the input of a unit, which takes a cycle.
 
     Raises
     ------
@@ -64,24 +64,24 @@ class Timetable:
         taken = {}
         for operation in self.operations:
             slot = self.slots[operation.name]
-            place = operation.kind, slot.unit, slot.cycle % self.interval
-            if place in taken:
-                raise ValueError(f"{operation.name} must not be in the slot of {taken[place]}")
-            taken[place] = operation.name
+            key = operation.kind, slot.unit, slot.cycle % self.interval
+            if key in taken:
+                raise ValueError(f"{operation.name} must not be in the slot of {taken[key]}")
+            taken[key] = operation.name
             for source in operation.sources:
                 if source in self.slots and slot.cycle <= self.ready(source):
                     raise ValueError(f"{operation.name} must be later than cycle {self.ready(source)}, in which "
                                      f"{source} is ready, not in cycle {slot.cycle}")
 
     def ready(self, name):
-        """Cycle in which the result of an operation leaves its unit; 0 for an input from outside."""
+        """Cycle when the result of an operation leaves its unit; 0 for an external input."""
         if name not in self.slots:
             return 0
         kind = next(operation.kind for operation in self.operations if operation.name == name)
         return self.slots[name].cycle + self.latencies[kind]
 
     def loaded(self, name):
-        """Cycle in which the operands of an operation are taken."""
+        """Cycle when the operands of an operation are taken."""
         return self.slots[name].cycle - 1
 
     @property
@@ -93,12 +93,12 @@ class Timetable:
         return units
 
     def uses(self, source):
-        """Cycles in which operations take a value."""
+        """Cycles when operations take a value."""
         return [self.loaded(operation.name) for operation in self.operations if source in operation.sources]
 
 
 def plan(operations, *, latencies, interval):
-    """Schedule each operation, in the order given, as early as possible, on the fewest units of each kind."""
+    """Schedule each operation, in order, as early as possible, on the fewest units of each kind."""
     kinds = [operation.kind for operation in operations]
     slots = {}
     ready = {}

@@ -1,4 +1,4 @@
-"""The collective engine: runs one command after the other on the ring, or gives it up in good order."""
+"""Collective engine: runs one command after the other on the ring, with an orderly abort on errors."""
 
 import functools
 import operator
@@ -59,36 +59,36 @@ def counts_layout(config):
 
 
 class CollectiveEngine(wiring.Component):
-    """Runs collective operations between the memories of a node and its ring.
+    """Run collective operations between the memories of a node and its ring.
 
     A command is planned (:class:`~hdl.ring.order.Planner`), run by the :class:`~hdl.ring.datapath.Datapath`, and
-    reported by one event, as :class:`~hdl.ring.control.CollectiveControl` says. The settings are sampled when the
-    command is taken, so that a change never lands inside one.
+    reported by one event (:class:`~hdl.ring.control.CollectiveControl`). The settings are sampled when the command is
+    taken, so that they never change during it.
 
-    Packets carry the number of their collective, by which a node refuses those of another. A collective with the
-    number of the one before it ends with ``REPEATED``, since packets of the two could be taken for each other. Which
-    number was the last is forgotten while ``link_reset`` is held.
+    Packets carry the number of their collective, so that a node refuses packets of another one. A collective with the
+    number of the previous one ends with ``REPEATED``, since their packets could be confused. The previous number is
+    forgotten while ``link_reset`` is held.
 
-    A packet that does not belong, a peer that has given up, a ring that stands still for ``timeout`` cycles or a held
-    ``link_reset`` ends the command early. The engine then resets the datapath, ends the packet that it is sending so
-    that nobody takes it for whole, sends one ABORT to its successor, and drops what comes in until its predecessor's
-    ABORT has arrived: after that nothing of this epoch is left on the ring, all credits are back, and the next
-    command, of a new epoch, finds it clean. It waits for that ABORT no longer than ``timeout`` cycles.
+    An unexpected packet, a peer that aborts, a ring without progress for ``timeout`` cycles or a held ``link_reset``
+    ends the command early. The engine then resets the datapath, ends the packet in progress so that no node takes it
+    for complete, sends one ABORT to its successor, and drops all words until its predecessor's ABORT has arrived:
+    after that no packet of this epoch is left on the ring, all credits are back, and the next command, of a new
+    epoch, starts on a clean ring. It waits for that ABORT for at most ``timeout`` cycles.
 
-    PUSH of a relay is a chain: the sum of the vector, as one block, begins at the successor of ``root``, a server,
-    and goes from worker to worker to its optimizer. Nothing is gathered.
+    PUSH of layer streaming is a chain: the sum of the vector, as one block, begins at the successor of ``root``, a
+    server, and passes from worker to worker to its optimizer. There is no gather.
 
-    With ``root_reduce`` a FUSED_UPDATE or ALL_REDUCE moves the vector as one block, too: the sum goes along such a
-    chain to ``root``, whichever node this is, and what the root makes of it goes on from node to node, the gather of
-    a segment :data:`~hdl.ring.order.LAG` segments behind its sum. So the link from the root carries gathers alone.
+    With ``root_reduce`` a FUSED_UPDATE or ALL_REDUCE moves the vector as one block, too: the sum passes along such a
+    chain to ``root``, which may be any node, and the root's result continues from node to node, the gather of a
+    segment :data:`~hdl.ring.order.LAG` segments after its sum. So the link from the root carries only gathers.
 
-    With two ports, SWITCH sets which of them is used how, if all is still, or ends with ``BUSY``; a command runs on
-    the ring that its field ``port`` names. A packet is taken in only when one is expected, since the next one may be
-    of the other ring; so an ABORT that comes when all packets of a command have come is left where it is, until the
-    command has to be given up as well.
+    With two ports, SWITCH sets the use of each port if the links are idle, or ends with ``BUSY``; a command runs on
+    the ring in its field ``port``. A packet is taken only when one is expected, since the next one may belong to the
+    other ring; so an ABORT that arrives after all packets of a command stays in the link, until the command must be
+    aborted as well.
 
-    On a server, whose far memory may fall silent, an access to memory counts as a word on the ring does, and a
-    command has the time-out on a ring of one as well.
+    On a server, where the far memory may stop responding, an access to memory counts like a word on the ring, and a
+    command has the time-out on a ring of one node as well.
 
     Parameters
     ----------
@@ -101,16 +101,16 @@ class CollectiveEngine(wiring.Component):
             {
                 # Commands, checked beforehand: see :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
-                # One event for each command. The detail of a time-out is the number of packets sent (low half) and
+                # One event per command. The detail of a time-out is the number of packets sent (low half) and
                 # received.
                 "event": Out(stream.Signature(event_layout())),
                 # Scalars of the optimizer.
                 "settings": In(settings_layout()),
                 # A word of state holds two elements.
                 "packed_state": In(1),
-                # Cycles without a word on the ring after which a command is given up.
+                # Cycles without a word on the ring after which a command is aborted.
                 "timeout": In(32),
-                # While held, links forget what they hold and all credits are given back.
+                # While held, links drop their words and all credits are restored.
                 "link_reset": In(1),
                 # Commands that have changed weights since reset.
                 "weight_version": Out(32),
@@ -121,11 +121,11 @@ class CollectiveEngine(wiring.Component):
                 # Ports for features.
                 **{name: member for extension in extensions(config)
                    for name, member in extension.members().items()},
-                # Rows that late memories owe are not wanted, since the datapath is in reset.
+                # Outstanding rows of late memories are abandoned, since the datapath is in reset.
                 **({"abandons": Out(1)} if config.is_server else {}),
                 # Links from the predecessor and to the successor, at each port.
                 **port_members(config, config.topology.ports),
-                # Memory ports, arrays as those of the datapath.
+                # Memory ports, arrays like the datapath's.
                 **memory_ports(config, parts(config)),
             }
         )
@@ -141,7 +141,7 @@ class CollectiveEngine(wiring.Component):
         datapath = Datapath(config=config)
         m.submodules.datapath = ResetInserter(~control.active)(datapath)
         m.submodules.packetizer = packetizer = Packetizer()
-        # A broadcast moves weights as they are, or where workers have formats in one of these.
+        # A broadcast moves weights unchanged or, if workers have formats, in one of these.
         formats = FETCH_FORMATS if config.role.broadcast_formats and not config.is_server else ()
         expected_codecs = dict.fromkeys((RAW, config.gradients, config.weights.codec, *formats))
         m.submodules.depacketizer = depacketizer = Depacketizer(
@@ -160,7 +160,7 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, packetizer.o, link.i)
         connect_stream(m, datapath.expected, depacketizer.expected)
         connect_stream(m, depacketizer.payload, datapath.ingress)
-        # What the depacketizer takes is known late, and much follows from it in the receiver.
+        # The depacketizer's ready is slow, and much depends on it in the receiver.
         arriving = link.o
         if not getattr(link, "buffered", False):
             m.submodules.arriving = buffer = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
@@ -176,7 +176,7 @@ class CollectiveEngine(wiring.Component):
         last_rank = command.size - 1
         has_gather, has_scatter = Signal(), Signal()
         is_broadcast = Signal()
-        steps = Signal(sizes(nodes_max))  # of a node that takes part in a whole phase
+        steps = Signal(sizes(nodes_max))  # of a node that takes part in an entire phase
         # A broadcast moves the whole vector as one block, and so does a chain, which updates weights at its end only.
         whole, gathered, updated = is_broadcast, setup.fused, ~setup.sum
         if config.role.root_reduce:
@@ -199,14 +199,14 @@ class CollectiveEngine(wiring.Component):
             planner.stride.eq(command.stride),
         ]
 
-        # All that a command depends on is sampled when it is taken.
-        given = self.command.payload
-        latest = Signal.like(given.collective)
+        # All inputs of a command are sampled when it is taken.
+        offer = self.command.payload
+        latest = Signal.like(offer.collective)
         known = Signal()  # there has been a collective since links were reset
         repeated = Signal()
         immediate = (Operation.QUIESCE, *(code for extension in added for code in extension.immediate()))
-        with m.If(self.command.valid & self.command.ready & ~_among(given.operation, immediate)):
-            m.d.sync += [known.eq(1), latest.eq(given.collective), repeated.eq(known & (given.collective == latest))]
+        with m.If(self.command.valid & self.command.ready & ~_among(offer.operation, immediate)):
+            m.d.sync += [known.eq(1), latest.eq(offer.collective), repeated.eq(known & (offer.collective == latest))]
         with m.If(self.link_reset):
             m.d.sync += known.eq(0)
         connect_stream(m, self.command, control.command)
@@ -214,43 +214,43 @@ class CollectiveEngine(wiring.Component):
         updating = (Operation.FUSED_UPDATE, Operation.PUSH)
         if config.has_chains:
             if config.role.streams:
-                units.chained, kind = given.operation == Operation.PUSH, setup.chain
+                units.chained, kind = offer.operation == Operation.PUSH, setup.chain
             else:
                 owned = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
-                units.chained = given.root_reduce & _among(given.operation, owned) & (given.size != 1)
+                units.chained = offer.root_reduce & _among(offer.operation, owned) & (offer.size != 1)
                 kind = setup.root_reduce
             with m.If(self.command.ready):
                 m.d.sync += [
                     kind.eq(units.chained),
-                    setup.opens.eq(~units.chained | (predecessor(given.rank, given.size) == given.root)),
-                    setup.closes.eq(~units.chained | (given.rank == given.root)),
+                    setup.opens.eq(~units.chained | (predecessor(offer.rank, offer.size) == offer.root)),
+                    setup.closes.eq(~units.chained | (offer.rank == offer.root)),
                 ]
         with m.If(self.command.ready):
             m.d.sync += [
-                command.eq(given),
-                setup.fused.eq(_among(given.operation, updating) if config.is_server
-                               else given.operation == Operation.FUSED_UPDATE),
+                command.eq(offer),
+                setup.fused.eq(_among(offer.operation, updating) if config.is_server
+                               else offer.operation == Operation.FUSED_UPDATE),
                 setup.sum.eq(
-                    (given.operation == Operation.ALL_REDUCE) | (given.operation == Operation.REDUCE_SCATTER)
+                    (offer.operation == Operation.ALL_REDUCE) | (offer.operation == Operation.REDUCE_SCATTER)
                 ),
-                setup.coded.eq(_among(given.operation, (Operation.FUSED_UPDATE, Operation.ALL_GATHER))),
-                setup.gather.eq(given.operation == Operation.ALL_REDUCE),
-                setup.alone.eq(given.size == 1),
-                setup.rank.eq(given.rank),
-                setup.predecessor.eq(predecessor(given.rank, given.size)),
-                setup.successor.eq(successor(given.rank, given.size)),
-                setup.epoch.eq(given.epoch),
-                setup.collective.eq(given.collective),
-                setup.gradient_row.eq(given.gradient_base // config.lanes),
-                setup.weight_row.eq(given.weight_base // config.lanes),
-                setup.state_row.eq(given.state_base // config.lanes),
+                setup.coded.eq(_among(offer.operation, (Operation.FUSED_UPDATE, Operation.ALL_GATHER))),
+                setup.gather.eq(offer.operation == Operation.ALL_REDUCE),
+                setup.alone.eq(offer.size == 1),
+                setup.rank.eq(offer.rank),
+                setup.predecessor.eq(predecessor(offer.rank, offer.size)),
+                setup.successor.eq(successor(offer.rank, offer.size)),
+                setup.epoch.eq(offer.epoch),
+                setup.collective.eq(offer.collective),
+                setup.gradient_row.eq(offer.gradient_base // config.lanes),
+                setup.weight_row.eq(offer.weight_base // config.lanes),
+                setup.state_row.eq(offer.state_base // config.lanes),
                 setup.settings.eq(self.settings),
                 setup.packed_state.eq(self.packed_state),
             ]
             for extension in added:
-                extension.take(m, units, given)
+                extension.take(m, units, offer)
 
-        # Which blocks this node sends, receives, encodes and owns, and where they begin.
+        # The blocks that this node sends, receives, encodes and owns, and their starts.
         is_root = command.rank == command.root
         gathers, scatters = (Mux(has, steps, 0) for has in (has_gather, has_scatter))
         sends = receives = scatters
@@ -264,15 +264,15 @@ class CollectiveEngine(wiring.Component):
             passes, gathers = (Mux(lone, takes_part, gathers) for takes_part in (passes_on, ~is_root))
             sums, updates, is_passed = Mux(lone, 1, sums), setup.fused & (~lone | is_root), is_broadcast | lone
         gives = has_gather & ~has_scatter
-        if not config.weights.has_master:  # a ring of one has nobody to give weights to, but they go through a codec
+        if not config.weights.has_master:  # a ring of one has no node to send weights to, but they pass a codec
             gives &= ~setup.alone
         planned = PlannedCommand(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
             following=planner.following, sends=sends, receives=receives, passes=passes, gathers=gathers, sums=sums,
             updates=updates, gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=passes_on)
 
-        # Planned paths are taken over in every cycle of planning; those of the last one count.
-        leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
+        # Planned paths are copied in every cycle of planning; only the last cycle counts.
+        leaving, coming = Signal(4), Signal(4)  # packets of the datapath that are not complete yet
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
         word_taken = arriving.valid & arriving.ready
         m.d.sync += [
@@ -287,7 +287,7 @@ class CollectiveEngine(wiring.Component):
                 setup.pass_on.eq(is_passed & planned.passes_on),
             ]
             if config.role.interleaved:
-                # Where sums are decoded, the last ones of a reduce-scatter are in place of a gather.
+                # Where sums are decoded, the last ones of a reduce-scatter replace the gather.
                 m.d.sync += setup.both.eq(has_scatter & (has_gather if config.adds_compressed else 1))
             for name, make in paths(config).items():
                 path = make(planned)
@@ -295,7 +295,7 @@ class CollectiveEngine(wiring.Component):
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
         moves, alone = link.sent.word | word_taken | alive, setup.alone
-        if config.is_server:  # whose far memory may fall silent, alone as well
+        if config.is_server:  # its far memory may stop responding, even in a ring of one
             m.d.comb += self.abandons.eq(~control.active)
             moves |= Cat(port.valid & port.ready for name in memory_ports(config, parts(config))
                          for port in getattr(datapath, name)).any()
@@ -357,5 +357,5 @@ class CollectiveEngine(wiring.Component):
 
 
 def _among(operation, operations):
-    """Whether an operation is one of some."""
-    return Cat(operation == one for one in operations).any()
+    """Whether an operation is in a list."""
+    return Cat(operation == code for code in operations).any()

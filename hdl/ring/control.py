@@ -9,27 +9,27 @@ from hdl.control.register_file import version_layout
 
 __all__ = ["CUT_TIMEOUT", "CollectiveControl", "fault_layout", "kind_layout"]
 
-#: Most cycles without a word on the ring, whatever the time-out is, for a command that has to end.
+#: Maximum number of cycles without a word on the ring, whatever the time-out is, for a command that must end.
 CUT_TIMEOUT = 256
 
 
 def kind_layout():
-    """The properties of a command that its control depends on.
+    """Properties of a command that its control depends on.
 
     ``immediate``: there is nothing to run (QUIESCE, SWITCH); the command fails if ``busy`` is set. ``repeated``: a
-    collective with the number of the one before it, which must not run. ``alone``: the ring has one node, so that
-    nothing has to move on it. ``updates``: a command that ends well has changed weights.
+    collective with the number of the previous one, which must not run. ``alone``: the ring has only one node, so that
+    no word has to move on it. ``updates``: a command that ends with OK has changed weights.
     """
     return data.StructLayout({"immediate": 1, "busy": 1, "repeated": 1, "alone": 1, "updates": 1})
 
 
 def fault_layout():
-    """A reason to give a command up: ``found`` marks it, ``status`` is an EventStatus, ``detail`` is the event's."""
+    """Reason to abort a command: ``found`` is valid, ``status`` is an EventStatus, ``detail`` is the event's."""
     return data.StructLayout({"found": 1, "status": 8, "detail": 32})
 
 
 class CollectiveControl(wiring.Component):
-    """Take one command after the other through planning, its run, its abort if need be, and its report.
+    """Control each command through planning, run, abort if necessary, and report.
 
     ======= ==========================================================================================
     Idle    takes a command
@@ -37,13 +37,13 @@ class CollectiveControl(wiring.Component):
     Deal    waits for the planner, and sets the paths of all sequences
     Launch  starts the datapath
     Settle  waits until the datapath is busy
-    Run     waits until the command has finished, or has to be given up
-    Abort   sends an ABORT, and waits for that of the predecessor
+    Run     waits until the command has finished, or must be aborted
+    Abort   sends an ABORT, and waits for the predecessor's
     Report  offers the event
     ======= ==========================================================================================
 
-    ``planning`` is low wherever the planner is not needed, and ``active`` wherever the datapath is not: both are held
-    in reset by them, so that nothing of a command is left for the next one, however it ended.
+    ``planning`` is low while the planner is not needed, and ``active`` while the datapath is not: they hold both in
+    reset, so that no state of a command is left for the next one, however it ended.
 
     While ``link_reset`` is high, a command is in Report at most :attr:`reset_cycles` cycles later, whatever the other
     inputs do. Without it, a command is in Abort for ``timeout`` + 1 cycles at most.
@@ -51,9 +51,9 @@ class CollectiveControl(wiring.Component):
     Parameters
     ----------
     settable : bool
-        Whether the host can set ``weight_version`` between commands, for a run that began on other nodes.
+        Whether the host can set ``weight_version`` between commands, for a run that continues from other nodes.
     cuttable : bool
-        Whether a command can be cut.
+        Whether a command can be cut short.
     """
 
     #: Cycles from ``link_reset`` to Report: Launch, Settle, Run and Abort.
@@ -64,18 +64,18 @@ class CollectiveControl(wiring.Component):
         super().__init__({
             # Commands, one at a time.
             "command": In(stream.Signature(command_layout())),
-            # One for each command. Its detail after a time-out or a reset is the number of packets sent in this
+            # One event per command. Its detail after a time-out or a reset is the number of packets sent in this
             # command, low half, and received, high half.
             "event": Out(stream.Signature(event_layout())),
-            # Cycles without a word on the ring after which the command is given up.
+            # Cycles without a word on the ring after which the command is aborted.
             "timeout": In(32),
             # Ends every command at once.
             "link_reset": In(1),
             # Commands that have changed weights since reset.
             "weight_version": Out(32),
-            # Whether a command is under way, so that this cycle counts for it.
+            # Whether a command is in progress, so that this cycle counts for it.
             "busy": Out(1),
-            # Properties of the command that was taken last; holds until the next is taken.
+            # Properties of the command taken last; stable until the next one is taken.
             "kind": In(kind_layout()),
             # Whether the planner is needed.
             "planning": Out(1),
@@ -89,11 +89,11 @@ class CollectiveControl(wiring.Component):
             "launch": Out(1),
             # Whether packets are accepted.
             "running": Out(1),
-            # Whether the datapath is idle, and nothing is on its way.
+            # Whether the datapath is idle, and no packet is in flight.
             "finished": In(1),
-            # Reason to give the command up, looked at while ``running``.
+            # Reason to abort the command, used while ``running``.
             "fault": In(fault_layout()),
-            # Packets sent in this command, low half, and received, high half: the detail where a fault has no other.
+            # Packets sent in this command, low half, and received, high half: the detail if a fault has no other.
             "packets": Out(32),
             # Pulse: a word is sent or received.
             "moved": In(1),
@@ -101,35 +101,35 @@ class CollectiveControl(wiring.Component):
             "packet_sent": In(1), "packet_received": In(1),
             # Whether a packet waits for a credit.
             "egress_stalled": In(1),
-            # Findings for the flags of the event.
+            # Conditions for the flags of the event.
             "local_nan": In(1),
             "not_finite": In(1),
-            # Whether the packet in progress has to end, and an ABORT to leave.
+            # Whether the packet in progress must end, and an ABORT must be sent.
             "give_up": Out(1),
-            # Pulse: the ABORT has left.
+            # Pulse: the ABORT was sent.
             "abort_sent": In(1),
-            # Whether all that comes in is dropped. Depends combinationally on ``abort_received``.
+            # Whether all incoming words are dropped. Depends combinationally on ``abort_received``.
             "drain": Out(1),
-            # Pulse: the predecessor's ABORT has come.
+            # Pulse: the predecessor's ABORT has arrived.
             "abort_received": In(1),
-            # Pulse: the ABORT cannot leave, or the predecessor's does not come.
+            # Pulse: the ABORT cannot be sent, or the predecessor's does not arrive.
             "stranded": Out(1),
-            # With ``settable``, a value from which ``weight_version`` continues; no command must be under way.
+            # With ``settable``, a value from which ``weight_version`` continues; no command may be in progress.
             **({"set_version": In(version_layout())} if settable else {}),
-            # With ``cuttable``: CUT_TIMEOUT cycles without a word are enough to give a command up.
+            # With ``cuttable``: CUT_TIMEOUT cycles without a word are enough to abort a command.
             **({"cut": In(1)} if cuttable else {}),
         })
 
     def _times_out(self, waited):
-        """Whether a wait of this number of cycles is too long."""
+        """Whether a wait of ``waited`` cycles is too long."""
         limit = waited >= self.timeout
         return limit | (self.cut & (waited >= CUT_TIMEOUT)) if self._cuttable else limit
 
     def elaborate(self, platform):
         m = Module()
         event = self.event.payload
-        given = self.command.payload
-        waited = Signal(32)  # cycles since a word last moved on the ring, or since the command was given up
+        command = self.command.payload
+        waited = Signal(32)  # cycles since a word last moved on the ring, or since the abort began
         timed_out = Signal()
         sent, received = Signal(16), Signal(16)
         aborted, abort_seen = Signal(), Signal()
@@ -153,7 +153,7 @@ class CollectiveControl(wiring.Component):
             with m.State("Idle"):
                 m.d.comb += self.command.ready.eq(1)
                 m.d.sync += [
-                    event.tag.eq(given.tag),
+                    event.tag.eq(command.tag),
                     event.status.eq(EventStatus.OK),
                     event.flags.eq(0),
                     event.detail.eq(0),
@@ -201,7 +201,7 @@ class CollectiveControl(wiring.Component):
                     m.next = "Report"
 
             with m.State("Abort"):
-                # A packet right behind the ABORT belongs to the next command.
+                # A packet directly after the ABORT belongs to the next command.
                 m.d.comb += [self.give_up.eq(~aborted), self.drain.eq(~(abort_seen | self.abort_received))]
                 with m.If(self.abort_sent):
                     m.d.sync += aborted.eq(1)

@@ -1,7 +1,7 @@
-"""The datapath of a collective: everything between a node's memories and its two ring ports.
+"""Datapath of a collective: all units between a node's memories and its two ring ports.
 
-It is a list of parts with no connections but streams. The :class:`~hdl.ring.sequencer.Sequencer` routes each stream
-of packets by a queue of routes, one per packet, and gives the readers and writers their jobs, so that parts are
+It is a list of parts that are connected only by streams. The :class:`~hdl.ring.sequencer.Sequencer` routes each
+stream of packets by a queue of routes, one per packet, and sends readers and writers their jobs, so that parts are
 independent (:mod:`hdl.ring.parts.part`).
 """
 
@@ -21,12 +21,12 @@ __all__ = ["Datapath"]
 
 
 class Datapath(wiring.Component):
-    """The datapath of a collective. See docs/ring/collective/theory.md for its picture.
+    """Datapath of a collective; docs/ring/collective/theory.md has the block diagram.
 
     Parameters
     ----------
     config : NodeConfig
-        Decides which parts there are (:func:`hdl.ring.parts.registry.parts`).
+        Determines the parts (:func:`hdl.ring.parts.registry.parts`).
     """
 
     def __init__(self, *, config):
@@ -34,16 +34,16 @@ class Datapath(wiring.Component):
         self._parts = parts(config)
         super().__init__(
             {
-                # Begins a command; ``setup`` must hold from then until ``busy`` is low.
+                # Begins a command; ``setup`` must be stable from then until ``busy`` is low.
                 "start": In(1),
                 "setup": In(setup_layout(config)),
-                # High from the cycle after ``start`` until every header has been taken and everything is in the
+                # High from the cycle after ``start`` until every header has been taken and all results are in the
                 # memories.
                 "busy": Out(1),
                 # To the packetizer: headers, and their payloads.
                 "header": Out(stream.Signature(header_layout())),
                 "egress": Out(stream.Signature(word_layout())),
-                # To and from the depacketizer: the packets to come, and their payloads once the header has matched.
+                # To and from the depacketizer: the expected packets, and their payloads once the header has matched.
                 "expected": Out(stream.Signature(expected_layout())),
                 "ingress": In(stream.Signature(word_layout())),
                 # Events of a cycle.
@@ -59,9 +59,9 @@ class Datapath(wiring.Component):
         m.submodules.sequencer = sequencer = Sequencer(config=config, parts=self._parts)
         m.submodules.sent = sent = PacketMux(inputs=len(Sent))
         m.submodules.received = received = PacketDemux(outputs=len(packet_inputs(self._parts)))
-        # All ways out of the ingress meet here, and no ready goes further back.
+        # All outputs of the ingress pass this buffer, and no ready continues further back.
         m.submodules.arriving = arriving = SkidBuffer(shape=word_layout())
-        # A packet to be forwarded can wait here, so that the ingress does not wait for the one before it.
+        # A packet to be forwarded can wait here, so that the ingress does not wait for the previous one.
         m.submodules.to_forward = to_forward = Queue(shape=word_layout(), depth=2 * config.segment, block=True)
         units = [(part, part.component(config=config, description=part)) for part in self._parts]
         for part, unit in units:
@@ -100,7 +100,7 @@ class Datapath(wiring.Component):
         return m
 
     def _command(self, m, sequencer, units):
-        """Give each part the setup of the command and its instructions."""
+        """Connect the setup of the command and the instructions to each part."""
         for part, unit in units:
             m.d.comb += unit.start.eq(self.start)
             m.d.comb += [unit.setup[name].eq(self.setup[name]) for name in unit.setup.shape().members]
@@ -111,7 +111,7 @@ class Datapath(wiring.Component):
                     m.d.comb += getattr(sequencer, done).eq(getattr(unit, done))
 
     def _exchange(self, m, units, packets, sinks):
-        """Connect outputs of parts to inputs, ``packets`` from the ring by the names of inputs to these, and the
+        """Connect outputs of parts to inputs, ``packets`` from the ring to the inputs with their names, and the
         channels to the ring to ``sinks``."""
         sinks = {**sinks, **{port.channel: getattr(unit, port.name) for part, unit in units for port in part.inputs}}
         connect_stream(m, packets["transit"], sinks[Channel.TRANSIT])
@@ -131,7 +131,7 @@ class Datapath(wiring.Component):
                 connect_stream(m, source, sink)
 
     def _connect_memories(self, m, units):
-        """Join the ports of all parts to the ports of the datapath, and return the ports with a count of stalls."""
+        """Connect the ports of all parts to the datapath's, and return the ports with a count of stalls."""
         counted = []
         for memory in self._config.memory_map.names:
             for kind in ("read", "write"):

@@ -1,4 +1,4 @@
-"""Depacketizer: packets from the link, taken apart and compared with the expected ones."""
+"""Depacketizer: splits packets from the link into header, payload and CRC, and checks them."""
 
 import functools
 import operator
@@ -18,24 +18,24 @@ __all__ = ["Depacketizer"]
 
 
 class Depacketizer(wiring.Component):
-    """Take packets apart, and pass on the expected ones only.
+    """Unpack packets, and pass on only the expected ones.
 
     A packet waits at its first word until an ``expected`` record is offered and ``active`` is high. Its header is
-    then held against the record, which is taken with the third word, and payload words are given on as they come:
+    then compared with the record, which is taken with the third word, and payload words are passed on as they arrive:
     latency is :attr:`latency` cycles, throughput one word per cycle, without a bubble inside a packet or between
-    packets. The exception is the last payload word, which is kept until the CRC has been checked and is offered in
-    the cycle of ``done``. So nothing downstream ever completes on a damaged packet. Words pass a register at ``i``
+    packets. The exception is the last payload word, which is held until the CRC has been checked and is offered in
+    the cycle of ``done``. So no unit downstream ever completes on a damaged packet. Words pass a register at ``i``
     and one at ``payload``; ``i.ready`` depends combinationally on ``payload.ready``, ``active``, ``drain`` and
     ``expected.valid``; ``expected.ready`` on ``drain`` and ``payload.ready``.
 
-    Some packets are dealt with although no record is offered, as soon as ``active`` is high: those of an older epoch
+    Some packets are processed although no record is offered, as soon as ``active`` is high: packets of an older epoch
     (by the sign of the difference modulo 256) are dropped silently, an ABORT packet of this epoch and tenant is
-    refused, and so is a lone word.
+    refused, and so is a packet of one word.
 
-    **Refusal.** Every verdict falls at the end of the packet, one per packet: ``error`` is high for one cycle,
-    :attr:`latency` cycles after the packet's last word, in place of ``done``. The CRC comes first: if it is wrong,
-    nothing else in the packet can be believed, and this is the only fault for which an old packet is refused as well.
-    Then comes the ABORT packet or stomped CRC; then the first mismatch, in the order in which they are listed here:
+    **Refusal.** Each packet has one verdict, at its end: ``error`` is high for one cycle, :attr:`latency` cycles
+    after the packet's last word, instead of ``done``. The CRC comes first: if it is wrong, the rest of the packet
+    cannot be trusted, and this is the only fault that refuses an old packet as well. Then comes the ABORT packet or
+    stomped CRC; then the first mismatch, in the order of this list:
 
     =====================  ===========================================  ==============================================
     ``code``               cause                                        ``detail``, high half and low half
@@ -58,16 +58,16 @@ class Depacketizer(wiring.Component):
     WRONG_LENGTH           the packet ends inside its header            0xffff; 0xffff
     =====================  ===========================================  ==============================================
 
-    ``destination`` is not looked at. After an error nothing is taken until ``drain`` has been high or ``active`` low.
-    While ``drain`` is high, whole packets are discarded, the word on offer at ``payload`` is withdrawn, ``done`` and
-    ``error`` stay low, and records are not taken. A packet of which a part was discarded is discarded to its end.
+    ``destination`` is ignored. After an error no word is taken until ``drain`` has been high or ``active`` low. While
+    ``drain`` is high, whole packets are discarded, the word offered at ``payload`` is withdrawn, ``done`` and
+    ``error`` stay low, and records are not taken. A partly discarded packet is discarded to its end.
 
     Parameters
     ----------
     codecs : tuple of Codec, optional
         Codecs of the packets that may be expected.
     tenants : bool
-        Whether packets are of the tenant that is given, and not all of tenant 0.
+        Whether packets belong to the tenant at the input, instead of tenant 0.
 
     Members
     -------
@@ -76,23 +76,23 @@ class Depacketizer(wiring.Component):
     expected : In(stream of expected_layout())
         One record per packet.
     payload : Out(stream of word_layout())
-        The words of accepted packets; ``last`` on the last word of each. A packet of length 0 gives none.
+        Words of accepted packets; ``last`` on the last word of each. A packet of length 0 has none.
     epoch : In(8)
-        The epoch of this command; must hold from the cycle before ``active`` rises.
+        Epoch of this command; must be stable from the cycle before ``active`` rises.
     tenant : In(4), with ``tenants``
-        Its tenant; holds likewise.
+        Tenant of this command; with the same timing.
     active : In(1)
-        Level: a command is being carried out.
+        Level: a command is in progress.
     drain : In(1)
         Level: discards packets.
     accepted : Out(1)
-        The header has matched: comes in the cycle before the first payload word is offered, and never while a word of
-        an earlier packet is.
+        The header has matched: high in the cycle before the first payload word is offered, and never while a word of
+        an earlier packet is offered.
     done : Out(1)
         An accepted packet has ended with a right CRC.
     error : Out(1)
     code : Out(8)
-        Reason, an :class:`~hdl.control.protocol.EventStatus`; valid with ``error``.
+        Reason of the refusal, an :class:`~hdl.control.protocol.EventStatus`; valid with ``error``.
     detail : Out(32)
         Detail of the refusal; valid with ``error``.
     abort_seen : Out(1)
@@ -100,7 +100,7 @@ class Depacketizer(wiring.Component):
     starved : Out(1)
         A word is needed and not there.
     clear : In(1)
-        Level: forgets everything, the word on offer included, and takes the next word for the first of a packet.
+        Level: clears all state, including the offered word; the next word is the first of a packet.
     """
 
     latency = 2
@@ -121,11 +121,11 @@ class Depacketizer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         expected = self.expected.payload
-        # One word waits in a register, together with what it would mean as the first of a packet or as a mask: this
-        # depends on many of its bits, and much depends on it.
+        # One word waits in a register, together with its decoding as the first of a packet or as a mask, which
+        # depends on many of its bits and which much depends on.
         held = Signal(word_layout())
         occupied = Signal()
-        fresh = Signal()  # the word has come with the last edge
+        fresh = Signal()  # the word has arrived with the last edge
         older, older_fresh, older_held = Signal(), Signal(), Signal()
         aborting, aborting_fresh, aborting_held = Signal(), Signal(), Signal()
         sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # one of these two
@@ -136,8 +136,8 @@ class Depacketizer(wiring.Component):
         ready = Signal()
         take = Signal()
         room = Signal()
-        mixed = Signal(32)  # the word, and the CRC of those before it
-        begins = Signal()  # the word that comes is the first of a packet
+        mixed = Signal(32)  # the word, and the CRC of the words before it
+        begins = Signal()  # the incoming word is the first of a packet
 
         # State of the packet in progress, or, while `finished`, of the one that has just ended.
         outdated = Signal()
@@ -154,7 +154,7 @@ class Depacketizer(wiring.Component):
         stomped = Signal()
         halted = Signal()
 
-        # The payload that is still to come. A record stands for two cycles before its packet's words are counted.
+        # The remaining payload. A record is stable for two cycles before its packet's words are counted.
         counters = [codec.length_counter() for codec in self._codecs]
         expects = Cat(expected.codec == codec.code for codec in self._codecs)
         counted_by = Signal(len(counters))  # the counter of the packet in progress, one-hot
@@ -203,7 +203,7 @@ class Depacketizer(wiring.Component):
             ]
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += mixed.eq(Mux(begins, 0xffffffff, crc_after(mixed)) ^ self.i.payload.data)
-        # The epoch may change while a word waits. Both comparisons are made in every cycle and chosen from
+        # The epoch may change while a word waits. Both comparisons are made in every cycle and selected from
         # afterwards, so that neither has to wait for `i.ready`.
         m.d.sync += [
             fresh.eq(self.i.ready),
@@ -237,7 +237,7 @@ class Depacketizer(wiring.Component):
             ]
 
         def check(*faults):
-            """Refuse with the first fault that applies: (whether, code, got, due) each."""
+            """Refuse with the first fault that applies; each is (condition, code, got, due)."""
             for number, (fault, *verdict) in enumerate(faults):
                 with m.Elif(fault) if number else m.If(fault):
                     refuse(*verdict)
@@ -247,10 +247,10 @@ class Depacketizer(wiring.Component):
             with m.If(ending):
                 m.next = "Word0"
 
-        # Registers are written as soon as their word is there, where nothing depends on them before it is taken.
+        # Registers are written as soon as their word is there, if they are not used before it is taken.
         with m.FSM() as fsm:
             with m.State("Word0"):
-                # After anything but a good packet a cycle is left for the verdict.
+                # After any packet but a good one, a cycle is left for the verdict.
                 stop = halted | (finished & ~(intact & ~mismatch & ~by_abort))
                 m.d.comb += [
                     first.eq(1),
@@ -309,7 +309,7 @@ class Depacketizer(wiring.Component):
                          EventStatus.WRONG_BLOCK, header.block, expected.block),
                     )
                 with m.If(take):
-                    # A record is there unless the packet is one of those that do not need it.
+                    # A record is there unless the packet does not need one.
                     m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
                     go_on("Skip")
                     belongs = (header.collective == expected.collective) & (header.block == expected.block)
@@ -354,7 +354,7 @@ class Depacketizer(wiring.Component):
                     go_on("Skip")
 
         m.d.comb += in_payload.eq(fsm.ongoing("Payload"))
-        with m.If(~self.active):  # the command that the error has ended is over
+        with m.If(~self.active):  # the command that the error has stopped has ended
             m.d.sync += halted.eq(0)
         with m.Elif(self.error):
             m.d.sync += halted.eq(1)
@@ -376,5 +376,5 @@ class Depacketizer(wiring.Component):
 
 
 def _chosen(flags, values):
-    """Return the value whose flag is set, or 0 if none is."""
+    """Return the value with the set flag, or 0 if none is set."""
     return functools.reduce(operator.or_, (Mux(flag, value, 0) for flag, value in zip(flags, values, strict=True)))

@@ -1,8 +1,8 @@
-"""Extensions of the collective engine: what a feature adds to it, one object for each feature of a node.
+"""Extensions of the collective engine: additions of a feature, one object for each feature of a node.
 
-:class:`~hdl.ring.collective.CollectiveEngine` asks each extension in turn, in the order of the registry of features.
-An extension overrides the methods that it needs, and by default adds nothing. For example, one that counts the cycles
-in which the ring is idle::
+:class:`~hdl.ring.collective.CollectiveEngine` calls each extension in turn, in the order of the registry of features.
+An extension overrides the methods that it needs, and by default adds nothing. For example, one that counts the idle
+cycles of the ring::
 
     class IdleCount(CollectiveExtension):
         def counts(self):
@@ -26,7 +26,7 @@ __all__ = ["CollectiveExtension", "CollectiveUnits", "extensions", "link_class"]
 
 @dataclasses.dataclass(kw_only=True)
 class CollectiveUnits:
-    """Units and signals of a collective engine, as extensions see them while it is elaborated."""
+    """Units and signals of a collective engine, for extensions during its elaboration."""
 
     #: The engine itself, for its ports.
     engine: Any
@@ -35,16 +35,16 @@ class CollectiveUnits:
     packetizer: Any
     depacketizer: Any
     datapath: Any
-    #: The command that was taken last, and its setup, in registers.
+    #: The command taken last, and its setup, in registers.
     command: Any
     setup: Any
     #: Header of an ABORT.
     abort_header: Any
-    #: Whether the command on offer sums along a chain of nodes.
+    #: Whether the offered command sums along a chain of nodes.
     chained: Any = 0
-    #: Units of control words, in a node that has them: the extension of replay makes them.
+    #: Units of control words, in a node with them: the extension of replay makes them.
     words: Any = None
-    #: Whether these are to begin again; and whether links do, with a new setting.
+    #: Whether these must restart; and whether links must, with a new setting.
     words_reset: Any
     links_reset: Any = 0
 
@@ -59,12 +59,12 @@ class CollectiveExtension:
     Members
     -------
     link : type, optional
-        Class of the ends of links in place of :class:`~hdl.ring.link_ends.LinkEnds`: that of the first extension with
-        one.
+        Class of the ends of links instead of :class:`~hdl.ring.link_ends.LinkEnds`; the first extension with a class
+        counts.
     control : mapping
         Options of :class:`~hdl.ring.control.CollectiveControl`.
     inputs, outputs, joins : mapping
-        Of the engine's :class:`~hdl.control.engine.EngineDescription`.
+        Additions to the engine's :class:`~hdl.control.engine.EngineDescription`.
     """
 
     link: Any = None
@@ -81,7 +81,7 @@ class CollectiveExtension:
         return ()
 
     def immediate(self) -> tuple[int, ...]:
-        """Codes of operations that have nothing to run."""
+        """Codes of operations without anything to run."""
         return ()
 
     def members(self) -> dict[str, Any]:
@@ -93,11 +93,11 @@ class CollectiveExtension:
         return {}
 
     def make(self, m: Any, units: CollectiveUnits) -> Any:
-        """Make units, and return whether another node has said that it works, if it reports that."""
+        """Make units, and return a signal that another node has reported to be working, or None."""
         return None
 
     def take(self, m: Any, units: CollectiveUnits, command: Any) -> None:
-        """Add to the setup of a command in the cycle in which it is taken; statements are in that condition."""
+        """Add to the setup of a command when it is taken; the statements are executed under that condition."""
 
     def connect(self, m: Any, units: CollectiveUnits) -> None:
         """Connect ports and units."""

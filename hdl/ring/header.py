@@ -1,8 +1,7 @@
-"""Header of a packet on the ring: three words with the kind of the payload and its place.
+"""Header of a packet on the ring: three words with the kind of the payload and its position.
 
-A packet is its header, the payload words, and the CRC-32 of all words before it, on which ``last`` is set. A sender
-that has to give up in the middle of a packet ends it with the bitwise inverse of the right CRC: the packet is
-*stomped*.
+A packet is its header, the payload words, and the CRC-32 of all words before it, with ``last``. A sender that must
+abort in the middle of a packet ends it with the bitwise inverse of the right CRC: the packet is *stomped*.
 """
 
 from amaranth.lib import data, enum
@@ -25,7 +24,7 @@ LONGEST_SEGMENT = 1 << LENGTH_BITS - 1
 _SEGMENT_BITS = 10
 
 MAX_SEGMENTS = 1 << _SEGMENT_BITS
-"""Segments that the header can number in a block."""
+"""Maximum number of segments of a block in the header."""
 
 
 class PacketType(enum.Enum, shape=4):
@@ -34,15 +33,15 @@ class PacketType(enum.Enum, shape=4):
     DATA = 1
     """A segment of a block."""
     ABORT = 2
-    """The sender has given up its command."""
+    """The sender has aborted its command."""
 
 
 def header_layout():
     """The header words, first word lowest; no field is in two words.
 
-    ``codec`` is the :attr:`~hdl.compression.codec.Codec.code` of the payload. ``tenant`` is the
-    tenant of the command, 0 in nodes without tenants. ``length`` counts elements; in an ABORT packet, which has no
-    payload, it is free for the reason.
+    ``codec`` is the :attr:`~hdl.compression.codec.Codec.code` of the payload. ``tenant`` is the tenant of the
+    command, 0 in nodes without tenants. ``length`` counts elements; in an ABORT packet, which has no payload, it may
+    hold the reason.
     """
     return data.StructLayout({
         "type": PacketType, "codec": CODE_BITS, "tenant": 4, "source": 8, "epoch": 8,
@@ -52,7 +51,7 @@ def header_layout():
 
 
 def expected_layout():
-    """Fields that the header of an accepted DATA packet must have, beside its tenant."""
+    """Fields that the header of an accepted DATA packet must have, in addition to its tenant."""
     return data.StructLayout({
         "codec": CODE_BITS, "source": 8, "epoch": 8,
         "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,
@@ -61,7 +60,7 @@ def expected_layout():
 
 
 def packet_words(segment):
-    """Words of the longest packet that holds ``segment`` elements: zero-value coded, without a zero."""
+    """Words of the longest packet of ``segment`` elements: zero-value coded, without a zero."""
     if not isinstance(segment, int) or not 1 <= segment < 1 << LENGTH_BITS:
         raise ValueError(f"Segment must be between 1 and {(1 << LENGTH_BITS) - 1} elements, not {segment!r}")
     return OVERHEAD_WORDS + segment + (segment + 31) // 32

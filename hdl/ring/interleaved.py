@@ -1,10 +1,10 @@
-"""The interleaved order of a collective: two segments are on their way in turn, packet by packet.
+"""Interleaved order of a collective: the packets of two segments alternate.
 
 With SR(t) and AG(t) the scatter-reduce and the all-gather of segment t of every block (:mod:`hdl.ring.order`), the
-order SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), whose gather lags two behind, is taken two at a time: a
-step of the one, a step of the other, and so on. What is passed on was so received two packets before. A collective
-of one phase takes its segments two at a time. AG(0) of blocks of one segment depends on all of SR(0), and comes
-behind it.
+order SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), … AG(T-1), with a gather that lags by two, is taken two at a time: a
+step of the one, a step of the other, and so on. So data that is passed on was received two packets before. A
+collective of one phase takes its segments two at a time. AG(0) of blocks of one segment depends on all of SR(0), and
+follows it.
 """
 
 from amaranth.hdl import Module, Mux, Signal
@@ -15,30 +15,29 @@ from hdl.ring.topology import SMALL_RING, ranks, sizes
 
 __all__ = ["INTERLEAVED_LAG", "InterleavedGenerator"]
 
-#: Segments by which the gather is behind.
+#: Lag of the gather in segments.
 INTERLEAVED_LAG = 2
 
 
 class InterleavedGenerator(SequenceGenerator):
-    """Go through the interleaved order and emit one record per step.
+    """Emit one record per step, in the interleaved order.
 
-    A record is offered :attr:`pause` cycles after the one before was taken, or :attr:`pair_pause` where two segments
-    begin, or at most :attr:`longest_pause` where the sequence has no steps in a phase that the collective has. ``o``
-    is a register, and of all registers only ``o.valid`` depends on ``o.ready``.
+    A record is offered :attr:`pause` cycles after the previous one was taken, or :attr:`pair_pause` where two
+    segments begin, or at most :attr:`longest_pause` where the sequence has no steps in a phase of the collective.
+    ``o`` is a register, and of all registers only ``o.valid`` depends on ``o.ready``.
 
     Parameters
     ----------
     elements, segment, nodes_max : int
-        Those of a :class:`~hdl.ring.order.SequenceGenerator`.
+        See :class:`~hdl.ring.order.SequenceGenerator`.
 
     Members
     -------
     start, plan, scatter, gather, o, busy
-        Those of a :class:`~hdl.ring.order.SequenceGenerator`. A phase without steps is left out, but keeps its
-        segments' places in the order if the collective has it: so all sequences of a collective have segments in the
-        same pairs.
+        See :class:`~hdl.ring.order.SequenceGenerator`. A phase without steps is left out, but keeps its segments'
+        positions in the order if the collective has it: so all sequences of a collective pair the same segments.
     both : In(1)
-        The collective has both phases; otherwise it has the one that this sequence has steps in. Held as ``plan`` is.
+        The collective has both phases; otherwise only the one with steps of this sequence. Stable like ``plan``.
     """
 
     pause, pair_pause, longest_pause = 2, 3, 5
@@ -50,26 +49,26 @@ class InterleavedGenerator(SequenceGenerator):
         m = Module()
         plan, record = self.plan, self.o.payload
 
-        # Segments of each phase that have been entered, and by how many the gather is behind.
-        entered = {one: Signal(record.segment.shape(), name=f"entered_{one.name.lower()}") for one in Phase}
+        # Segments of each phase that have been entered, and the lag of the gather.
+        entered = {each: Signal(record.segment.shape(), name=f"entered_{each.name.lower()}") for each in Phase}
         behind = Signal(range(INTERLEAVED_LAG + 2))
-        taken = {one: Signal(name=f"taken_{one.name.lower()}") for one in Phase}  # the collective has the phase
-        remains = {one: Signal(name=f"remains_{one.name.lower()}") for one in Phase}
-        onward, more = Signal(Phase), Signal()  # phase of the segment that comes next, if one does
+        taken = {each: Signal(name=f"taken_{each.name.lower()}") for each in Phase}  # the collective has the phase
+        remains = {each: Signal(name=f"remains_{each.name.lower()}") for each in Phase}
+        onward, more = Signal(Phase), Signal()  # phase of the next segment, and whether there is one
         m.d.comb += [
             taken[Phase.SCATTER].eq(self.both | self.scatter.steps.any()),
             taken[Phase.GATHER].eq(self.both | self.gather.steps.any()),
-            *(remains[one].eq(taken[one] & (entered[one] != plan.segments)) for one in Phase),
+            *(remains[each].eq(taken[each] & (entered[each] != plan.segments)) for each in Phase),
             more.eq(remains[Phase.SCATTER] | remains[Phase.GATHER]),
             onward.eq(Mux(remains[Phase.SCATTER] & (~self.both | (behind != INTERLEAVED_LAG + 1)),
                           Phase.SCATTER, Phase.GATHER)),
         ]
 
-        # The two segments that are on their way, in turn: one has the current step.
+        # The two segments in progress, in turn: one has the current step.
         turn = Signal()
         lanes = [self._lane(f"lane_{number}") for number in range(2)]
-        lane = {name: Mux(turn, *(one[name] for one in reversed(lanes))) for name in lanes[0]}
-        idle = Signal()  # the other one has no step left
+        lane = {name: Mux(turn, *(each[name] for each in reversed(lanes))) for name in lanes[0]}
+        idle = Signal()  # the other segment has no step left
         m.d.comb += idle.eq(Mux(turn, lanes[0]["steps"], lanes[1]["steps"]) == 0)
         climbs = self._climbs(lanes[0]["place"])
         chosen = onward == Phase.GATHER
@@ -87,10 +86,10 @@ class InterleavedGenerator(SequenceGenerator):
                 into["place"].eq(first["place"]),
                 into["climb"].eq(Mux(chosen, climbs[Phase.GATHER], climbs[Phase.SCATTER])),
             ]
-            for one in Phase:
-                with m.If(more & (onward == one)):
-                    m.d.sync += [entered[one].eq(entered[one] + 1), climbs[one].eq(climbs[one] + plan.pitch),
-                                 behind.eq(behind + 1 if one == Phase.SCATTER else behind - 1)]
+            for each in Phase:
+                with m.If(more & (onward == each)):
+                    m.d.sync += [entered[each].eq(entered[each] + 1), climbs[each].eq(climbs[each] + plan.pitch),
+                                 behind.eq(behind + 1 if each == Phase.SCATTER else behind - 1)]
 
         active, settled = Signal(), Signal()  # the lane has had a cycle to reach the record
         wraps, at_end = Signal(), Signal()
@@ -100,7 +99,7 @@ class InterleavedGenerator(SequenceGenerator):
             group.eq(lane["group"]), at.eq(lane["place"]), segment.eq(lane["segment"]), left.eq(lane["steps"]),
             wraps.eq(group == 0), at_end.eq(left == 1), self.busy.eq(active | self.o.valid),
         ]
-        block, place, length = self._record(m, group, at, segment, lane["climb"])
+        block, position, length = self._record(m, group, at, segment, lane["climb"])
         after = {"opening": 0, "steps": left - 1, "group": self._next_group(group, wraps),
                  "place": self._next_place(at, wraps)}
 
@@ -109,7 +108,7 @@ class InterleavedGenerator(SequenceGenerator):
         m.d.sync += settled.eq(0)
         with m.FSM():
             with m.State("Idle"):
-                m.d.sync += [behind.eq(0), *(count[one].eq(0) for one in Phase for count in (entered, climbs))]
+                m.d.sync += [behind.eq(0), *(count[each].eq(0) for each in Phase for count in (entered, climbs))]
                 with m.If(self.start & (self.scatter.steps.any() | self.gather.steps.any()) & (plan.segments != 0)):
                     m.d.sync += active.eq(1)
                     m.next = "First"
@@ -143,27 +142,27 @@ class InterleavedGenerator(SequenceGenerator):
                         record.phase.eq(lane["phase"]),
                         record.segment.eq(segment),
                         record.block.eq(block),
-                        record.place.eq(place),
+                        record.place.eq(position),
                         record.length.eq(length),
                         record.first.eq(lane["opening"]),
                         record.last.eq(at_end),
                     ]
-                    for number, one in enumerate(lanes):
+                    for number, each in enumerate(lanes):
                         with m.If(turn == number):
-                            m.d.sync += [one[name].eq(value) for name, value in after.items()]
+                            m.d.sync += [each[name].eq(value) for name, value in after.items()]
                     with m.If(at_end & idle):
                         m.next = "First"
         return m
 
     def _lane(self, name):
-        """Registers of a segment that is on its way."""
-        place = Signal(self.plan.pitch.shape(), name=f"{name}_place")
+        """Registers of a segment in progress."""
+        position = Signal(self.plan.pitch.shape(), name=f"{name}_place")
         return {
             "phase": Signal(Phase, name=f"{name}_phase"),
             "segment": Signal(self.o.payload.segment.shape(), name=f"{name}_segment"),
             "steps": Signal(sizes(self._nodes_max), name=f"{name}_steps"),  # from the next one on
-            "opening": Signal(name=f"{name}_opening"),  # that is the first one
+            "opening": Signal(name=f"{name}_opening"),  # the next step is the first one
             "group": Signal(ranks(self._nodes_max), name=f"{name}_group"),  # first group of its block
-            "place": place,  # of that
-            "climb": Signal(len(self._climbs(place)[Phase.SCATTER]), name=f"{name}_climb"),
+            "place": position,  # of that group
+            "climb": Signal(len(self._climbs(position)[Phase.SCATTER]), name=f"{name}_climb"),
         }

@@ -1,9 +1,8 @@
-"""The link between neighbours: words out, credits back.
+"""Link between neighbours: words out, credits back.
 
-The wires have no back-pressure for words. Instead the receiver keeps room for a number of whole packets, the
-transmitter knows how many, and starts a packet only on a credit, which it gets back when a whole packet has left the
-receiver. Data and credits are registers at both ends, so a link may have any latency. docs/ring/link.md shows why
-this cannot deadlock.
+The wires have no back-pressure for words. Instead the receiver has room for a fixed number of whole packets; the
+transmitter starts a packet only on a credit, which is returned when a whole packet has left the receiver. Data and
+credits are registers at both ends, so a link may have any latency. docs/ring/link.md shows why this cannot deadlock.
 """
 
 from amaranth.hdl import Const, Module, Mux, ResetInserter, Signal
@@ -16,7 +15,7 @@ __all__ = ["Ingress", "LinkReceiver", "LinkSignature", "LinkTransmitter", "check
 
 
 class LinkSignature(wiring.Signature):
-    """The wires of one directed link, as the transmitter sees them.
+    """Wires of one directed link, as the transmitter sees them.
 
     Members
     -------
@@ -45,7 +44,7 @@ def check_sizes(segments, words, role):
 
 
 def levels(segments, packet_words):
-    """Members that tell how full a receiver is."""
+    """Members with the fill level of a receiver."""
     return {"level": Out(range(segments * packet_words + 1)), "packets": Out(range(segments + 1)), "overrun": Out(1)}
 
 
@@ -53,34 +52,34 @@ class LinkTransmitter(wiring.Component):
     """Send packets on credit.
 
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
-    registers; ``i.ready`` and ``may_start`` depend on registers and ``reset_link`` alone.
+    registers; ``i.ready`` and ``may_start`` depend only on registers and ``reset_link``.
 
-    A credit is spent when the first word of a packet enters, so whatever is in the queue may be sent. The queue keeps
-    words in block memory until they are overwritten: with room for a whole packet, the last one can be sent again.
+    A credit is spent when the first word of a packet enters, so all words in the queue may be sent. The queue keeps
+    words in block memory until they are overwritten: with room for a whole packet, the last packet can be sent again.
 
     Parameters
     ----------
     segments : int
-        Packets that the receiver at the far end holds; at least 2.
+        Capacity of the receiver at the far end in packets; at least 2.
     egress_words : int
-        Depth of the queue, in words; at least 5. :func:`~hdl.ring.header.packet_words` keeps a whole packet.
+        Depth of the queue, in words; at least 5. A whole packet takes :func:`~hdl.ring.header.packet_words`.
     throttled : bool
-        Whether a word leaves only in a cycle of ``enable``.
+        Whether a word leaves only in a cycle with ``enable``.
 
     Members
     -------
     i : In(stream of word_layout())
     ring_o : Out(LinkSignature())
     may_start : Out(1)
-        There is a credit. Holds for a first word that is offered in this cycle or the next, if packets have at least
+        There is a credit. Valid for a first word that is offered in this cycle or the next, if packets have at least
         two words; a packet started without credit breaks the link.
     credits : Out(range(segments + 1))
         Packets that may be started.
     reset_link : In(1)
-        Level: drops what is queued and what is offered at ``i``, and restores all credits. The next word is taken for
-        the first of a packet.
+        Level: drops all words queued and offered at ``i``, and restores all credits. The next word is the first of a
+        packet.
     enable : In(1)
-        There if it is ``throttled``. The wires depend combinationally on it.
+        Present if ``throttled``. The wires depend combinationally on it.
     """
 
     latency = 3
@@ -132,7 +131,7 @@ class LinkTransmitter(wiring.Component):
             m.d.sync += first.eq(queue.i.payload.last)
         with m.If(spend & ~self.ring_o.credit):
             m.d.sync += self.credits.eq(self.credits - 1)
-        # A credit that was never given would let packets through for which there is no room.
+        # A credit that was never issued would admit packets without room for them.
         with m.Elif(self.ring_o.credit & ~spend & (self.credits != self._segments)):
             m.d.sync += self.credits.eq(self.credits + 1)
         with m.If(self.reset_link):
@@ -141,7 +140,7 @@ class LinkTransmitter(wiring.Component):
 
 
 class Ingress(wiring.Component):
-    """Room for packets at the end of a link, whatever the peer sends.
+    """Buffer for packets at the end of a link, safe against any words of the peer.
 
     Latency is 3 cycles from a word at ``i`` to its offer at ``o``, throughput one word per cycle. ``o`` is registers.
 
@@ -153,10 +152,10 @@ class Ingress(wiring.Component):
     Members
     -------
     i : In(stream of word_layout())
-        Words of the link, which are always taken.
+        Words of the link; always taken.
     o : Out(stream of word_layout())
     level, packets, overrun
-        As those of :class:`LinkReceiver`.
+        As in :class:`LinkReceiver`.
     leaves : Out(1)
         The last word of a packet is taken at ``o`` in this cycle.
     """
@@ -174,18 +173,18 @@ class Ingress(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        position = Signal(range(self._packet_words))  # of the word of the link, in its packet
+        position = Signal(range(self._packet_words))  # of the link's word in its packet
         dropping = Signal()  # the rest of the packet on the link is not stored
         starts = Signal()
         final = Signal()
         word = self.i.payload
 
-        # Block memories have a power of two of rows anyway, and then addresses wrap by themselves.
+        # Block memories have a power of two of rows anyway, so that addresses wrap by themselves.
         rows = 1 << (self._segments * self._packet_words - 1).bit_length()
         m.submodules.queue = queue = Queue(shape=word_layout(), depth=rows, block=True)
         connect_stream(m, queue.o, self.o)
 
-        # The queue is never full: all packets together have no more words than it holds.
+        # The queue is never full: it holds all words of all packets.
         m.d.comb += [
             starts.eq(self.i.valid & ~dropping & (position == 0) & (self.packets != self._segments)),
             self.leaves.eq(self.o.valid & self.o.ready & self.o.payload.last),
@@ -210,17 +209,17 @@ class LinkReceiver(wiring.Component):
     """Keep incoming packets until the node takes them.
 
     Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle. A
-    word need not wait for the rest of its packet. ``o`` and ``ring_i.credit`` are registers; the credit comes in the
-    cycle after the last word of a packet has been taken.
+    word need not wait for the rest of its packet. ``o`` and ``ring_i.credit`` are registers; the credit is sent in
+    the cycle after the last word of a packet has been taken.
 
     Whatever the peer does, at most ``segments`` packets of at most ``packet_words`` words are stored, each with its
-    ``last``: a packet that comes without credit is dropped as a whole, one that is too long is cut off, and
-    ``overrun`` tells of both. Packets stored before are not harmed.
+    ``last``: a packet without credit is dropped as a whole, one that is too long is truncated, and ``overrun``
+    reports both. Packets stored before are not affected.
 
     Parameters
     ----------
     segments : int
-        Packets that can be held; at least 2.
+        Capacity in packets; at least 2.
     packet_words : int
         Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.header.packet_words`.
 
@@ -231,12 +230,11 @@ class LinkReceiver(wiring.Component):
     level : Out(range(segments * packet_words + 1))
         Words held.
     packets : Out(range(segments + 1))
-        Packets held, of which the last may still be coming in.
+        Packets held; the last may still be incomplete.
     overrun : Out(1)
-        Sticky until ``reset_link``: the peer has broken its credit.
+        Sticky until ``reset_link``: the peer has exceeded its credit.
     reset_link : In(1)
-        Level: drops what is held and what comes in, and gives no credit. The next word is taken for the first of a
-        packet.
+        Level: drops held and incoming words, and returns no credit. The next word is the first of a packet.
     """
 
     latency = 3

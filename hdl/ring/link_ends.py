@@ -13,12 +13,12 @@ from hdl.streams.stream import connect_stream, word_layout
 __all__ = ["LinkEnds", "Pace", "moves_layout", "pace_of"]
 
 def moves_layout(ports=1):
-    """Words of packets that move in a cycle: ``word`` of them, of which ``packet`` are the last of a packet."""
+    """Words of packets that move in a cycle: ``word`` words, including ``packet`` last words of packets."""
     return data.StructLayout({"word": range(ports + 1), "packet": range(ports + 1)})
 
 
 class Pace:
-    """Pace at which a transmitter sends: every cycle, unless a feature of the node has another."""
+    """Pace of a transmitter: a word in every cycle, unless a feature of the node has another."""
 
     #: Whether a transmitter has an input ``enable``.
     throttled = False
@@ -38,15 +38,15 @@ def pace_of(config):
 
 
 class LinkEnds(wiring.Component):
-    """The receiver of the link from the predecessor, and the transmitter of the link to the successor.
+    """Receiver of the link from the predecessor, and transmitter of the link to the successor.
 
-    Streams, latencies and throughput are those of :class:`~hdl.ring.link.LinkTransmitter` and
+    Streams, latencies and throughput are as in :class:`~hdl.ring.link.LinkTransmitter` and
     :class:`~hdl.ring.link.LinkReceiver`.
 
     Parameters
     ----------
     config : NodeConfig
-        It says how many packets a receiver holds, and how long they are.
+        It sets the capacity of a receiver in packets, and their length.
 
     Members
     -------
@@ -61,7 +61,7 @@ class LinkEnds(wiring.Component):
         The predecessor has sent more than it may.
     reset_link : In(1)
     sent, received : Out(moves_layout())
-        Words of packets for the successor and of the predecessor: each once, however often it was repeated.
+        Words of packets for the successor and of the predecessor: each once, however often it was retransmitted.
     delay : Out(32)
         Zero, since the link does not measure its latency.
     throttle, wire_delay

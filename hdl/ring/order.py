@@ -1,17 +1,17 @@
-"""Static order of a collective: the sequence in which segments of blocks are moved.
+"""Static order of a collective: the order of its transfers of segments of blocks.
 
-A vector of ``length`` elements is dealt to ``size`` blocks in groups of 32, in turn: group j belongs to block (j +
-turn) % size. So the first group of block b is (b - turn) % size, and of G groups it has G // size, and one more if
-that first group is below G % size. In memory the groups of a vector lie ``stride`` groups apart, and so those of a
-block ``pitch`` = size · stride. A block moves in segments of S elements, and every block in the same number T of
-segments, so that short ones end in empty segments. With SR(t) and AG(t) the
-scatter-reduce and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), …
-AG(T-1): the all-gather lags one behind, which hides the latency of the optimizer. In a late sequence it lags
-by :data:`LAG`, which hides the latency of the whole ring as well.
+A vector of ``length`` elements is partitioned into ``size`` blocks in groups of 32, in turn: group j belongs to block
+(j + turn) % size. So the first group of block b is (b - turn) % size, and of G groups it has G // size, and one more
+if that first group is below G % size. In memory the groups of a vector are ``stride`` groups apart, and the groups of
+a block ``pitch`` = size · stride. A block moves in segments of S elements, and every block in the same number T of
+segments, so that short ones end in empty segments. With SR(t) and AG(t) the scatter-reduce and the all-gather of
+segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), … AG(T-1): the all-gather lags by one, which
+hides the latency of the optimizer. In a late sequence it lags by :data:`LAG`, which hides the latency of the whole
+ring as well.
 
-Everything that takes part in a collective (sending, receiving, reading gradients, updating a block) follows this
-order with a sequence of its own: it has a number of steps in each phase, and the block goes down by one from step to
-step, and with it the first group.
+Each activity of a collective (sending, receiving, reading gradients, updating a block) follows this order with its
+own sequence: it has a number of steps in each phase, and the block decreases by one from step to step, and with it
+the first group.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
@@ -29,7 +29,7 @@ __all__ = ["LAG", "STRIDES", "Phase", "Planner", "SequenceGenerator", "first_lay
 STRIDES = range(256)
 
 
-#: Segments by which the gather lags in a late sequence.
+#: Lag of the gather in a late sequence, in segments.
 LAG = 3
 
 
@@ -41,21 +41,21 @@ class Phase(enum.Enum, shape=1):
 
 
 def pitches(nodes_max):
-    """Shape of a pitch in rings of up to so many nodes."""
+    """Shape of a pitch in rings of up to ``nodes_max`` nodes."""
     return range(len(ranks(nodes_max)) * STRIDES.stop)
 
 
 def _groups(elements):
-    """Shape of a number of groups, and of the place of a group in a memory of so many elements."""
+    """Shape of a number of groups, and of the position of a group in a memory of ``elements`` elements."""
     return range((elements + GROUP - 1) // GROUP + 1)
 
 
 def plan_layout(elements, nodes_max=SMALL_RING):
-    """Division of a vector of up to ``elements`` elements to up to ``nodes_max`` blocks, and places of its groups.
+    """Partitioning of a vector of up to ``elements`` elements into up to ``nodes_max`` blocks.
 
-    ``quotient`` is the number of groups that every block has, ``remainder`` that of blocks with one more, and
-    ``rest`` the number of elements in the vector's last group, modulo 32; the block of that group has ``final`` as
-    its first one. ``top`` is the place of group ``size`` - 1. Places are modulo the power of two that holds them.
+    ``quotient`` is the number of groups that every block has, ``remainder`` the number of blocks with one more, and
+    ``rest`` the elements in the vector's last group, modulo 32; the block of that group has ``final`` as its first
+    one. ``top`` is the position of group ``size`` - 1. Positions are modulo the power of two that holds them.
     """
     groups = _groups(elements)
     return data.StructLayout(
@@ -75,7 +75,7 @@ def plan_layout(elements, nodes_max=SMALL_RING):
 
 
 def first_layout(elements, nodes_max=SMALL_RING):
-    """First group of a block: its number, below ``size``, and its place in memory."""
+    """First group of a block: its number, below ``size``, and its position in memory."""
     return data.StructLayout({"group": ranks(nodes_max), "place": _groups(elements)})
 
 
@@ -87,8 +87,8 @@ def path_layout(elements, nodes_max=SMALL_RING):
 def record_layout(elements, segment, nodes_max=SMALL_RING):
     """One segment of one block, in the static order.
 
-    ``place`` is that of the segment's first group, in groups from the base on, and ``length`` its elements, 0 if the
-    block has ended before it; ``first`` and ``last`` mark the first and last step of a phase.
+    ``place`` is the position of the segment's first group, in groups from the base, and ``length`` its elements, 0 if
+    the block has ended before it; ``first`` and ``last`` mark the first and last step of a phase.
     """
     return data.StructLayout(
         {
@@ -104,9 +104,9 @@ def record_layout(elements, segment, nodes_max=SMALL_RING):
 
 
 class Planner(wiring.Component):
-    """Deal a vector to blocks, without a divider or a multiplier.
+    """Partition a vector into blocks, without a divider or a multiplier.
 
-    Takes :attr:`latency` cycles at most from ``start`` to ``done``. Results hold until the next start.
+    Takes :attr:`latency` cycles at most from ``start`` to ``done``. Results are stable until the next start.
 
     Parameters
     ----------
@@ -115,12 +115,12 @@ class Planner(wiring.Component):
     segment : int
         Elements in a segment, 32 times a power of two.
     nodes_max : int
-        Most blocks: the largest ring, up to :data:`~hdl.ring.topology.MAX_NODES`.
+        Maximum number of blocks: the largest ring, up to :data:`~hdl.ring.topology.MAX_NODES`.
 
     Members
     -------
     start : In(1)
-        Begins planning; the inputs below must hold until ``done``.
+        Begins planning; the following inputs must be stable until ``done``.
     length, size, rank : In
         Elements of the vector; blocks, 1 to ``nodes_max``; this node's rank, below ``size``.
     turn, stride : In
@@ -179,7 +179,7 @@ class Planner(wiring.Component):
         m.d.comb += [
             partial.eq((plan.remainder << 1) | groups.bit_select(position, 1)),
             widest.eq(plan.quotient + (plan.remainder != 0)),
-            plan.pitch.eq(first.place),  # behind the last one
+            plan.pitch.eq(first.place),  # after the last one
         ]
         with m.FSM():
             with m.State("Idle"):
@@ -206,7 +206,7 @@ class Planner(wiring.Component):
                 with m.If(position == 0):
                     m.next = "Deal"
             with m.State("Deal"):
-                # Group by group, since the place of each is that of the one before and a stride.
+                # Group by group, since each position is the previous one plus a stride.
                 with m.If(is_predecessor(block, self.rank, plan.size)):
                     m.d.sync += self.previous.eq(first)
                 with m.If(block == self.rank):
@@ -230,9 +230,9 @@ class Planner(wiring.Component):
 
 
 class SequenceGenerator(wiring.Component):
-    """Go through the static order and emit one record for each step of a sequence.
+    """Emit one record for each step of a sequence, in the static order.
 
-    A record is offered two cycles after the one before was taken. ``o`` is a register, and of all registers
+    A record is offered two cycles after the previous one was taken. ``o`` is a register, and of all registers
     only ``o.valid`` depends on ``o.ready``, which comes from all consumers of the records.
 
     Parameters
@@ -242,26 +242,26 @@ class SequenceGenerator(wiring.Component):
     segment : int
         Elements in a segment, 32 times a power of two.
     nodes_max : int
-        Most blocks.
+        Maximum number of blocks.
     chained : bool
-        Whether a scatter-reduce may be a chain, of which a node has one link.
+        Whether a scatter-reduce may be a chain, with one link at a node.
     lags : bool
         Whether the sequence may be late.
     members : mapping, optional
-        Further members of a generator with another order.
+        Additional members of a generator with another order.
 
     Members
     -------
     start : In(1)
-        Begins a sequence; ``plan``, ``scatter`` and ``gather`` must hold until ``busy`` is low again.
+        Begins a sequence; ``plan``, ``scatter`` and ``gather`` must be stable until ``busy`` is low again.
     plan : In(plan_layout(elements, nodes_max))
     scatter, gather : In(path_layout(elements, nodes_max))
         Path in each phase; a phase without steps is left out of the order.
     opens, closes : In(1)
-        Whether the first step of a scatter-reduce is marked as ``first``, and the last one as ``last``: only if it is
+        Whether the first step of a scatter-reduce is marked as ``first``, and the last one as ``last``: only if
         ``chained``; otherwise they always are.
     late : In(1)
-        The gather lags by :data:`LAG` segments in place of one: only if it ``lags``.
+        The gather lags by :data:`LAG` segments instead of one: only if ``lags``.
     o : Out(stream of record_layout(elements, segment, nodes_max))
     busy : Out(1)
         High from the cycle after ``start`` until the last record has been taken.
@@ -293,16 +293,16 @@ class SequenceGenerator(wiring.Component):
         active = Signal()
         phase = Signal(Phase)
         segment = Signal.like(self.o.payload.segment)
-        steps = Signal(sizes(self._nodes_max))  # of the phase, from the current one on
-        opening = Signal()  # it is the first one
+        steps = Signal(sizes(self._nodes_max))  # of the phase, from the current step on
+        opening = Signal()  # the step is the first one
         group = Signal(ranks(self._nodes_max))  # first group of the block
-        place = Signal.like(plan.pitch)  # its place
+        position = Signal.like(plan.pitch)  # its position
         wraps = Signal()
-        settled = Signal()  # group, place and segment have had a cycle to reach the record
+        settled = Signal()  # group, position and segment have had a cycle to reach the record
 
         # The step after the last one of a phase.
         both = Signal()
-        ending, before_end = Signal(), Signal()  # this segment is the last one, or the next is
+        ending, before_end = Signal(), Signal()  # this segment is the last one, or the next one is
         enters = Signal()
         onward = Signal(Phase)
         change = Signal(signed(4 if self._lags else 3))
@@ -315,9 +315,9 @@ class SequenceGenerator(wiring.Component):
             path.eq(Mux(onward == Phase.GATHER, self.gather.as_value(), self.scatter.as_value())),
         ]
 
-        climbs = self._climbs(place)
+        climbs = self._climbs(position)
         block, offset, length = self._record(
-            m, group, place, segment, Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER]))
+            m, group, position, segment, Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER]))
 
         first, last = opening, steps == 1
         if self._chained:
@@ -331,7 +331,7 @@ class SequenceGenerator(wiring.Component):
             m.d.comb += [enters.eq(1), onward.eq(Mux(self.scatter.steps == 0, Phase.GATHER, Phase.SCATTER))]
             m.d.sync += active.eq((self.scatter.steps.any() | self.gather.steps.any()) & (plan.segments != 0))
         with m.Elif(active & settled):
-            # A record needs two cycles to settle, so one that is taken at once leaves this cycle free in any case.
+            # A record needs two cycles to settle, so one that is taken at once leaves this cycle free anyway.
             with m.If(self.o.valid):
                 m.d.sync += settled.eq(1)
             with m.Else():
@@ -347,12 +347,12 @@ class SequenceGenerator(wiring.Component):
                     opening.eq(0),
                     steps.eq(steps - 1),
                     group.eq(self._next_group(group, wraps)),
-                    place.eq(self._next_place(place, wraps)),
+                    position.eq(self._next_place(position, wraps)),
                 ]
                 m.d.comb += enters.eq(steps == 1)
 
-        # The all-gather lags behind by one segment, or by more. Segments that it waits for are a gather's to begin
-        # with; those that are left for it come one behind the other.
+        # The all-gather lags by one segment, or by more. At first it waits for the lagging segments; the remaining
+        # ones follow one after the other.
         awaited, near_end = segment != 0, before_end
         if self._lags:
             lag = Mux(self.late, LAG, 1)
@@ -375,13 +375,13 @@ class SequenceGenerator(wiring.Component):
                 opening.eq(1),
                 steps.eq(path.steps),
                 group.eq(path.first.group),
-                place.eq(path.first.place),
+                position.eq(path.first.place),
             ]
-            for one in Phase:
+            for half in Phase:
                 with m.If(self.start):
-                    m.d.sync += climbs[one].eq(0)
-                with m.Elif(phase == one):
-                    m.d.sync += climbs[one].eq(climbs[one] + plan.pitch)
+                    m.d.sync += climbs[half].eq(0)
+                with m.Elif(phase == half):
+                    m.d.sync += climbs[half].eq(climbs[half] + plan.pitch)
             with m.If(self.start):
                 m.d.sync += segment.eq(0)
             with m.Elif(ending & ~(both & (phase == Phase.SCATTER))):
@@ -395,29 +395,29 @@ class SequenceGenerator(wiring.Component):
                 m.d.comb += onward.eq(Mux(near_end, Phase.GATHER, Phase.SCATTER))
         return m
 
-    def _climbs(self, place):
-        """Distance of the segments of each phase from the first ones, in places but for the lowest bits, which are
+    def _climbs(self, position):
+        """Distance of the segments of each phase from the first ones, in groups, without the lowest bits, which are
         zero. A sum for each phase needs no multiplier."""
         shift = (self._segment // GROUP).bit_length() - 1
-        return {one: Signal(max(len(place) - shift, 1), name=f"climb_{one.name.lower()}") for one in Phase}
+        return {phase: Signal(max(len(position) - shift, 1), name=f"climb_{phase.name.lower()}") for phase in Phase}
 
-    def _record(self, m, group, place, segment, climb):
-        """Block, place and length of the current step's record, a cycle after the block's first group, the place of
-        that, the segment, and how far this is behind the first one."""
+    def _record(self, m, group, position, segment, climb):
+        """Block, position and length of the current step's record, a cycle after the block's first group, the group's
+        position, the segment, and its distance from the first one."""
         plan = self.plan
         per_segment = self._segment // GROUP
         shift = per_segment.bit_length() - 1
-        offset = Signal.like(place)  # place of the segment
+        offset = Signal.like(position)  # position of the segment
         block = Signal(ranks(self._nodes_max))
-        left = Signal.like(plan.quotient)  # groups of the block from there on, apart from an odd one
-        odd, final = Signal(), Signal()  # the block has an odd group; it has the last group of the vector
+        left = Signal.like(plan.quotient)  # groups of the block from there on, without an odd one
+        odd, final = Signal(), Signal()  # the block has an odd group; the block has the last group of the vector
         inside = Signal(range(per_segment + 1))  # groups of the segment
         ends = Signal()  # the block ends with it, or before
-        partial = Signal()  # the last one of them is the vector's, and has but some elements
+        partial = Signal()  # the last one of them is the vector's, and is not full
         dealt = Signal(range(2 * len(ranks(self._nodes_max))))
         m.d.comb += dealt.eq(group + plan.turn)
         m.d.sync += [
-            offset.eq(place + Cat(Const(0, shift), climb)),
+            offset.eq(position + Cat(Const(0, shift), climb)),
             block.eq(Mux(dealt >= plan.size, dealt - plan.size, dealt)),
             left.eq(plan.quotient - (segment << shift)),
             odd.eq(group < plan.remainder),
@@ -431,10 +431,10 @@ class SequenceGenerator(wiring.Component):
         return block, offset, Cat(Mux(partial, plan.rest, 0), inside - partial)
 
     def _next_group(self, group, wraps):
-        """First group of the block below, from that of group 0 to that of the last group before it comes again."""
+        """First group of the next lower block, modulo the ring size."""
         return Mux(wraps, self.plan.size, group) - 1
 
-    def _next_place(self, place, wraps):
-        """Place of that group. One carry chain: what subtracts is a bit below the others."""
+    def _next_place(self, position, wraps):
+        """Position of that group, by one carry chain: the lowest bit makes the carry in to subtract."""
         plan = self.plan
-        return (Cat(Const(1), place) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1
+        return (Cat(Const(1), position) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1

@@ -1,4 +1,4 @@
-"""Packetizer, which joins header, payload and CRC to packets for the link."""
+"""Packetizer, which assembles header, payload and CRC into packets for the link."""
 
 import contextlib
 
@@ -14,18 +14,18 @@ __all__ = ["Packetizer"]
 
 
 class Packetizer(wiring.Component):
-    """Make packets of header, payload and CRC.
+    """Assemble packets from header, payload and CRC.
 
     Latency is :attr:`latency` cycle from a header to its first word and from a payload word to itself; throughput is
     one word per cycle, without a bubble inside a packet or between packets. ``o`` is a register; ``header.ready`` and
     ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``give_up``.
 
-    A packet starts only in a cycle in which ``may_start`` is high. The packet of a header of length 0 has no payload;
-    otherwise the payload is as long as its stream says, whatever the header's length.
+    A packet starts only in a cycle with ``may_start``. The packet of a header of length 0 has no payload; otherwise
+    ``last`` of the stream ends the payload, whatever the header's length.
 
-    While ``give_up`` is high, everything offered at ``header`` and ``payload`` is dropped. A packet in progress is
-    stomped at once, then one ABORT packet is sent, when ``may_start`` allows. ``aborted`` then is high until
-    ``give_up`` is low again, which it must not be before.
+    While ``give_up`` is high, all headers and words offered at ``header`` and ``payload`` are dropped. A packet in
+    progress is stomped at once, then one ABORT packet is sent, when ``may_start`` allows. ``aborted`` is then high
+    until ``give_up`` is low; ``give_up`` must not fall before.
 
     Members
     -------
@@ -36,17 +36,17 @@ class Packetizer(wiring.Component):
     may_start : In(1)
         The link can take a whole packet.
     give_up : In(1)
-        Level: gives up what is being sent.
+        Level: aborts the packet in progress.
     abort_header : In(header_layout())
-        Header of the ABORT packet; must hold while ``give_up`` is high.
+        Header of the ABORT packet; must be stable while ``give_up`` is high.
     aborted : Out(1)
-        Level: the ABORT packet is on its way.
+        Level: the ABORT packet has left, up to the register ``o``.
     stalled : Out(1)
         A packet waits for ``may_start``.
     idle : Out(1)
         No packet is in progress, and ``o`` is empty.
     clear : In(1)
-        Level: forgets everything, the word on offer included.
+        Level: clears all state, including the offered word.
     """
 
     latency = 1
@@ -72,8 +72,8 @@ class Packetizer(wiring.Component):
         ends = Signal()  # the CRC does
         word = Signal(32)
         fields = Signal(96)
-        mixed = Signal(32)  # the word in the output register, and the CRC of those before it
-        crc = Signal(32)  # of all these
+        mixed = Signal(32)  # the word in the output register, and the CRC of the words before it
+        crc = Signal(32)  # CRC including that word
 
         m.d.comb += [
             crc.eq(crc_after(mixed)),

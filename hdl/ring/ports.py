@@ -1,4 +1,4 @@
-"""Ports of a node on its rings: their names, their wires, and how two of them are joined."""
+"""Ports of a node on its rings: names, wires, and connection of two ports."""
 
 from amaranth.lib.wiring import In, Out
 
@@ -11,19 +11,19 @@ def link_signature(config):
 
 
 def wires_per_link(signature):
-    """Wires of a link with this signature: those of words, and those that lead back."""
+    """Wires of a link with this signature: forward, for words, and back."""
     members = signature.members.values()
     return tuple(sum(member.shape for member in members if member.flow == flow) for flow in (Out, In))
 
 
 def port_names(number=0):
-    """Members of a node for its port of this number: from the predecessor, and to the successor."""
+    """Names of a node's members for port ``number``: from the predecessor, and to the successor."""
     name = "ring" if number == 0 else f"ring_{number}"
     return f"{name}_i", f"{name}_o"
 
 
 def port_members(config, ports=1):
-    """Members of a node's signature for this number of ports."""
+    """Members of a node's signature for ``ports`` ports."""
     members = {}
     for number in range(ports):
         before, after = port_names(number)
@@ -32,11 +32,11 @@ def port_members(config, ports=1):
 
 
 def ports_of(node):
-    """Ports of a node in the order of their numbers, each a pair: from the predecessor, and to the successor."""
-    found = []
-    while port_names(len(found))[0] in node.signature.members:
-        found.append(tuple(getattr(node, name) for name in port_names(len(found))))
-    return found
+    """Ports of a node in order of their numbers, each a pair: from the predecessor, and to the successor."""
+    ports = []
+    while port_names(len(ports))[0] in node.signature.members:
+        ports.append(tuple(getattr(node, name) for name in port_names(len(ports))))
+    return ports
 
 
 def joined(source, target):

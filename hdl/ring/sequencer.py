@@ -1,12 +1,12 @@
-"""The sequencer: the static order of a command, turned into headers, routes and jobs, segment by segment.
+"""Sequencer: converts the static order of a command into headers, routes and jobs, segment by segment.
 
 Each participant follows the order of :mod:`hdl.ring.order` with a sequence (:mod:`hdl.ring.sequences`). Two of them
 are here: egress makes the header of each packet that is sent and selects the source of its payload, and ingress gives
-the next packet to be expected and the destinations of its payload. All other routes and jobs are instructions that
-the parts of the datapath describe (:mod:`hdl.ring.parts.part`).
+the next expected packet and the destinations of its payload. All other routes and jobs are instructions that the
+parts of the datapath describe (:mod:`hdl.ring.parts.part`).
 
-All these go into queues, so that a sequence may be ahead of the data. An empty segment has no payload, and so nothing
-but its header.
+All these go into queues, so that a sequence may be ahead of the data. An empty segment has no payload, and so only a
+header.
 """
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
@@ -27,7 +27,7 @@ from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Sent", "Sequencer"]
 
-#: Headers, routes and jobs by which a sequence may be ahead of the data.
+#: Number of headers, routes and jobs by which a sequence may be ahead of the data.
 _AHEAD = 5
 
 
@@ -64,16 +64,16 @@ def _packet_instructions(parts):
 
 
 class Sequencer(wiring.Component):
-    """Directs the datapath through a command.
+    """Direct the datapath through a command.
 
-    Every output stream comes from a queue, with registered outputs; ``header`` and ``expected`` add fields that hold
-    for the whole command, and the codec, which depends on the phase.
+    Every output stream comes from a queue, with registered outputs; ``header`` and ``expected`` add fields that are
+    constant for the whole command, and the codec, which depends on the phase.
 
     Parameters
     ----------
     config : NodeConfig
     parts : sequence of PartDescription, optional
-        The parts of the datapath; by default those of :func:`hdl.ring.parts.registry.parts`.
+        Parts of the datapath; :func:`hdl.ring.parts.registry.parts` by default.
     """
 
     def __init__(self, *, config, parts=None):
@@ -84,17 +84,17 @@ class Sequencer(wiring.Component):
             *_packet_instructions(parts), *(instruction for part in parts for instruction in part.instructions))
         super().__init__(
             {
-                # Begins a command; ``setup`` must hold from then until ``busy`` is low.
+                # Begins a command; ``setup`` must be stable from then until ``busy`` is low.
                 "start": In(1),
                 "setup": In(setup_layout(config, parts)),
                 # High from the cycle after ``start`` until every header and record has been taken and every awaited
                 # instruction is done.
                 "busy": Out(1),
-                # The header taken last was one of a scatter-reduce, or the first will be.
+                # The header taken last belongs to a scatter-reduce, or the first one will.
                 "scattering": Out(1),
                 # Headers of the packets that are sent.
                 "header": Out(stream.Signature(header_layout())),
-                # Fields that the packets to come must have.
+                # Required fields of the expected packets.
                 "expected": Out(stream.Signature(expected_layout())),
                 # A stream for each instruction, and for an awaited one ``<name>_done``, high for a cycle when the
                 # part has done it.
@@ -105,7 +105,7 @@ class Sequencer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Terms of `busy`: high while there is something that has not reached a memory or a ring port.
+        # Terms of `busy`: high while any data has not reached a memory or a ring port.
         self._pending = []
         records = {sequence: self._generate(m, sequence) for sequence in sequences_of(self._instructions)}
         self._direct_egress(m, records[EGRESS])
@@ -137,7 +137,7 @@ class Sequencer(wiring.Component):
         return _Consumers(generator.o, record_layout(self._elements, config.segment, config.topology.max_nodes))
 
     def _fork(self, m, sequence, consumers):
-        """Give each record of a sequence to the consumers that ask for it."""
+        """Send each record of a sequence to the consumers that request it."""
         fork = Fork(shape=consumers.layout, outputs=len(consumers.ports))
         m.submodules[f"{sequence.name}_fork"] = fork
         connect_stream(m, consumers.source, fork.i)
@@ -146,13 +146,13 @@ class Sequencer(wiring.Component):
             m.d.comb += [port.valid.eq(inner.valid), inner.ready.eq(port.ready)]
 
     def _queue(self, m, name, port, shape, payload):
-        """Queue of payloads that are made of records."""
+        """Queue of payloads that are computed from records."""
         m.submodules[name] = queue = Queue(shape=shape, depth=_AHEAD)
         m.d.comb += [queue.i.valid.eq(port.valid), port.ready.eq(queue.i.ready), queue.i.payload.eq(payload)]
         return queue
 
     def _follow(self, m, instruction, records):
-        """Carry out an instruction: a queue of its payloads, for the records that it asks for."""
+        """Implement an instruction: a queue of its payloads, for the records that it requests."""
         setup, name, consumers = self.setup, instruction.name, records[instruction.sequence]
         record = consumers.record
         port = consumers.add(f"{name}_records", (record.length != 0) & instruction.when(record, setup))
@@ -189,7 +189,7 @@ class Sequencer(wiring.Component):
     def _packets(self, m, name, port, record, sink):
         """Drive headers to be sent or expected, except for source and destination.
 
-        The queue holds the fields that differ from packet to packet; the phase of the packet on offer is returned.
+        The queue holds the fields that differ from packet to packet; the phase of the offered packet is returned.
         """
         setup, header = self.setup, sink.payload
         shape = data.StructLayout({
@@ -224,7 +224,7 @@ class Sequencer(wiring.Component):
         return Mux(scatter | self.setup.sum, gradients, Mux(self.setup.coded, weights, raw))
 
     def _direct_egress(self, m, consumers):
-        """Make the header of every packet that is sent, empty ones too."""
+        """Make the header of every packet that is sent, including empty ones."""
         setup, header = self.setup, self.header.payload
         phase = self._packets(m, "headers", consumers.add("headed", 1), consumers.record, self.header)
         m.d.comb += [
@@ -238,14 +238,14 @@ class Sequencer(wiring.Component):
             m.d.sync += self.scattering.eq(phase == Phase.SCATTER)
 
     def _direct_ingress(self, m, consumers):
-        """Expect every packet that comes; a ring of one expects nothing."""
+        """Expect every incoming packet; a ring of one expects none."""
         port = consumers.add("expectations", ~self.setup.alone)
         self._packets(m, "expectations", port, consumers.record, self.expected)
         m.d.comb += self.expected.payload.source.eq(self.setup.predecessor)
 
 
 class _Consumers:
-    """The consumers of a sequence's records: a port for each, and whether it asks for the record on offer."""
+    """Consumers of a sequence's records: a port for each, and whether it requests the offered record."""
 
     def __init__(self, source, layout):
         self.source = source
@@ -254,11 +254,11 @@ class _Consumers:
 
     @property
     def record(self):
-        """The record on offer."""
+        """The offered record."""
         return self.source.payload
 
     def add(self, name, enable):
-        """Return a port that offers the records which ``enable`` chooses."""
+        """Return a port that offers the records that ``enable`` selects."""
         port = stream.Signature(0).create(path=(name,))
         self.ports.append((port, enable))
         return port

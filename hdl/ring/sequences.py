@@ -1,8 +1,8 @@
-"""Sequences in the order of a collective: the blocks that each participant goes through.
+"""Sequences in the order of a collective: the blocks of each participant.
 
-A :class:`Sequence` names a participant of :mod:`hdl.ring.order` and gives its path in either phase, as values that
-follow from a :class:`PlannedCommand`. The four here are those of a node without codecs; parts of the datapath may
-bring more (:mod:`hdl.ring.parts.part`).
+A :class:`Sequence` names a participant of :mod:`hdl.ring.order` and gives its path in either phase, as values
+computed from a :class:`PlannedCommand`. These four are for a node without codecs; parts of the datapath may add more
+(:mod:`hdl.ring.parts.part`).
 """
 
 import dataclasses
@@ -23,16 +23,16 @@ class Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedCommand:
-    """A planned command on this node: the values that paths follow from."""
+    """A planned command on this node: the inputs of paths."""
 
-    #: The view of :func:`hdl.ring.setup.setup_layout`, with all fields settled except the paths.
+    #: View of :func:`hdl.ring.setup.setup_layout`, with all fields valid except the paths.
     setup: Any
     #: Nodes of the ring.
     size: Any
     #: Rank of the node.
     rank: Any
-    #: First groups of the blocks of the predecessor, of this node and of the successor, as
-    #: :func:`hdl.ring.order.first_layout` has them; in a broadcast all three are the first group of the vector.
+    #: First groups of the blocks of the predecessor, of this node and of the successor
+    #: (:func:`hdl.ring.order.first_layout`); in a broadcast all three are the first group of the vector.
     previous: Any
     own: Any
     following: Any
@@ -42,7 +42,7 @@ class PlannedCommand:
     receives: Any
     passes: Any
     gathers: Any
-    #: Steps in which this node forms sums of a command that sums, and in which it updates its block.
+    #: Numbers of steps of this node with sums of a command that sums, and with updates of its block.
     sums: Any
     updates: Any
     #: Whether the vector moves as one block, from a root to all other nodes.
@@ -51,7 +51,7 @@ class PlannedCommand:
     is_root: Any
     #: Whether this node forwards a broadcast: its successor is not the root.
     passes_on: Any
-    #: Steps in which this node gives its block to a gather without a scatter-reduce before it.
+    #: Number of steps of this node that send its block to a gather without a preceding scatter-reduce.
     gives: Any
 
     def gather_path(self, steps, broadcast_steps, first):
@@ -60,7 +60,7 @@ class PlannedCommand:
 
 
 class Sequence:
-    """The blocks that one participant of a collective goes through.
+    """Blocks of one participant of a collective.
 
     A subclass has a ``name`` and a method ``scatter(command)``, ``gather(command)`` or both, which return the
     :class:`Path` in that phase. A phase without a method is left out of the sequence.
@@ -71,7 +71,7 @@ class Sequence:
 
     @property
     def paths(self):
-        """Methods that make paths, by the phase: ``scatter``, ``gather``."""
+        """Methods that compute paths, by the phase: ``scatter``, ``gather``."""
         return {phase: getattr(self, phase) for phase in ("scatter", "gather") if hasattr(self, phase)}
 
 
@@ -113,17 +113,17 @@ class _Own(Sequence):
         return command.gather_path(command.gives, command.is_root & ~command.setup.alone, command.following)
 
 
-#: The packets that are sent.
+#: Packets that are sent.
 EGRESS = _Egress()
-#: The packets that arrive. A ring of one expects nothing and takes its own sums.
+#: Packets that arrive. A ring of one expects none and takes its own sums.
 INGRESS = _Ingress()
-#: The local gradients that are encoded, or summed before they are.
+#: Local gradients that are encoded, or summed before.
 ENCODE = _Encode()
 #: The own block: updated by the optimizer, or sent by a command without one.
 OWN = _Own()
 
 
 def sequences_of(instructions):
-    """Sequences that instructions follow, after the two of packets."""
+    """Sequences of instructions, after the two of packets."""
     return tuple(dict.fromkeys((EGRESS, INGRESS, *(
         sequence for instruction in instructions for sequence in instruction.sequences))))

@@ -1,4 +1,4 @@
-"""The setup of a command, as the datapath needs it."""
+"""Setup of a command for the datapath."""
 
 from amaranth.lib import data
 
@@ -13,13 +13,13 @@ __all__ = ["longest_vector", "paths", "setup_layout"]
 
 
 def longest_vector(config):
-    """Most elements in a command."""
+    """Maximum number of elements in a command."""
     return max(config.memories.gradient, config.memories.weight)
 
 
 def paths(config, parts=None):
-    """Paths of all sequences that the instructions of parts follow, by their names in :func:`setup_layout`: makers of
-    a :class:`~hdl.ring.sequences.Path`. By default parts are those of :func:`hdl.ring.parts.registry.parts`."""
+    """Paths of all sequences of the parts' instructions, by their names in :func:`setup_layout`: functions that
+    return a :class:`~hdl.ring.sequences.Path`. By default parts come from :func:`hdl.ring.parts.registry.parts`."""
     instructions = [instruction for part in (node_parts(config) if parts is None else parts)
                     for instruction in part.instructions]
     return {f"{sequence.name}_{phase}": make for sequence in sequences_of(instructions)
@@ -27,7 +27,7 @@ def paths(config, parts=None):
 
 
 def setup_layout(config, parts=None):
-    """Layout of a command for a datapath of these parts; it holds as long as the command runs."""
+    """Layout of a command for a datapath of these parts; it is stable while the command runs."""
     elements = longest_vector(config)
     return data.StructLayout(
         {
@@ -35,24 +35,24 @@ def setup_layout(config, parts=None):
             "fused": 1,
             # The scatter-reduce ends in the gradient memory. With neither, weights are gathered from their memory.
             "sum": 1,
-            # New weights are gathered, through a codec if there is one; a broadcast moves weights as they are.
+            # New weights are gathered, through a codec if there is one; a broadcast moves weights uncoded.
             "coded": 1,
-            # Sums are gathered after it.
+            # Sums are gathered after the scatter-reduce.
             "gather": 1,
             # The ring has one node.
             "alone": 1,
-            # Even the first step of a gather forwards a packet; this and the next are for broadcasts.
+            # Even the first step of a gather forwards a packet; this bit and the next are for broadcasts.
             "relay": 1,
             # Even the packets of the last step of a gather are forwarded.
             "pass_on": 1,
             # A word of state holds two elements.
             "packed_state": 1,
-            # The sum goes along a chain of workers to a server; a node is the first of a chain, or its end.
+            # The sum passes along a chain of workers to a server; a node is the first of a chain, or its end.
             **({"chain": 1} if config.role.streams else {}),
-            # All groups belong to one node, and the sum goes along a chain to it.
+            # All groups belong to one node, and the sum passes along a chain to it.
             **({"root_reduce": 1} if config.role.root_reduce else {}),
             **({"opens": 1, "closes": 1} if config.has_chains else {}),
-            # The format of a BROADCAST, and where a server counts.
+            # The format of a BROADCAST, and the entry that a server counts.
             **fetch_setup(config),
             # Segments of both phases are interleaved.
             **({"both": 1} if config.role.interleaved else {}),

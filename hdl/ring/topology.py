@@ -1,8 +1,8 @@
 """Topology of the nodes: their neighbours, and the owners of blocks.
 
-:class:`RingTopology` gives both in numbers, for the host and for simulations; :class:`GridTopology` the links of a
-grid, whose rings are chosen by switches. The functions below them give the same of a ring in gateware, where rank and
-size are signals. No other module counts neighbours: another shape of network is another class here.
+:class:`RingTopology` gives both as numbers, for the host and for simulations; :class:`GridTopology` the links of a
+grid, with rings selected by switches. The functions after them give the same for a ring in gateware, where rank and
+size are signals. No other module computes neighbours: another shape of network is another class here.
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ from amaranth.hdl import Mux
 __all__ = ["MAX_NODES", "MAX_PORTS", "SMALL_RING", "GridTopology", "RingTopology", "Source", "check_nodes",
            "is_predecessor", "is_successor", "predecessor", "ranks", "sizes", "successor"]
 
-#: Nodes of the largest ring: a packet and a command have 8 bits for a rank, for a block and for a number of nodes.
+#: Nodes of the largest ring: packets and commands have 8 bits for a rank, for a block and for a number of nodes.
 MAX_NODES = 255
 
-#: Nodes of the largest ring whose ranks have 4 bits, as those in control words, in rounds and in a board's frames.
+#: Nodes of the largest ring with 4-bit ranks, as in control words, in quorum updates and in a board's frames.
 SMALL_RING = 16
 
-#: Ports to other nodes that a node has at most.
+#: Maximum number of ports of a node to other nodes.
 MAX_PORTS = 2
 
 
@@ -27,22 +27,22 @@ class Source(enum.IntEnum):
     """Source of the words that leave a node by one of its ports."""
 
     OFF = 0
-    """None: the port stands still."""
+    """None: the port is idle."""
     ENGINE = 1
     """The node itself."""
     BYPASS_0 = 2
-    """Words that come in by port 0."""
+    """Words from port 0."""
     BYPASS_1 = 3
-    """Words that come in by port 1."""
+    """Words from port 1."""
 
 
 def ranks(nodes_max):
-    """Shape of a rank or a block in gateware for rings of up to so many nodes: 4 bits at least."""
+    """Shape of a rank or a block in gateware for rings of up to ``nodes_max`` nodes: at least 4 bits."""
     return range(max(nodes_max, SMALL_RING))
 
 
 def sizes(nodes_max):
-    """Shape of a number of nodes, blocks or steps in gateware for rings of up to so many nodes: 5 bits at least."""
+    """Shape of a number of nodes, blocks or steps for rings of up to ``nodes_max`` nodes: at least 5 bits."""
     return range(max(nodes_max, SMALL_RING) + 1)
 
 
@@ -59,7 +59,7 @@ class RingTopology:
     Parameters
     ----------
     nodes : int
-        Ring size, 1 to :data:`MAX_NODES`. A node alone is before and behind itself.
+        Ring size, 1 to :data:`MAX_NODES`. A single node is its own predecessor and successor.
     """
 
     nodes: int
@@ -68,11 +68,11 @@ class RingTopology:
         check_nodes(self.nodes)
 
     def successor(self, rank: int) -> int:
-        """Rank of the node behind this one, to which it sends words."""
+        """Rank of the next node, which this one sends words to."""
         return (rank + 1) % self.nodes
 
     def predecessor(self, rank: int) -> int:
-        """Rank of the node before this one, to which it gives credits."""
+        """Rank of the previous node, which this one returns credits to."""
         return (rank - 1) % self.nodes
 
     def owned_block(self, rank: int) -> int:
@@ -145,7 +145,7 @@ def predecessor(rank, size):
 
 
 def successor(rank, size):
-    """Rank behind ``rank`` in a ring of ``size``, as a value of gateware."""
+    """Rank after ``rank`` in a ring of ``size``, as a value of gateware."""
     return Mux(rank == size - 1, 0, rank + 1)
 
 
@@ -155,5 +155,5 @@ def is_predecessor(block, rank, size):
 
 
 def is_successor(block, rank, size):
-    """Whether ``block`` is the one behind ``rank``, in gateware: cheaper than a comparison with the successor."""
+    """Whether ``block`` is the one after ``rank``, in gateware: cheaper than a comparison with the successor."""
     return (block == rank + 1) | ((rank == size - 1) & (block == 0))

@@ -1,4 +1,4 @@
-"""Delay of the words of a link by a number of cycles that a register gives."""
+"""Delay of the words of a link by a number of cycles from a register."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -14,14 +14,14 @@ DELAY_BITS = 8
 class WireDelay(wiring.Component):
     """Delay the words of a link by 0 to 255 cycles, as longer wires would.
 
-    One word per cycle passes, in order, each ``delay`` cycles later; without delay ``o`` is ``i``. What leads back
-    takes no longer. A new delay counts once no word has come for :attr:`quiet` cycles, so that no change loses or
-    doubles a word.
+    One word per cycle passes, in order, each ``delay`` cycles later; without delay ``o`` is ``i``. The wires back are
+    not delayed. A new delay takes effect after :attr:`quiet` cycles without a word, so that no change loses or
+    duplicates a word.
 
     Parameters
     ----------
     signature : wiring.Signature
-        Wires of the link, as its transmitter sees them; ``valid`` is one of those that lead forward.
+        Wires of the link, as its transmitter sees them; the forward ones include ``valid``.
 
     Members
     -------
@@ -31,7 +31,7 @@ class WireDelay(wiring.Component):
     delay : In(8)
     """
 
-    #: Cycles without a word before a new delay counts.
+    #: Cycles without a word before a new delay takes effect.
     quiet = 1 << DELAY_BITS
 
     def __init__(self, *, signature):
@@ -48,10 +48,10 @@ class WireDelay(wiring.Component):
         m.submodules.memory = memory = Memory(
             shape=sum(width.values()), depth=1 << DELAY_BITS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port(transparent_for=())
-        place, still = Signal(DELAY_BITS), Signal(DELAY_BITS)
+        address, still = Signal(DELAY_BITS), Signal(DELAY_BITS)
         delay, following = Signal(DELAY_BITS), Signal(DELAY_BITS)
         m.d.comb += following.eq(delay)
-        m.d.sync += [place.eq(place + 1), delay.eq(following)]
+        m.d.sync += [address.eq(address + 1), delay.eq(following)]
         with m.If(self.i.valid):
             m.d.sync += still.eq(0)
         with m.Elif(still != self.quiet - 1):
@@ -59,10 +59,10 @@ class WireDelay(wiring.Component):
         with m.Else():
             m.d.comb += following.eq(self.delay)
 
-        # What comes out in the next cycle was written `delay` cycles before that one.
+        # The output of the next cycle was written `delay` cycles before that cycle.
         latest = Signal(len(write.data))
         m.d.sync += latest.eq(write.data)
-        m.d.comb += [write.en.eq(1), write.addr.eq(place), read.en.eq(1), read.addr.eq(place + 1 - following)]
+        m.d.comb += [write.en.eq(1), write.addr.eq(address), read.en.eq(1), read.addr.eq(address + 1 - following)]
         begin, late = 0, Mux(delay == 1, latest, read.data)
         for name in forward:
             end = begin + width[name]

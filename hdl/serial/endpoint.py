@@ -12,13 +12,13 @@ from hdl.streams.stream import word_layout
 __all__ = ["VERSION", "Endpoint", "check_sizes"]
 
 VERSION = 1
-"""Version of the protocol of docs/serial.md; part of the answer to OPEN."""
+"""Version of the protocol in docs/serial.md; part of the answer to OPEN."""
 
 _COUNT = 16  # bits of a word's sequence number
 
 
 def check_sizes(nodes, buffer_words, frame_words):
-    """Raise ValueError if a link cannot have these numbers of nodes, buffer words and frame words."""
+    """Raise ValueError unless a link can have these numbers of nodes, buffer words and frame words."""
     if not isinstance(nodes, int) or not 1 <= nodes <= SMALL_RING:
         raise ValueError(f"Node count must be between 1 and {SMALL_RING}, not {nodes!r}")
     if not isinstance(frame_words, int) or not 1 <= frame_words <= MAX_WORDS:
@@ -33,12 +33,12 @@ class Endpoint(wiring.Component):
     """Buffer received words until the node takes them, and sent words until the host acknowledges them.
 
     The words of each direction are numbered, modulo 65,536, since the host opened the link. A frame is accepted if it
-    begins with the word that is due and the buffer has room for all of it; a repeated frame therefore does nothing,
-    and a request is executed once. Sent words stay in the buffer until the host acknowledges them. At the host's
-    request they are sent again, from the first unacknowledged word on; this side has no timer. docs/serial.md has the
-    whole protocol.
+    begins with the next expected word and the buffer has room for all of it; a repeated frame therefore has no
+    effect, and a request is executed once. Sent words stay in the buffer until the host acknowledges them. At the
+    host's request they are sent again, from the first unacknowledged word on; this side has no timer. docs/serial.md
+    has the whole protocol.
 
-    The node's side takes about four cycles per word, and so loses no throughput as long as a word on the wire takes
+    The node's side takes about four cycles per word, without a loss of throughput as long as a word on the wire takes
     at least 16 cycles.
 
     Parameters
@@ -61,7 +61,7 @@ class Endpoint(wiring.Component):
     index : In(7)
         Outputs of :class:`~hdl.serial.frame.FrameReceiver`.
     wanted : Out(1)
-        A frame is to be sent.
+        A frame must be sent.
     o_header : Out(header_layout())
         Header of the frame to be sent, which may change until it is taken.
     taken : In(1)
@@ -71,13 +71,13 @@ class Endpoint(wiring.Component):
     to_node : Out(stream of word_layout())
         Request packets.
     from_node : In(stream of word_layout())
-        Response packets, one to each request.
+        Response packets, one for each request.
     repeated : Out(1)
         A repeated frame has been received.
     gap : Out(1)
-        A frame has been received whose predecessor is missing.
+        A frame has been received without its predecessor.
     busy : Out(1)
-        The node has a request, or is about to get one, or a frame is to be sent.
+        The node has a request, or is about to receive one, or a frame must be sent.
     """
 
     def __init__(self, *, number, nodes=1, buffer_words=512, frame_words=64):
@@ -112,29 +112,29 @@ class Endpoint(wiring.Component):
         words = self._buffer_words
         address = words.bit_length() - 1
 
-        # Sequence numbers of words from the host: the next that is due, and the next that goes to the node.
+        # Sequence numbers of words from the host: the next expected one, and the next one for the node.
         expected = Signal(count)
         consumed = Signal(count)
-        # Sequence numbers of words from the node: the next to come, to be acknowledged, and to be sent.
+        # Sequence numbers of words from the node: the next to arrive, to be acknowledged, and to be sent.
         written = Signal(count)
         acknowledged = Signal(count)
         position = Signal(count)
 
         nonce = Signal(16)
-        opening = Signal()  # no frame is accepted; the node is being made ready for its next request
-        opened = Signal()  # OPEN is to be answered
+        opening = Signal()  # no frame is accepted; the node is being prepared for its next request
+        opened = Signal()  # OPEN must be answered
         acknowledge = Signal()
-        missing = Signal()  # a frame is missing, and the host does not know yet
-        told = Signal()  # the gap has been noticed, so that further frames behind it do not report it again
+        missing = Signal()  # a frame is missing, and the host has not been notified yet
+        reported = Signal()  # the gap has been reported, so that later frames do not report it again
         back = Signal()
         quiet = Signal()
 
         # Decoded header of the received frame. It is complete long before the frame's end.
         settled = Signal(3)  # `started`, delayed until the decoded header is stable
-        mine = Signal()
+        addressed = Signal()
         accepting = Signal()
         stored = Signal(count)
-        ahead = Signal(count)  # distance of the frame's first word from the one that is due
+        ahead = Signal(count)  # distance of the frame's first word from the expected one
         progress = Signal(count)
         valid_progress = Signal()
         has_words = Signal()
@@ -142,7 +142,7 @@ class Endpoint(wiring.Component):
         m.d.comb += [stored.eq(expected - consumed), unacknowledged.eq(written - acknowledged)]
         m.d.sync += [
             settled.eq(Cat(self.started, settled)),
-            mine.eq(self.header.node == self._number),
+            addressed.eq(self.header.node == self._number),
             ahead.eq(self.header.sequence - expected),
             progress.eq(self.header.acknowledged - acknowledged),
             valid_progress.eq(progress <= unacknowledged),
@@ -150,7 +150,7 @@ class Endpoint(wiring.Component):
         ]
         # Decide once per frame, since the buffer may get room while the frame arrives.
         with m.If(settled[-1]):
-            m.d.sync += accepting.eq(mine & has_words & (self.header.kind == FrameKind.DATA) & (ahead == 0)
+            m.d.sync += accepting.eq(addressed & has_words & (self.header.kind == FrameKind.DATA) & (ahead == 0)
                                      & (stored + self.header.length <= words))
         with m.If(opening):
             m.d.sync += accepting.eq(0)
@@ -163,17 +163,17 @@ class Endpoint(wiring.Component):
         length = Signal(7)
         final = Signal()
         size = Signal(7)
-        place = Signal(count)
+        cursor = Signal(count)
         full = Signal()
-        opens = Signal()  # the frame to be sent answers OPEN
+        opens = Signal()  # the next frame answers OPEN
         m.d.comb += [
             full.eq(unacknowledged[address]),
             self.from_node.ready.eq(opening | ~full),
             keep.addr.eq(written[:address]),
             keep.data.eq(self.from_node.payload),
             keep.en.eq(self.from_node.valid & self.from_node.ready),
-            place.eq(position + length),
-            fetch.addr.eq(place[:address]),
+            cursor.eq(position + length),
+            fetch.addr.eq(cursor[:address]),
             fetch.en.eq(1),
             self.o_payload.payload.eq(fetch.data.data),
             self.o_header.kind.eq(Mux(opens, FrameKind.OPEN, FrameKind.DATA)),
@@ -205,7 +205,7 @@ class Endpoint(wiring.Component):
                         m.d.sync += [
                             number.eq(0) for number in (
                                 expected, consumed, advertised, written, acknowledged, position, missing,
-                                told, back, acknowledge, opening)
+                                reported, back, acknowledge, opening)
                         ]
                         m.d.sync += opened.eq(1)
                 with m.Elif(opened):
@@ -218,7 +218,7 @@ class Endpoint(wiring.Component):
                 with m.Elif(acknowledge):
                     m.next = "Offer"
 
-            # The frame ends with the packet if that is short enough: read ahead through its words to find the length.
+            # The frame ends with the packet if that is short enough: read its words ahead to determine the length.
             with m.State("Measure"):
                 m.next = "Look"
             with m.State("Look"):
@@ -228,7 +228,7 @@ class Endpoint(wiring.Component):
                     m.d.sync += final.eq(fetch.data.last)
                     m.next = "Offer"
             with m.State("More"):
-                with m.If(place != written):
+                with m.If(cursor != written):
                     m.next = "Look"  # the word has been fetched in this cycle
                 with m.Elif(opening | opened | back):
                     m.next = "Idle"
@@ -256,11 +256,11 @@ class Endpoint(wiring.Component):
             with m.State("Next"):
                 m.next = "Send"
                 with m.If(length == size):
-                    m.d.sync += position.eq(place)
+                    m.d.sync += position.eq(cursor)
                     m.next = "Idle"
 
         # The end of a received frame wins over the flags that a sent frame has just cleared.
-        with m.If(self.good & mine):
+        with m.If(self.good & addressed):
             with m.If(self.header.kind == FrameKind.OPEN):
                 with m.If(self.header.again):
                     m.d.sync += opened.eq(1)
@@ -274,25 +274,25 @@ class Endpoint(wiring.Component):
                 with m.If(has_words):
                     m.d.sync += acknowledge.eq(1)
                 with m.If(accepting):
-                    m.d.sync += [expected.eq(expected + self.header.length), missing.eq(0), told.eq(0)]
+                    m.d.sync += [expected.eq(expected + self.header.length), missing.eq(0), reported.eq(0)]
                 with m.Elif(has_words & ahead[-1]):
                     m.d.comb += self.repeated.eq(1)
                 with m.Elif(has_words):
                     m.d.comb += self.gap.eq(1)
-                    with m.If(~told):
-                        m.d.sync += [missing.eq(1), told.eq(1)]
+                    with m.If(~reported):
+                        m.d.sync += [missing.eq(1), reported.eq(1)]
 
         m.d.comb += self.busy.eq(~quiet | (expected != consumed) | ~machine.ongoing("Idle") | acknowledge | opened
                                  | opening)
         return m
 
     def _receive(self, m, address, accepting, expected, consumed, opening, quiet):
-        """Store accepted words and hand them to the node."""
+        """Store accepted words and pass them to the node."""
         m.submodules.stored = stored = Memory(
             shape=word_layout(), depth=self._buffer_words, init=[], attrs={"no_rw_check": 1})
         write = stored.write_port()
         read = stored.read_port()
-        inside = Signal()  # the node has a part of a packet
+        inside = Signal()  # the node has received part of a packet
         requests = Signal(4)  # requests that the node has not answered yet
         idle = Signal()
         took = Signal()
@@ -314,7 +314,7 @@ class Endpoint(wiring.Component):
                 m.d.comb += idle.eq(1)
                 with m.If(opening):
                     with m.If(inside):
-                        # The rest of the packet will not come: end it here, and the node refuses it.
+                        # The rest of the packet will not arrive: end it here, and the node refuses it.
                         m.d.sync += [
                             self.to_node.valid.eq(1), self.to_node.payload.data.eq(0),
                             self.to_node.payload.last.eq(1),

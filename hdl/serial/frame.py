@@ -1,8 +1,8 @@
 """Frames: pieces of packets on a wire of bytes, delimited by flags; docs/serial.md has their layout.
 
-A frame is a flag, then its header, its payload words and a CRC-32 as little-endian bytes, in which a flag or an
-escape is sent as an escape and the byte with bit 5 inverted. A flag is therefore always the start of a frame, so that
-the receiver synchronises again after any damage and forgets the bytes before the flag.
+A frame is a flag, then its header, its payload words and a CRC-32 as little-endian bytes, where a flag or an escape
+is sent as an escape and the byte with bit 5 inverted. A flag is therefore always the start of a frame, so that the
+receiver resynchronises after any damage and drops the bytes before the flag.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ ESCAPE = 0x7D
 INVERTED = 0x20
 
 MAX_WORDS = 127
-"""Most payload words that a header can give."""
+"""Maximum number of payload words in a header."""
 
 _RESIDUE = 0xDEBB20E3  # value of the CRC register after a right CRC
 
@@ -36,7 +36,7 @@ class FrameKind(enum.Enum, shape=2):
     DATA = 0
     """Words, if any, and the acknowledgement of the other side's words."""
     OPEN = 1
-    """From the host: a request to begin anew, or with ``again`` only to answer. From the board: the answer."""
+    """From the host: a request to restart, or with ``again`` only to answer. From the board: the answer."""
     STATUS = 2
     """From the host: a request for the counters. From the board: the counters."""
 
@@ -54,7 +54,7 @@ def header_layout():
 class FrameTransmitter(wiring.Component):
     """Serialize frames into bytes, without a gap as long as payload comes in time.
 
-    ``payload.ready`` and, between flags, ``o`` depend on registers alone; a flag is offered as long as ``header`` is.
+    ``payload.ready`` and, between flags, ``o`` depend only on registers; a flag is offered as long as ``header`` is.
     A payload word is taken when all bytes of the previous one have left.
 
     Members
@@ -62,7 +62,7 @@ class FrameTransmitter(wiring.Component):
     header : In(stream of header_layout())
         Header of a frame, taken with the flag.
     payload : In(stream of 32)
-        Payload words, as many as the header gives.
+        Payload words; the header gives their number.
     o : Out(stream of 8)
     done : Out(1)
         The last byte of a frame is taken in this cycle.
@@ -182,8 +182,8 @@ class FrameReceiver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shift = Signal(64)
-        left = Signal(range(8))  # bytes of header, word or CRC to come, less one
-        untouched = Signal()  # no byte has come since the flag
+        left = Signal(range(8))  # remaining bytes of header, word or CRC, less one
+        untouched = Signal()  # no byte has arrived since the flag
         escape = Signal()
         crc = Signal(32)
         byte = Signal(8)

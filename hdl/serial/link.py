@@ -16,7 +16,7 @@ COUNTERS = ("framing_errors", "crc_errors", "resyncs", "repeats", "gaps", "frame
 
 
 class SerialLink(wiring.Component):
-    """Carry packets of up to 16 nodes over one pair of wires, in spite of lost, damaged or repeated bytes.
+    """Carry packets of up to 16 nodes over one pair of wires, despite lost, damaged or repeated bytes.
 
     Parameters
     ----------
@@ -36,11 +36,11 @@ class SerialLink(wiring.Component):
     to_node_0, … : Out(stream of word_layout())
         Request packets of each node.
     from_node_0, … : In(stream of word_layout())
-        Response packets of each node, one to each request.
+        Response packets of each node, one for each request.
     receiving, sending : Out(1)
         A byte is coming from or going to the host.
     busy : Out(1)
-        A node has a request, or a frame is to be sent.
+        A node has a request, or a frame must be sent.
     """
 
     def __init__(self, *, nodes=1, clock, baud, buffer_words=512, frame_words=64):
@@ -87,14 +87,14 @@ class SerialLink(wiring.Component):
                 for name in ("header", "started", "write", "good", "word", "index")
             ]
 
-        # The endpoints send in round-robin order; the counters of this unit have the last turn.
+        # The endpoints send in round-robin order; the counters of this unit come last.
         answer = Signal()
         answer_header = Signal(header_layout())
         words = Signal(range(len(COUNTERS) // 2 + 1))
         counts = self._count(m, receiver, uart_receiver, endpoints)
         turn = Signal(range(len(endpoints) + 1))
         turns = len(endpoints) + 1
-        sending = Signal()  # a frame of the unit whose turn it is
+        sending = Signal()  # a frame of the selected unit
         m.d.comb += [
             answer_header.kind.eq(FrameKind.STATUS),
             answer_header.reply.eq(1),

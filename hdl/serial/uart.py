@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["UartReceiver", "UartTransmitter", "check_rates"]
 
-_LEAST = 4  # fewest cycles per bit: the majority of three samples must belong to one bit
+_LEAST = 4  # minimum number of cycles per bit: the majority of three samples must belong to one bit
 
 
 def check_rates(clock, baud):
@@ -22,10 +22,10 @@ def check_rates(clock, baud):
 
 
 class _BitClock:
-    """Bit clock with a fractional number of cycles per bit, whose rounding error does not accumulate.
+    """Bit clock with a fractional number of cycles per bit, without accumulation of rounding errors.
 
-    The phase counts bits in units of 1 / denominator, from below zero. A bit has passed in the cycle in which the
-    sign bit of the phase is clear.
+    The phase counts bits in units of 1 / denominator, from below zero. A bit has passed in the cycle with a clear
+    sign bit of the phase.
     """
 
     def __init__(self, clock, baud):
@@ -40,13 +40,13 @@ class UartReceiver(wiring.Component):
 
     The wire passes a synchroniser and the majority of three samples. Each bit is sampled in its middle, counted from
     the edge that begins the start bit, so that the bit lengths of sender and receiver may differ by 4 %. A start bit
-    that is over by its middle is taken for noise. A byte whose stop bit is low is dropped, and the next start bit is
+    that ends before its middle counts as noise. A byte with a low stop bit is dropped, and the next start bit is
     awaited when the wire is high again.
 
     Parameters
     ----------
     clock, baud : int
-        Cycles and bits per second; at least four cycles per bit, and not necessarily a whole number of them.
+        Cycles and bits per second; at least four cycles per bit, not necessarily a whole number.
 
     Members
     -------
@@ -56,7 +56,7 @@ class UartReceiver(wiring.Component):
     received : Out(1)
         There is a byte in this cycle, in the middle of its stop bit.
     framing_error : Out(1)
-        High for one cycle, in place of a byte.
+        High for one cycle, instead of a byte.
     """
 
     def __init__(self, *, clock, baud):
@@ -76,7 +76,7 @@ class UartReceiver(wiring.Component):
         level = Signal(init=1)
         phase = Signal(self._bits.shape)
         middle = Signal()
-        bits = Signal(9)  # shift register, from whose lower end the start bit falls after eight more bits
+        bits = Signal(9)  # shift register; the start bit leaves its lower end after eight more bits
         first = Signal()
 
         m.submodules.synchronizer = FFSynchronizer(self.rx, wire, init=1)
@@ -95,7 +95,7 @@ class UartReceiver(wiring.Component):
             with m.State("Idle"):
                 m.d.sync += [first.eq(1), bits.eq(0x1FF)]
                 with m.If(~level):
-                    # The edge was half a cycle ago on average, and the phase is a cycle behind.
+                    # The edge was half a cycle ago on average, and the phase lags by a cycle.
                     m.d.sync += phase.eq(numerator + numerator // 2 - denominator // 2)
                     m.next = "Bits"
             with m.State("Bits"):
@@ -118,7 +118,7 @@ class UartReceiver(wiring.Component):
 class UartTransmitter(wiring.Component):
     """Send bytes, without a gap between them.
 
-    ``tx`` is a register. ``i.ready`` depends on registers alone.
+    ``tx`` is a register. ``i.ready`` depends only on registers.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class UartTransmitter(wiring.Component):
         numerator, denominator = self._bits.numerator, self._bits.denominator
         phase = Signal(self._bits.shape)
         passed = Signal()
-        bits = Signal(9, init=0x1FF)  # bits that follow the one on the wire
+        bits = Signal(9, init=0x1FF)  # bits after the one on the wire
         left = Signal(range(11))
 
         m.d.comb += [

@@ -1,4 +1,4 @@
-"""Delay line for values that travel beside a pipeline."""
+"""Delay line for values that travel in parallel with a pipeline."""
 
 from amaranth.hdl import C, Module, Mux, Shape, Signal
 from amaranth.lib import wiring
@@ -7,11 +7,11 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["DelayLine"]
 
-#: Cycles from which a memory is smaller than flip-flops.
+#: Minimum number of cycles for a memory to be smaller than flip-flops.
 _MEMORY = 4
-#: Cycles from which the memory may be a block memory, whose late output needs a register of its own.
+#: Minimum number of cycles for a block memory, which has a slow output and needs an output register.
 _BLOCK = 17
-#: Bits from which such a memory is a block memory: one of LUTs takes more of them, to choose between its parts.
+#: Minimum number of bits for a block memory: LUT memory of this size takes more LUTs to select between its parts.
 _BITS = 512
 
 
@@ -27,7 +27,7 @@ class DelayLine(wiring.Component):
     cycles : int
         Zero or more.
     paced : bool
-        Count only the cycles of ``step``: ``o`` moves on in each of them.
+        Count only the cycles of ``step``: ``o`` advances in each of them.
 
     Members
     -------
@@ -63,7 +63,7 @@ class DelayLine(wiring.Component):
             m.d.comb += self.o.eq(value)
             return m
 
-        # The place after the one that is written is the oldest, so that no place is read and written in one cycle.
+        # The address after the written one is the oldest, so that no address is read and written in one cycle.
         depth = self._cycles if self._cycles < _BLOCK else self._cycles - 1
         attributes = {"no_rw_check": 1}
         if depth < self._cycles and depth * Shape.cast(self._shape).width >= _BITS:
@@ -71,18 +71,18 @@ class DelayLine(wiring.Component):
         m.submodules.memory = memory = Memory(shape=self._shape, depth=depth, init=[], attrs=attributes)
         write = memory.write_port()
         read = memory.read_port(transparent_for=())
-        place = Signal(range(depth))
+        address = Signal(range(depth))
         following = Signal(range(depth))
         m.d.comb += [
-            following.eq(Mux(place == depth - 1, 0, place + 1)),
-            write.addr.eq(place),
+            following.eq(Mux(address == depth - 1, 0, address + 1)),
+            write.addr.eq(address),
             write.data.eq(self.i),
             write.en.eq(step),
             read.addr.eq(following),
             read.en.eq(step),
         ]
         with m.If(step):
-            m.d.sync += place.eq(following)
+            m.d.sync += address.eq(following)
         value = read.data
         if depth < self._cycles:
             value = Signal(self._shape, name="out", reset_less=True)

@@ -25,7 +25,7 @@ class Fork(wiring.Component):
     Members
     -------
     enable : In(outputs)
-        Outputs that the beat at ``i`` goes to; must hold while it is offered. A beat for no output is dropped.
+        Outputs for the beat at ``i``; must be stable while it is offered. A beat for no output is dropped.
     i : In(stream of shape)
     o : array of Out(stream of shape)
     """
@@ -44,7 +44,7 @@ class Fork(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        served = Signal(self._outputs)  # outputs that have taken the beat offered
+        served = Signal(self._outputs)  # outputs that have taken the offered beat
         serving = Signal(self._outputs)
         for n, port in enumerate(self.o):
             m.d.comb += [
@@ -59,7 +59,7 @@ class Fork(wiring.Component):
 
 
 class PacketDemux(wiring.Component):
-    """Send each packet to the outputs that its route names.
+    """Send each packet to the outputs in its route.
 
     Latency is 0 cycles. ``i.ready`` depends combinationally on ``o.ready`` and on ``route``.
 
@@ -107,7 +107,7 @@ class PacketDemux(wiring.Component):
 
 
 class PacketMux(wiring.Component):
-    """Take each packet from the input that its route names.
+    """Take each packet from the input in its route.
 
     Latency is 0 cycles. ``ready`` of the inputs depends combinationally on ``o.ready`` and on ``route``.
 
@@ -143,7 +143,7 @@ class PacketMux(wiring.Component):
         for n, port in enumerate(self.i):
             with m.If(self.route.valid & (self.route.payload == n)):
                 m.d.comb += [self.o.valid.eq(port.valid), port.ready.eq(self.o.ready)]
-        # The payload matters only while it is valid, so the bits of the route alone select it.
+        # The payload matters only while it is valid, so only the bits of the route select it.
         m.d.comb += self.o.payload.eq(_at(self.route.payload, [port.payload.as_value() for port in self.i]))
         m.d.comb += self.route.ready.eq(self.o.valid & self.o.ready & self.o.payload.last)
         return m
@@ -152,7 +152,7 @@ class PacketMux(wiring.Component):
 def _at(index, values):
     """Select the value of an index; any of the values if the index is out of range."""
     while len(values) > 1:
-        pairs = [values[place:place + 2] for place in range(0, len(values), 2)]
+        pairs = [values[start:start + 2] for start in range(0, len(values), 2)]
         values = [Mux(index[0], pair[-1], pair[0]) for pair in pairs]
         index = index[1:]
     value, = values

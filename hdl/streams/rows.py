@@ -46,7 +46,7 @@ class RowSerializer(wiring.Component):
         elements = Signal(data.ArrayLayout(32, lanes))
         keep = Signal(lanes)  # elements still to send, lane 0 next
         last = Signal()
-        final = Signal(init=1)  # no element follows the one on offer in its beat
+        final = Signal(init=1)  # the offered element is the last one of its beat
         advance = Signal()
         beat_keep = Signal(lanes)
 
@@ -58,7 +58,7 @@ class RowSerializer(wiring.Component):
             self.i.ready.eq(final & advance),
             beat_keep.eq(Mux(self.i.valid, self.i.payload.keep, 0)),
         ]
-        # One register selects, for every bit of the elements, whether this beat moves on or the next one follows.
+        # One register selects, for every bit of the elements, whether this beat advances or the next one follows.
         with m.If(advance):
             m.d.sync += [
                 keep.eq(Mux(final, beat_keep, keep >> 1)),
@@ -87,7 +87,7 @@ class RowAssembler(wiring.Component):
     -------
     i : In(stream of word_layout())
     o : Out(stream of beat_layout(lanes))
-        A word with ``last`` completes its beat, whose ``keep`` then covers the lanes filled.
+        A word with ``last`` completes its beat; ``keep`` then covers the filled lanes.
     """
 
     latency = 1
@@ -105,7 +105,7 @@ class RowAssembler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # Elements that wait for the rest of their beat, lowest lane first. A lane follows the input until it holds
+        # Elements waiting for the rest of their beat, lowest lane first. A lane follows the input until it holds
         # its element, and the last lane always does; one register per lane enables all of its bits.
         staged = Signal(data.ArrayLayout(32, lanes))
         filled = Signal(lanes)
@@ -135,20 +135,20 @@ class RowAssembler(wiring.Component):
 
 
 class SegmentBuffer(wiring.Component):
-    """Hold beats back until their whole segment has arrived.
+    """Hold beats until their whole segment has arrived.
 
-    Only complete segments leave the buffer: a segment that is cut short by a corrupt packet stays inside until a
+    Only complete segments leave the buffer: a segment that is truncated by a corrupt packet stays inside until a
     reset of the buffer discards it.
 
     Latency is :attr:`latency` cycles from the beat with ``last``; throughput is one beat per cycle. ``i.ready``
-    depends on registers alone.
+    depends only on registers.
 
     Parameters
     ----------
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     depth : int
-        Beats that the buffer holds: at least one whole segment, or two to fill one while the other leaves.
+        Capacity of the buffer in beats: at least one whole segment, or two to fill one while the other leaves.
 
     Members
     -------
@@ -174,7 +174,7 @@ class SegmentBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self._depth, block=True)
-        complete = Signal(range(self._depth + 1))  # segments whose last beat is in the queue
+        complete = Signal(range(self._depth + 1))  # segments with their last beat in the queue
         arrives, leaves = Signal(), Signal()
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
@@ -189,10 +189,10 @@ class SegmentBuffer(wiring.Component):
 
 
 class BlockBuffer(wiring.Component):
-    """Hold beats back until their whole block has arrived, so that it leaves without a pause.
+    """Hold beats until their whole block has arrived, so that it leaves without a pause.
 
     Latency is :attr:`latency` cycle from the beat that completes a block; throughput is one beat per cycle.
-    ``i.ready`` depends on registers alone.
+    ``i.ready`` depends only on registers.
 
     Parameters
     ----------
@@ -224,13 +224,13 @@ class BlockBuffer(wiring.Component):
 
     @property
     def depth(self):
-        """Beats that the buffer holds: two blocks, to fill one while the other leaves."""
+        """Capacity of the buffer in beats: two blocks, to fill one while the other leaves."""
         return 2 * self._beats + 1
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self.depth, block=False)
-        complete = Signal(range(self.depth + 1))  # blocks whose last beat is in the queue
+        complete = Signal(range(self.depth + 1))  # blocks with their last beat in the queue
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
             self.o.payload.eq(queue.o.payload),
@@ -239,13 +239,13 @@ class BlockBuffer(wiring.Component):
         ]
 
         def ends(name, port):
-            """Signal that is high when this port transfers the last beat of a block."""
-            place = Signal(range(max(self._beats, 2)), name=f"{name}_place")
+            """Signal that is high when the port transfers the last beat of a block."""
+            position = Signal(range(max(self._beats, 2)), name=f"{name}_place")
             ending = Signal(name=f"{name}_ending")
             taken = port.valid & port.ready
-            m.d.comb += ending.eq((place == self._beats - 1) | port.payload.last)
+            m.d.comb += ending.eq((position == self._beats - 1) | port.payload.last)
             with m.If(taken):
-                m.d.sync += place.eq(Mux(ending, 0, place + 1))
+                m.d.sync += position.eq(Mux(ending, 0, position + 1))
             return taken & ending
 
         m.d.sync += complete.eq(complete + ends("filling", self.i) - ends("leaving", self.o))

@@ -1,7 +1,7 @@
-"""Streams: the payloads that units exchange, a strict connection, a skid buffer and a queue.
+"""Streams: payloads exchanged by units, a strict connection, a skid buffer and a queue.
 
-The rules are those of :mod:`amaranth.lib.stream`: ``valid`` never waits for ``ready``, and ``valid`` and ``payload``
-hold until the beat is taken, in the cycle in which both are high. Framing (``last``) is inside the payload.
+The rules of :mod:`amaranth.lib.stream` apply: ``valid`` never waits for ``ready``, and ``valid`` and ``payload`` are
+stable until the beat is taken, in the cycle when both are high. Framing (``last``) is inside the payload.
 
 Example
 -------
@@ -36,7 +36,7 @@ def beat_layout(lanes, width=32):
     """Payload of uncompressed streams: one row of elements.
 
     Lane 0 is the element of the lowest address. ``keep`` is contiguous from lane 0, and all ones except in the last
-    beat; elements whose keep bit is clear are ignored.
+    beat; elements with a clear keep bit are ignored.
 
     Parameters
     ----------
@@ -54,22 +54,22 @@ def beat_layout(lanes, width=32):
 
 def check_lanes(lanes, *, most=8):
     """Raise ValueError unless ``lanes`` is a power of two up to ``most``, by default the lanes of a memory row."""
-    *powers, last = (1 << place for place in range(most.bit_length()))
+    *powers, last = (1 << exponent for exponent in range(most.bit_length()))
     if not isinstance(lanes, int) or lanes not in (*powers, last):
         raise ValueError(f"Lane count must be {', '.join(map(str, powers))} or {last}, not {lanes!r}")
 
 
 def connect_stream(m, source, sink):
-    """Connect two streams whose payloads have the same shape.
+    """Connect two streams with payloads of the same shape.
 
-    :func:`amaranth.lib.wiring.connect` compares widths alone, and so joins a word to a beat of the same width. This
-    function demands equal shapes. Either side may be a port of a submodule or of the component itself, without
+    :func:`amaranth.lib.wiring.connect` compares only widths, and so connects a word to a beat of the same width. This
+    function requires equal shapes. Either side may be a port of a submodule or of the component itself, without
     flipping.
 
     Parameters
     ----------
     m : Module
-        Module whose ``comb`` domain drives the connection.
+        Module; its ``comb`` domain drives the connection.
     source : stream interface
         Origin of the beats: a submodule's output, or the component's own input.
     sink : stream interface
@@ -124,7 +124,7 @@ class SkidBuffer(wiring.Component):
         skid_valid = Signal()
 
         m.d.comb += self.i.ready.eq(~skid_valid)
-        # The spare register follows the input for as long as it is free, so that a single bit enables it.
+        # The spare register follows the input while it is free, so that a single bit enables it.
         with m.If(self.i.ready):
             m.d.sync += skid.eq(self.i.payload)
         with m.If(self.o.ready | ~self.o.valid):
@@ -141,24 +141,24 @@ class SkidBuffer(wiring.Component):
 class Queue(wiring.Component):
     """FIFO queue with a registered output.
 
-    Throughput is one beat per cycle at any depth. Beat k is accepted in the first cycle that is later than the
-    departure of beat k - depth, and offered :attr:`latency` cycles after that, or one cycle after the departure of
-    beat k - 1 where this is later.
+    Throughput is one beat per cycle at any depth. Beat k is accepted in the first cycle after the departure of beat k
+    - depth, and offered :attr:`latency` cycles after that, or one cycle after the departure of beat k - 1 if this is
+    later.
 
     A depth of 1 is one register, and ``i.ready`` depends combinationally on ``o.ready``. At any other depth
-    ``i.ready`` depends on registers alone. A depth of 2 is a :class:`SkidBuffer`; up to :attr:`DISTRIBUTED` beats
-    behind the output register are LUT memory; a deeper queue is block memory, unless ``block`` says otherwise.
+    ``i.ready`` depends only on registers. A depth of 2 is a :class:`SkidBuffer`; up to :attr:`DISTRIBUTED` beats
+    before the output register are LUT memory; a deeper queue is block memory, unless ``block`` is set.
 
     Parameters
     ----------
     shape : ShapeLike
         Payload of the stream.
     depth : int
-        Beats that the queue holds, its output register included; at least 1. LUT memory is used best by one more
+        Capacity of the queue in beats, including its output register; at least 1. LUT memory is used best by one more
         than a multiple of 16, block memory by a power of two.
     block : bool or None
-        Use block memory, which has a latency of 3 in place of 1 and needs a depth of at least 4; by default the depth
-        decides.
+        Whether to use block memory, which has a latency of 3 instead of 1 and needs a depth of at least 4; by default
+        the depth decides.
 
     Members
     -------
@@ -231,7 +231,7 @@ class Queue(wiring.Component):
         m.submodules.memory = memory = Memory(shape=self._shape, depth=rows, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # `stored`: beats wait behind the output register, which is never empty then. `free`: there is a place for one
+        # `stored`: beats wait before the output register, which is never empty then. `free`: there is room for one
         # more. Both are registers, so that one bit selects the next value of every bit of the payload.
         stored = Signal()
         free = Signal(init=1)
@@ -249,7 +249,7 @@ class Queue(wiring.Component):
             leave.eq(load & stored),
             w_next.eq(_following(write.addr, rows)),
             r_next.eq(_following(read.addr, rows)),
-            # A free row may hold anything: a beat is stored only if the address moves on.
+            # A free row may hold any data: a beat is stored only if the address advances.
             write.data.eq(self.i.payload),
             write.en.eq(free),
         ]
@@ -270,7 +270,7 @@ class Queue(wiring.Component):
         return m
 
     def _memory(self, m):
-        """Ports of the memory, which is block memory 9 bits wide if that spares a multiplexer behind it."""
+        """Ports of the memory, which is block memory 9 bits wide if that saves a multiplexer after it."""
         width = Shape.cast(self._shape).width
         step = 9 if 1024 < self._depth <= 2048 else width
         writes, reads = [], []
@@ -286,7 +286,7 @@ class Queue(wiring.Component):
         payload = _unreset(m, self.o)
         # A row is never read while it is written: a read needs a waiting row, a write a free one.
         writes, reads = self._memory(m)
-        # A beat passes three places: the memory, its output latch, and the output register, since the memory's own
+        # A beat passes three stages: the memory, its output latch, and the output register, since the memory's own
         # clock-to-output time leaves little of a cycle.
         waiting = Signal(range(self._depth + 1))
         fetched = Signal()
@@ -323,7 +323,7 @@ def step_count(m, level, *, up, down):
 
 
 def _unreset(m, stream):
-    """Payload register of an output, without reset, since the payload means nothing without ``valid``.
+    """Payload register of an output, without reset, since the payload has no meaning without ``valid``.
 
     Eight neighbouring flip-flops of an ECP5 share at most two resets: flip-flops without one can be placed anywhere.
     """

@@ -1,7 +1,7 @@
-"""Sums of the contract, and the functions of a network that are made of them, at the speed of compiled code.
+"""Sums of the contract, and network functions built on them, at the speed of compiled code.
 
-Results have the bits of :mod:`sim.golden.summation`, which is also the arithmetic of arrays of binary64: those occur
-only where gradients are compared with finite differences.
+Results have the bits of :mod:`sim.golden.summation`, which also computes arrays of binary64: these occur only where
+gradients are compared with finite differences.
 """
 
 import math
@@ -22,12 +22,12 @@ __all__ = ["canonical", "column_sums", "cross_entropy", "exp", "gather_sums", "l
 Array = npt.NDArray[np.floating]
 
 _SINGLE, _DOUBLE = {np.dtype(np.float32)}, {np.dtype(np.float64)}
-#: Columns of the panel that a kernel copies factors into.
+#: Columns of a kernel's panel of copied factors.
 _PANEL = 16
 
 
 def _compiled(*arrays: Array) -> bool:
-    """Whether arrays are of binary32, which kernels compute with, and not of binary64."""
+    """Whether arrays are binary32, which kernels compute, and not binary64."""
     types = {array.dtype for array in arrays}
     if types == _SINGLE:
         return True
@@ -37,7 +37,7 @@ def _compiled(*arrays: Array) -> bool:
 
 
 def _batch(x: Array) -> tuple[Array, list[int]]:
-    """A matrix or a batch of them with one axis in front, and its strides in elements."""
+    """A matrix, or a batch of matrices with one axis in front, and its strides in elements."""
     if x.ndim != 3:
         x = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     if any(stride % x.itemsize for stride in x.strides) or not x.flags.aligned:
@@ -46,10 +46,10 @@ def _batch(x: Array) -> tuple[Array, list[int]]:
 
 
 def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
-    """Matrix products (…, m, k) by (…, k, n), each element summed up along k from zero or from ``initial`` on.
+    """Matrix products (…, m, k) by (…, k, n), with each element summed along k from zero or from ``initial`` on.
 
     Axes before the last two are the same in both. A transposed view is as good as an array in order. ``operands``
-    names the format that factors are rounded to, see :mod:`sim.golden.operands`, which is for binary32 alone.
+    names the format that factors are rounded to, see :mod:`sim.golden.operands`; it applies to binary32 only.
     """
     if min(a.ndim, b.ndim) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"Matrices must be (…, m, k) and (…, k, n), not {a.shape!r} and {b.shape!r}")
@@ -77,7 +77,7 @@ def product(a: Array, b: Array, initial: Array | None = None, *, operands: str =
 
 
 def row_sums(x: Array) -> Array:
-    """Sums along the last axis, which stays with a length of one: from column 0 on."""
+    """Sums along the last axis from column 0 on; the axis stays with a length of one."""
     if not _compiled(x):
         return summation.row_sums(x)
     x = np.ascontiguousarray(x)
@@ -87,7 +87,7 @@ def row_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """A matrix of ``count`` rows, to each of which are added the rows of ``x`` whose place it is, from row 0 on."""
+    """A matrix of ``count`` rows: each row of ``x`` is added to the row at its place, from row 0 on."""
     if x.ndim != 2 or places.shape != x.shape[:1]:
         raise ValueError(f"Rows and their places must be (rows, columns) and (rows), not {x.shape!r} and "
                          f"{places.shape!r}")
@@ -108,7 +108,7 @@ def column_sums(x: Array) -> Array:
 
 
 def exp(x: Array) -> Array:
-    """Exponentials of numbers that are not above zero."""
+    """Exponentials of numbers up to zero."""
     if not _compiled(x):
         return summation.exp(x)
     if (x > 0).any():

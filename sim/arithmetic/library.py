@@ -1,7 +1,7 @@
-"""The library of kernels, built once per compiler and tried before it is used.
+"""Library of kernels, built once per compiler and checked before use.
 
-Its sums are right only if the compiler rounds each product and each sum. Flags ask for that; a compiler that does
-otherwise, such as a script named by ``CXX`` that adds ``-ffast-math``, is found out by :func:`check`.
+Its sums are right only if the compiler rounds each product and each sum. Flags request that; a compiler that does
+otherwise, such as a script named by ``CXX`` that adds ``-ffast-math``, is detected by :func:`check`.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ __all__ = ["FLAGS", "KERNELS", "address", "build", "check", "library", "load"]
 #: C++ source of the kernels.
 KERNELS = (Path(__file__).parent / "kernels.cpp").read_text()
 
-#: Of the compiler. A product and a sum are never fused, whatever the processor could do.
+#: Compiler options. A product and a sum are never fused, on any processor.
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=default", "-std=c++17", "-Wno-psabi")
 
 
@@ -33,12 +33,12 @@ def _coefficients() -> str:
     for name in ("EXP", "LOG"):
         bits = getattr(exponential, name)
         lines.append(f"constexpr int {name}_COUNT = {len(bits)};")
-        lines.append(f"constexpr std::uint32_t {name}[] = {{{', '.join(f'{one:#010x}' for one in bits)}}};")
+        lines.append(f"constexpr std::uint32_t {name}[] = {{{', '.join(f'{word:#010x}' for word in bits)}}};")
     return "\n".join([*lines, ""])
 
 
 def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
-    """Compile kernels, or find them where an earlier call did, and return the library's path."""
+    """Compile kernels unless an earlier call did, and return the library's path."""
     header = _coefficients()
     key = digest(text, header, repr(tuple(flags)), target(), source(build))
 
@@ -56,26 +56,26 @@ _ARGUMENTS = {"product": "NNNNANNNANNNAA", "row_sums": "NNAA", "gather_sums": "N
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Load a library of kernels, all of which return nothing."""
-    found = ctypes.CDLL(str(path))
+    """Load a library of kernels, which all return nothing."""
+    loaded = ctypes.CDLL(str(path))
     for name, kinds in _ARGUMENTS.items():
-        kernel = getattr(found, name)
+        kernel = getattr(loaded, name)
         kernel.restype = None
         kernel.argtypes = [ctypes.c_int64 if kind == "N" else ctypes.c_void_p for kind in kinds]
-    return found
+    return loaded
 
 
 def address(x: npt.NDArray[Any]) -> int:
-    """Address of an array's first element; ``x.ctypes`` has it too, and takes several times as long."""
-    found: int = x.__array_interface__["data"][0]
-    return found
+    """Address of an array's first element, several times faster than by ``x.ctypes``."""
+    result: int = x.__array_interface__["data"][0]
+    return result
 
 
 def check(found: ctypes.CDLL) -> list[str]:
-    """Find the rules that a library breaks, by values whose bits are known."""
+    """Find the rules that a library breaks, by values with known bits."""
     def products(pairs: Sequence[tuple[float, float]]) -> npt.NDArray[np.float32]:
-        """The same sum of two products in every place of four rows of 17 columns, so that all paths are taken."""
-        left, right = (np.array(one, np.float32) for one in zip(*pairs, strict=True))
+        """The same sum of two products in every element of four rows of 17 columns, to take all paths."""
+        left, right = (np.array(factors, np.float32) for factors in zip(*pairs, strict=True))
         a, b = np.tile(left, (4, 1)), np.tile(right[:, None], (1, 17))
         output, panel = np.zeros((4, 17), np.float32), np.zeros((2, 16), np.float32)
         found.product(1, 4, 2, 17, address(a), 8, 2, 1, address(b), 34, 17, 1, address(output), address(panel))
@@ -109,11 +109,11 @@ def library() -> ctypes.CDLL:
     Raises
     ------
     ToolError
-        There is no compiler, or what it makes breaks a rule of the arithmetic.
+        There is no compiler, or its library breaks a rule of the arithmetic.
     """
-    found = load(build())
-    broken = check(found)
+    loaded = load(build())
+    broken = check(loaded)
     if broken:
         raise ToolError(f"{compiler()} must make arithmetic that {' and '.join(broken)}, and its library does not; "
                         f"CXX must name a compiler without options such as -ffast-math")
-    return found
+    return loaded

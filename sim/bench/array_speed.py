@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Speed of a simulated array of multiply-accumulate units, with arithmetic of gateware and with native arithmetic.
+"""Speed of a simulated array of multiply-accumulate units, with gateware arithmetic and native arithmetic.
 
 Both must give the same results in the same cycles. ``python -m sim.bench.array_speed`` prints the figures.
 """
@@ -20,10 +20,10 @@ __all__ = ["ROWS", "measure", "rows"]
 
 #: Rows and columns of the array.
 ROWS = 4
-#: Rounds of a sum, its sums in a run, and runs of which the median counts.
+#: Rounds of a sum, sums in a run, and number of runs, which give a median.
 ROUNDS, SUMS, RUNS = 64, 100, 5
 
-#: Least speed with native arithmetic, in terms of that with gateware.
+#: Minimum speed with native arithmetic, relative to gateware arithmetic.
 BAR = 2.0
 
 
@@ -45,7 +45,7 @@ def measure() -> dict[Arithmetic, float]:
     Raises
     ------
     AssertionError
-        An output differs in a cycle in which there are results, or results come in other cycles.
+        An output differs in a cycle with results, or results come in other cycles.
     """
     beats = _beats()
     cycles = len(beats) + SLOTS * SLOTS
@@ -63,11 +63,11 @@ def measure() -> dict[Arithmetic, float]:
             outputs[arithmetic] = {name: values.tobytes() for name, values in trace.items()}
     if outputs[Arithmetic.GATEWARE] != outputs[Arithmetic.NATIVE]:
         raise AssertionError("Arrays with arithmetic of gateware and with native arithmetic gave different results")
-    return {arithmetic: cycles / statistics.median(found) for arithmetic, found in seconds.items()}
+    return {arithmetic: cycles / statistics.median(times) for arithmetic, times in seconds.items()}
 
 
 def rows(speeds: dict[Arithmetic, float]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: time per cycle with native arithmetic, against a part of that with gateware."""
+    """Row for ``bench.json``: time per cycle with native arithmetic, against a fraction of the time with gateware."""
     gateware, native = speeds[Arithmetic.GATEWARE], speeds[Arithmetic.NATIVE]
     config = f"{ROWS} x {ROWS} units, native arithmetic {native:,.0f} cycles/s, {native / gateware:.2f} x gateware"
     return [{"name": "simulation.array", "config": config, "measured": 1e6 / native, "bound": 1e6 / (BAR * gateware),

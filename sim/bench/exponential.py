@@ -1,8 +1,8 @@
 """Error and order of the exponential function and of the logarithm, over at least ten million arguments each.
 
 ``python -m sim.bench.exponential`` prints, for the golden model, the largest error against binary64 in units of the
-last place, the share of results that are rounded correctly, pairs of neighbours in the wrong order, and results in
-which the kernels differ from the golden model. It fails where one of these exceeds its bound.
+last place, the share of results that are rounded correctly, pairs of neighbours in the wrong order, and results of
+kernels that differ from the golden model. It fails if one of these exceeds its bound.
 """
 
 import sys
@@ -17,9 +17,9 @@ from sim.golden import exponential
 
 __all__ = ["BOUND", "MOST", "measure"]
 
-#: Units of the last place that a result may be wrong by.
+#: Maximum error of a result, in units of the last place.
 BOUND = 1.1
-#: Arguments of each function: every n-th number of its domain, with n as large as it may be for as many.
+#: Arguments of each function: every n-th number of its domain, with the largest n for this count.
 MOST = 10_000_000
 _PART = 1 << 20
 
@@ -33,31 +33,31 @@ _FUNCTIONS: dict[str, tuple[Callable[[Any], Numbers], Callable[[Any], Any], Call
 
 
 def measure(name: str, *, most: int = MOST) -> dict[str, Any]:
-    """Figures of a function, named as its line of the command has them, over at least ``most`` arguments."""
+    """Figures of a function, named as in the command's output, over at least ``most`` arguments."""
     golden, kernel, reference, first, end, rises = _FUNCTIONS[name]
     bits = np.arange(first, end, (end - first) // most).astype(np.uint32)
-    worst, rounded, wrong, others = 0.0, 0, 0, 0
+    worst, rounded, wrong, differing = 0.0, 0, 0, 0
     for start in range(0, len(bits), _PART):
-        x = bits[max(start - 1, 0):start + _PART].view(np.float32)  # the last one of the part before comes again
-        found, exact = golden(x), reference(x.astype(np.float64))
-        steps = np.diff(found)
+        x = bits[max(start - 1, 0):start + _PART].view(np.float32)  # from the last argument of the part before
+        results, exact = golden(x), reference(x.astype(np.float64))
+        steps = np.diff(results)
         wrong += int(np.count_nonzero(steps < 0 if rises else steps > 0))
-        others += int(np.count_nonzero(found.view(np.uint32) != kernel(x).view(np.uint32)))
+        differing += int(np.count_nonzero(results.view(np.uint32) != kernel(x).view(np.uint32)))
         places = np.ldexp(1.0, np.maximum(np.frexp(exact)[1] - 24, -149))
-        worst = max(worst, float((np.abs(found - exact) / places).max()))
-        rounded += int(np.count_nonzero((found == exact.astype(np.float32))[1 if start else 0:]))
-    return {"count": len(bits), "worst": worst, "rounded": rounded / len(bits), "wrong": wrong, "others": others}
+        worst = max(worst, float((np.abs(results - exact) / places).max()))
+        rounded += int(np.count_nonzero((results == exact.astype(np.float32))[1 if start else 0:]))
+    return {"count": len(bits), "worst": worst, "rounded": rounded / len(bits), "wrong": wrong, "others": differing}
 
 
 def main() -> int:
     """Print the figures of both functions, and return 1 if one exceeds its bound."""
     failed = False
     for name in _FUNCTIONS:
-        found = measure(name)
-        print(f"{name}: {found['count']:,} arguments, at most {found['worst']:.3f} ulp from binary64, "
-              f"{found['rounded']:.1%} rounded correctly, {found['wrong']} pairs in the wrong order, "
-              f"{found['others']} results of kernels that differ")
-        failed |= found["worst"] > BOUND or found["wrong"] > 0 or found["others"] > 0
+        figures = measure(name)
+        print(f"{name}: {figures['count']:,} arguments, at most {figures['worst']:.3f} ulp from binary64, "
+              f"{figures['rounded']:.1%} rounded correctly, {figures['wrong']} pairs in the wrong order, "
+              f"{figures['others']} results of kernels that differ")
+        failed |= figures["worst"] > BOUND or figures["wrong"] > 0 or figures["others"] > 0
     return int(failed)
 
 

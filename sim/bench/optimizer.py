@@ -1,6 +1,6 @@
-"""The streamed optimizer against its laws, on the Verilated gateware, every cycle of it as the model has it.
+"""The streamed optimizer against its laws, on the Verilated gateware, with every cycle as in the model.
 
-A burst alone takes T + r + q cycles; bursts in a row follow each other every T cycles; and each parameter passes its
+A single burst takes T + r + q cycles; bursts in a row follow each other every T cycles; each parameter passes its
 ports once. ``python -m sim.bench.optimizer`` prints the figures.
 """
 
@@ -41,7 +41,7 @@ def _row(name: str, config: str, measured: float, bound: int, unit: str = "cycle
 
 
 def _bursts(pair: Lockstep, rule: Rule, config: str) -> list[dict[str, Any]]:
-    """One burst alone, and many in a row."""
+    """A single burst, and many in a row."""
     model, settings = pair.model, _settings(rule)
     beats = model.depth // model.update_lanes
     law = beats + model.reducer_latency + model.update_latency
@@ -66,8 +66,8 @@ def _bytes(pair: Lockstep, rule: Rule, config: str) -> dict[str, Any]:
     ports = pair.drive(bursts, settings, fills, stalls={}, cycles=6 * model.depth + 500)
     moved = 0
     for name in ports:
-        stream, found, _ = name.rpartition("__valid")
-        if found and not stream.startswith(("command", "broadcast")):
+        stream, separator, _ = name.rpartition("__valid")
+        if separator and not stream.startswith(("command", "broadcast")):
             taken = (ports[name] & ports[f"{stream}__ready"]).astype(bool)
             keep = unpack(pair.row, ports[f"{stream}__payload"][taken])["keep"]
             moved += 4 * sum(int(bits).bit_count() for bits in keep)

@@ -2,11 +2,11 @@
 """Speed of a ring in several processes, against the same ring in one process of one thread.
 
 ``python -m sim.bench.partition_speed`` prints the figures with shared memory between the processes, and
-``mpirun -n 2 python -m sim.bench.partition_speed`` those with MPI. Words and cycles must be the same.
+``mpirun -n 2 python -m sim.bench.partition_speed`` with MPI. Words and cycles must be the same.
 
-Where other programs have the cores, wall time says little. So each process also tells its processor time without
-that of its exchanges, in which it waits: the longest of these and the time of an exchange, as measured alone,
-bound the speed on idle cores.
+If other programs use the cores, wall time means little. So each process also reports its processor time without its
+exchanges, where it waits: the longest of these times and the time of an exchange, as measured on its own, bound the
+speed on idle cores.
 """
 
 import argparse
@@ -26,26 +26,26 @@ from sim.verilated.ring import VerilatedRing
 __all__ = ["measure", "rows"]
 
 NODES, LATENCY, PROCESSES = 8, 64, 2
-#: Fused updates of a run, and cycles after which the host looks whether they are over.
+#: Fused updates of a run, and cycles between the host's checks of their end.
 UPDATES, SLICE = 6, 4096
-#: Least speed of two processes on two cores in terms of one.
+#: Minimum speed of two processes on two cores, relative to one process.
 BAR = 1.6
-#: Bytes of messages whose exchange is timed: words of 16 bytes, in either direction.
+#: Bytes of messages with a timed exchange: words of 16 bytes, in either direction.
 SIZES = tuple(16 * words for words in (1, 16, 64, 256))
 
 
 def _run(ring: VerilatedRing) -> list[list[list[int]]]:
-    """Responses of each node to the requests of several fused updates, which are all queued at the beginning."""
-    given = [requests(rank, ring.nodes) * UPDATES for rank in range(ring.nodes)]
-    for rank, packets in enumerate(given):
+    """Responses of each node to the requests of several fused updates, all queued at the beginning."""
+    traffic = [requests(rank, ring.nodes) * UPDATES for rank in range(ring.nodes)]
+    for rank, packets in enumerate(traffic):
         for packet in packets:
             ring.send(rank, packet)
-    while any(ring.status(rank).output_packets < len(packets) for rank, packets in enumerate(given)):
+    while any(ring.status(rank).output_packets < len(packets) for rank, packets in enumerate(traffic)):
         ring.run(SLICE)
         if ring.cycle > UPDATES * PATIENCE:
             raise AssertionError(f"The updates did not end\n{ring.describe()}")
-    found = [[ring.receive(rank) for _ in packets] for rank, packets in enumerate(given)]
-    return [[response.tolist() for response in responses if response is not None] for responses in found]
+    received = [[ring.receive(rank) for _ in packets] for rank, packets in enumerate(traffic)]
+    return [[response.tolist() for response in responses if response is not None] for responses in received]
 
 
 def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
@@ -55,11 +55,11 @@ def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
     Raises
     ------
     AssertionError
-        They gave different responses, or took another number of cycles.
+        Responses or numbers of cycles differ.
     """
     processes = LocalProcesses(PROCESSES) if processes is None else processes
     library = build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
-    one: list[tuple[float, float]] = []
+    solo: list[tuple[float, float]] = []
     many: list[tuple[float, float]] = []
     with VerilatedRing(library, nodes=nodes) as alone, \
             PartedRing(library, nodes=nodes, processes=processes) as parted:
@@ -79,18 +79,18 @@ def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
                 if ring is parted:
                     busy = max((now - was) - (there - then) for (now, there), (was, then)
                                in zip(parted.times(), before, strict=True))
-                (many if ring is parted else one).append((ring.cycle / seconds, ring.cycle / busy))
+                (many if ring is parted else solo).append((ring.cycle / seconds, ring.cycle / busy))
                 outcomes.append((responses, ring.cycle))
             if outcomes[0] != outcomes[1]:
                 raise AssertionError("Rings in one process and in several gave different responses, or cycles")
         cycles = alone.cycle
-    walls, busys = ([statistics.median(found[kind] for found in speeds) for speeds in (one, many)] for kind in (0, 1))
+    walls, busys = ([statistics.median(pair[kind] for pair in speeds) for speeds in (solo, many)] for kind in (0, 1))
     return {"nodes": nodes, "latency": latency, "processes": processes.number, "cycles": cycles, "wall": walls,
             "processor": busys, "exchanges": exchanges}
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: time per cycle, so that less is better as everywhere."""
+    """Row for ``bench.json``: time per cycle, so that less is better, as in all rows."""
     alone, parted = found["wall"]
     config = (f"N={found['nodes']}, latency={found['latency']}, {found['processes']} processes "
               f"{parted / alone:.2f} x one")
@@ -115,13 +115,13 @@ def main() -> None:
         from sim.verilated.mpi_processes import MpiProcesses
 
         processes = MpiProcesses()
-    found = measure(nodes=options.nodes, latency=options.latency, repetitions=options.repetitions,
-                    processes=processes)
-    for size, seconds in found["exchanges"].items():
+    figures = measure(nodes=options.nodes, latency=options.latency, repetitions=options.repetitions,
+                      processes=processes)
+    for size, seconds in figures["exchanges"].items():
         print(f"{'agreement' if not size else f'exchange of {size} bytes both ways'}: {1e6 * seconds:.2f} us")
-    (alone, parted), (busy, bound) = found["wall"], found["processor"]
-    print(f"{found['nodes']} nodes, latency {found['latency']}, {found['cycles']:,} cycles, the same in "
-          f"{found['processes']} processes:")
+    (alone, parted), (busy, bound) = figures["wall"], figures["processor"]
+    print(f"{figures['nodes']} nodes, latency {figures['latency']}, {figures['cycles']:,} cycles, the same in "
+          f"{figures['processes']} processes:")
     print(f"cycles per second: one process {alone:,.0f}, several {parted:,.0f}: {parted / alone:.2f} x")
     print(f"cycles per processor second: one process {busy:,.0f}, the busiest of several, without exchanges, "
           f"{bound:,.0f}: {bound / busy:.2f} x")

@@ -1,6 +1,6 @@
 """Matrix products on the Verilated gateware: cycles against one term per multiply-accumulate unit and cycle.
 
-Measured is the time from the job on to the last row of results, with all loads: rows of A and of B come through one
+The time is measured from the job to the last row of results, with all loads: rows of A and of B come through one
 port, one row of ``columns`` words per cycle. The bits of each result are compared with numpy's sums in order of k.
 ``python -m sim.bench.product`` prints the figures.
 """
@@ -45,7 +45,7 @@ def _measure(unit: Unit, model: Model, job: Job) -> int:
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((job.m, job.k), (job.k, job.n)))
     fills = model.fills(job, a.view(np.uint32), b.view(np.uint32), by_rows=(True, True))
     cycles = model.loops.cycles(job) * 9 // 8 + 4_000
-    # Two rows of A for one of B, as the form of the tile has them, through one port.
+    # Two rows of A for one of B, by the form of the tile, through one port.
     turn = np.arange(cycles) % 3 != 2
     layout = job_layout()
     unit.reset()
@@ -61,8 +61,8 @@ def _measure(unit: Unit, model: Model, job: Job) -> int:
     order = [(m, n) for m in range(0, job.m, tile_rows) for n in range(0, job.n, tile_columns)]
     got = unpack(result_layout(ROWS, COLUMNS), trace["o__payload"][taken])["elements"]
     tiles = got.reshape(len(order), tile_rows, tile_columns)
-    for place, (m, n) in enumerate(order):
-        if tiles[place].tobytes() != want[m:m + tile_rows, n:n + tile_columns].tobytes():
+    for index, (m, n) in enumerate(order):
+        if tiles[index].tobytes() != want[m:m + tile_rows, n:n + tile_columns].tobytes():
             raise RuntimeError(f"Tile must have numpy's sums, not others, at {m}, {n}")
     return int(taken[-1]) + 1
 

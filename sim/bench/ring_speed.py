@@ -2,7 +2,7 @@
 """Speed of the Verilated ring, against the same ring with the same host traffic driven by cocotb.
 
 Both simulate the same Verilog, by the same Verilator, with links of the same latency, and must give the same
-responses, cycle counts of commands among them. ``python -m sim.bench.ring_speed`` prints the figures.
+responses, including cycle counts of commands. ``python -m sim.bench.ring_speed`` prints the figures.
 """
 
 import contextlib
@@ -45,27 +45,27 @@ NODES = 4
 LENGTH = 1024
 LATENCY = 16
 
-#: Memories no longer than the traffic needs: Verilator under cocotb has a line of C++ for each word they begin with.
+#: Memories no longer than the traffic needs: Verilator under cocotb has a line of C++ for each initial word.
 CONFIG = NodeConfig(memories=Memories(gradient=LENGTH, weight=LENGTH, state=LENGTH))
 
-#: Least cycles per second of the Verilated ring, and how many times those under cocotb.
+#: Minimum cycles per second of the Verilated ring, and their minimum ratio to the ring under cocotb.
 BAR = 100_000
 RATIO_BAR = 10
 
-#: Least speed of nodes that are evaluated together, by threads, in terms of the same on one thread and of nodes that
-#: are evaluated one after the other on as many threads.
+#: Minimum speed of nodes that are evaluated together, by threads, relative to the same on one thread, and relative to
+#: nodes that are evaluated one after the other on the same number of threads.
 THREADS_BAR = {2: 1.4}
 BATCH_BAR = {1: 1.35, 2: 1.15}
-#: Least speed of nodes with native arithmetic, in terms of those with arithmetic of gateware on as many threads.
+#: Minimum speed of nodes with native arithmetic, relative to gateware arithmetic with equal threads.
 NATIVE_BAR = 1.0
-#: Options of the libraries that are compared: nodes together, one after the other, and together by native arithmetic.
+#: Options of the compared libraries: nodes together, one after the other, and together by native arithmetic.
 _TOGETHER, _APART, _NATIVE = "together", "apart", "native"
 _OPTIONS: dict[str, dict[str, Any]] = {
     _TOGETHER: {}, _APART: {"batched": False}, _NATIVE: {"arithmetic": Arithmetic.NATIVE}}
-#: Least speed of two threads beside a busy process, in terms of one there; turns, and seconds of each.
+#: Minimum speed of two threads next to a busy process, relative to one thread there; turns, and their seconds.
 CROWDED_BAR, CROWDED_TURNS, CROWDED_SECONDS = 0.9, 3, 5.0
 
-#: Cycles within which the traffic is over.
+#: Cycles within which the traffic ends.
 PATIENCE = 100_000
 
 
@@ -75,7 +75,7 @@ class ClosedRing(wiring.Component):
     Parameters
     ----------
     node : callable
-        Makes a node.
+        Function that makes a node.
     nodes : int
         Ring size.
     latency : int
@@ -122,9 +122,9 @@ class Speed:
     verilated : dict
         Speed of the Verilated ring, by number of threads: median of several runs.
     apart : dict
-        The same of nodes that are evaluated one after the other; empty unless it was asked for.
+        The same for nodes that are evaluated one after the other; empty unless requested.
     native : dict
-        The same of nodes with native arithmetic; empty unless it was asked for.
+        The same for nodes with native arithmetic; empty unless requested.
     cocotb : float
         Speed of the ring under cocotb.
     cycles : int
@@ -133,7 +133,7 @@ class Speed:
         Time per stage of the Verilated ring's build.
     crowded : dict
         Speed of the Verilated ring, by number of threads, while another process keeps one of two cores busy; empty
-        unless it was asked for, or where there are no two cores.
+        unless requested, or without two cores.
     """
 
     verilated: dict[int, float]
@@ -172,7 +172,7 @@ def requests(rank: int, nodes: int) -> list[list[int]]:
 
 @cocotb.test(timeout_time=1, timeout_unit="sec")
 async def drive(dut: Any) -> None:
-    """The traffic of all nodes at once; its outcome is left in a file."""
+    """Drive the traffic of all nodes at once, and write its outcome to a file."""
     await start(dut)
     begun, first = time.perf_counter(), get_sim_time("ns")
     receivers = []
@@ -197,7 +197,7 @@ async def _responses(sink: Sink, count: int) -> list[list[int]]:
 
 
 def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
-    """The same, on the Verilated ring: responses per node."""
+    """Run the same traffic on the Verilated ring, and return the responses per node."""
     traffic = [requests(rank, nodes) for rank in range(nodes)]
     for rank, packets in enumerate(traffic):
         for packet in packets:
@@ -227,10 +227,10 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
     threads : tuple of int
         Numbers of threads to measure the Verilated ring with.
     repetitions : int
-        Runs of which the median counts.
+        Number of runs, which give a median.
     compared : bool
-        Measure nodes that are evaluated one after the other and nodes with native arithmetic as well, in turn with
-        the others, and the ring beside a busy process.
+        Also measure nodes that are evaluated one after the other and nodes with native arithmetic, alternating with
+        the default, and the ring next to a busy process.
     announce : callable
         Called with the name of each stage as it begins.
 
@@ -263,8 +263,8 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
                     outcomes.append((responses, ring.cycle))
                     if kind != _NATIVE:
                         states.append(ring.save().removeprefix(ring.header))
-            for kind, found in speeds.items():
-                medians[kind][count] = statistics.median(found)
+            for kind, values in speeds.items():
+                medians[kind][count] = statistics.median(values)
         crowded: dict[int, float] = {}
         if compared:
             announce("ring, beside a busy process")
@@ -287,16 +287,16 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
 
 
 def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
-    """Speed with one thread and with two, on two cores that they share with a process that never rests."""
+    """Speed with one thread and with two, on two cores shared with a busy process."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         return {}
-    found: dict[int, list[float]] = {1: [], 2: []}
+    results: dict[int, list[float]] = {1: [], 2: []}
     os.sched_setaffinity(0, set(sorted(cores)[:2]))
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         for _ in range(CROWDED_TURNS):
-            for count, speeds in found.items():
+            for count, speeds in results.items():
                 ring.set_threads(count)
                 begun, cycles = time.perf_counter(), 0
                 while time.perf_counter() - begun < CROWDED_SECONDS:
@@ -308,11 +308,11 @@ def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
         busy.kill()
         busy.wait()
         os.sched_setaffinity(0, cores)
-    return {count: statistics.median(speeds) for count, speeds in found.items()}
+    return {count: statistics.median(speeds) for count, speeds in results.items()}
 
 
 def rows(speed: Speed) -> list[dict[str, Any]]:
-    """Rows for ``bench.json``: time per cycle, so that less is better as everywhere."""
+    """Rows for ``bench.json``: time per cycle, so that less is better, as in all rows."""
     result = []
     for threads, cycles in speed.verilated.items():
         result.append(_row(f"N={NODES}, threads={threads}, {cycles:,.0f} cycles/s", cycles, BAR))
@@ -326,12 +326,12 @@ def rows(speed: Speed) -> list[dict[str, Any]]:
                            f"{cycles / gateware:.2f} x gateware", cycles, NATIVE_BAR * gateware))
     for threads, bar in THREADS_BAR.items():
         if {1, threads} <= speed.verilated.keys():
-            one, several = speed.verilated[1], speed.verilated[threads]
-            result.append(_row(f"N={NODES}, {threads} threads {several / one:.2f} x one", several, bar * one))
+            single, several = speed.verilated[1], speed.verilated[threads]
+            result.append(_row(f"N={NODES}, {threads} threads {several / single:.2f} x one", several, bar * single))
     if speed.crowded:
-        one, two = speed.crowded[1], speed.crowded[2]
-        result.append(_row(f"N={NODES}, beside a busy process: 2 threads {two / one:.2f} x one", two,
-                           CROWDED_BAR * one))
+        single, two = speed.crowded[1], speed.crowded[2]
+        result.append(_row(f"N={NODES}, beside a busy process: 2 threads {two / single:.2f} x one", two,
+                           CROWDED_BAR * single))
     best = max(speed.verilated.values())
     result.append(_row(f"N={NODES}, {speed.ratio:,.0f} x cocotb's {speed.cocotb:,.0f} cycles/s", best,
                        RATIO_BAR * speed.cocotb))

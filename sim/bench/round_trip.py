@@ -1,8 +1,8 @@
-"""Round trips of codecs of gradients: cycles from a first beat of elements to the first that is decoded again.
+"""Round trips of gradient codecs: cycles from the first beat of elements to the first decoded beat.
 
-Encoder and decoder are those of a link, of 4 elements per beat, joined word by word, and nothing stalls. So it is
-what a hop of the ring adds to a packet that is decoded and encoded, beside adder and wires. ``python -m
-sim.bench.round_trip`` prints the figures.
+Encoder and decoder are as on a link, with 4 elements per beat, joined word by word, without stalls. A hop of the ring
+adds this round trip, adder and wires to the delay of a packet that is decoded and encoded.
+``python -m sim.bench.round_trip`` prints the figures.
 """
 
 import json
@@ -22,12 +22,12 @@ __all__ = ["LIMIT", "measure", "rows"]
 LANES = 4
 #: Beats of a packet: a segment of 256 elements.
 BEATS = 64
-#: Most cycles that a round trip should take.
+#: Maximum cycles of a round trip.
 LIMIT = 60
 
 
 class _Loop(Elaboratable):
-    """An encoder whose words go to a decoder."""
+    """An encoder connected to a decoder."""
 
     def __init__(self, name: str) -> None:
         codec = GRADIENT_CODECS[name]
@@ -43,25 +43,25 @@ class _Loop(Elaboratable):
 
 
 def measure(name: str) -> tuple[int, int]:
-    """Cycles to the first beat that is decoded, and to the last, of a packet whose beats are 1, 2, 3 and 4."""
+    """Cycles to the first and to the last decoded beat, of a packet with elements 1, 2, 3 and 4 in each beat."""
     loop = _Loop(name)
     simulator = Simulator(loop)
     simulator.add_clock(1e-6)
-    given, found = loop.encoder.i, loop.decoder.o
+    source, sink = loop.encoder.i, loop.decoder.o
     seen: list[int] = []
 
     async def testbench(ctx: Any) -> None:
-        ctx.set(given.payload.keep, (1 << LANES) - 1)
-        ctx.set(given.payload.elements, [0x3F80_0000, 0x4000_0000, 0x4040_0000, 0x4080_0000])
+        ctx.set(source.payload.keep, (1 << LANES) - 1)
+        ctx.set(source.payload.elements, [0x3F80_0000, 0x4000_0000, 0x4040_0000, 0x4080_0000])
         sent = 0
         for cycle in range(10 * BEATS * LANES):
-            ctx.set(given.valid, sent < BEATS)
-            ctx.set(given.payload.last, sent == BEATS - 1)
-            if ctx.get(found.valid):
+            ctx.set(source.valid, sent < BEATS)
+            ctx.set(source.payload.last, sent == BEATS - 1)
+            if ctx.get(sink.valid):
                 seen.append(cycle)
-                if ctx.get(found.payload.last):
+                if ctx.get(sink.payload.last):
                     return
-            sent += ctx.get(given.valid & given.ready)
+            sent += ctx.get(source.valid & source.ready)
             await ctx.tick()
         raise RuntimeError(f"Codec {name} must decode its packet, and has given {len(seen)} of {BEATS} beats")
 
@@ -71,13 +71,13 @@ def measure(name: str) -> tuple[int, int]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Rows for ``make bench``: measured cycles, and the most that they should be."""
-    found = []
+    """Rows for ``make bench``: measured cycles, and their limit."""
+    result = []
     for name in GRADIENT_CODECS:
         first, last = measure(name)
-        found.append({"name": "codec.round_trip", "config": f"{name}, 4 lanes; {last} to the packet's last beat",
-                      "measured": first, "bound": LIMIT, "ratio": first / LIMIT, "unit": "cycles"})
-    return found
+        result.append({"name": "codec.round_trip", "config": f"{name}, 4 lanes; {last} to the packet's last beat",
+                       "measured": first, "bound": LIMIT, "ratio": first / LIMIT, "unit": "cycles"})
+    return result
 
 
 if __name__ == "__main__":

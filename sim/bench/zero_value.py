@@ -1,8 +1,8 @@
 """Cycles of zero-value compression against its bounds, on the Verilated gateware, without stalls.
 
-Measured is the time from the first cycle on to the one in which the last output word or beat is taken, so that the
-ratio holds the latencies as well. The bound of the encoder and the decoder is a sum over groups; where some groups
-are bound by words and others by elements, their buffers let these overlap, and the ratio is below 1.
+The time is measured from the first cycle to the cycle that takes the last output word or beat, so that the ratio
+includes the latencies. The bound of the encoder and the decoder is a sum over groups; where some groups are bound by
+words and some by elements, their buffers let these overlap, and the ratio is below 1.
 ``python -m sim.bench.zero_value`` prints the figures.
 """
 
@@ -68,10 +68,10 @@ def rows() -> list[dict[str, Any]]:
             words, beats = model.encode(elements), LENGTH // lanes
             bound = model.code_cycles(words, lanes)
             config = f"{lanes} lanes, {density:.0%}" if lanes > 1 else f"1 lane, {density:.0%}"
-            given = pack(beat_layout(lanes), {
+            packed = pack(beat_layout(lanes), {
                 "elements": elements.reshape(beats, lanes), "keep": np.full(beats, (1 << lanes) - 1),
                 "last": np.arange(beats) == beats - 1})
-            note("encoder", config, _cycles(encoder, bound, len(words), i=given), bound)
+            note("encoder", config, _cycles(encoder, bound, len(words), i=packed), bound)
             note("decoder", config, _cycles(decoder, bound, beats, i=_words(words)), bound)
 
     adder = Unit(Adder())

@@ -1,11 +1,11 @@
-"""Golden models of the codecs that weights and gradients can go through on the ring.
+"""Golden models of the codecs for weights and gradients on the ring.
 
 Every codec has ``encode(elements)`` and ``decode(words, count)``, on bit patterns of binary32. The method
 ``bind(centroids)`` returns the codec loaded with a codebook; in :data:`CODECS`, codebooks are all zeros. Formats of
 features are imported when :data:`CODECS` is asked for them.
 
-The models are written from the specification of each format, with parameters of their own. Names and codes are those
-of :mod:`hdl.compression.registry`, and tests compare all members that both have of a format.
+The models are written from the specification of each format, with parameters of their own. They use the names and
+codes of :mod:`hdl.compression.registry`, and tests compare all members of a format that both define.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ __all__ = ["CODECS", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "C
 
 Bits = npt.NDArray[np.uint32]
 
-#: Names of the codecs that a node has unless it is told otherwise.
+#: Names of the codecs that a node has by default.
 RAW, ZERO_VALUE = "raw", "zero_value"
 
-#: Number of the given words that a packet takes, units that are then missing, and whether the word behind them is one
-#: that no packet has there. A unit is a word, or a group if only the words tell its length.
+#: Number of the available words that belong to a packet, number of missing units, and whether the word after them is
+#: invalid in this packet. A unit is a word, or a group if the words determine the length of the packet.
 Span = tuple[int, int, bool]
 
 
@@ -40,11 +40,11 @@ class Codec(Protocol):
 
     @property
     def weights(self) -> bool:
-        """Whether weights can go through the codec."""
+        """Whether the codec accepts weights."""
 
     @property
     def gradients(self) -> bool:
-        """Whether gradients can go through the codec."""
+        """Whether the codec accepts gradients."""
 
     @property
     def exact(self) -> bool:
@@ -63,7 +63,7 @@ class Codec(Protocol):
         """Words of a node's codebook: bounds, an unused word, and centroids."""
 
     def max_words(self, count: int) -> int:
-        """Return the most words of a packet of ``count`` elements."""
+        """Return the maximum number of words of a packet of ``count`` elements."""
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
         """Return the words of a packet of elements."""
@@ -72,21 +72,21 @@ class Codec(Protocol):
         """Return the elements of a packet: ``count``, or whole blocks."""
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements in given words."""
+        """Return the extent of a packet of ``count`` elements among available words."""
 
     def bind(self, centroids: npt.ArrayLike) -> "Codec":
         """Return the codec loaded with a codebook, or the same codec if it has none."""
 
 
 class Format(Protocol):
-    """A format in which the number of elements tells that of words."""
+    """Format with a number of words that depends only on the number of elements."""
 
     @property
     def block(self) -> int:
         """Elements that are decoded together."""
 
     def words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
+        """Return the number of words of a packet of ``count`` elements."""
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
         """Return the words of a packet of elements."""
@@ -101,7 +101,7 @@ class RawWords:
     block = 1
 
     def words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
+        """Return the number of words of a packet of ``count`` elements."""
         return count
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
@@ -114,7 +114,7 @@ class RawWords:
 
 
 class _Plain:
-    """Members of codecs that have no codebook and take any number."""
+    """Members of codecs without a codebook that accept any number."""
 
     weights = True
     gradients = True
@@ -124,7 +124,7 @@ class _Plain:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec(_Plain):
-    """A format in which the number of elements tells that of words."""
+    """Codec with a number of words that depends only on the number of elements."""
 
     code: int
     format: Format
@@ -136,7 +136,7 @@ class FixedCodec(_Plain):
         return self.format.block
 
     def max_words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
+        """Return the number of words of a packet of ``count`` elements."""
         return self.format.words(count)
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
@@ -148,7 +148,7 @@ class FixedCodec(_Plain):
         return self.format.decode(words, count)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
+        """Return the extent of a packet of ``count`` elements among available words; a unit is a word."""
         return whole_words(self.max_words(count), len(np.asarray(words)))
 
     def bind(self, centroids: npt.ArrayLike) -> "FixedCodec":
@@ -157,7 +157,7 @@ class FixedCodec(_Plain):
 
 
 def whole_words(due: int, given: int) -> Span:
-    """Return the extent of a packet of ``due`` words in ``given`` ones; a unit is a word."""
+    """Return the extent of a packet of ``due`` words among ``given`` words; a unit is a word."""
     used = min(due, given)
     return used, due - used, False
 
@@ -174,7 +174,7 @@ class ZeroValueCodec(_Plain):
     block = zero_value.GROUP
 
     def max_words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements without a zero."""
+        """Return the number of words of a packet of ``count`` elements without a zero."""
         return count + (count + zero_value.GROUP - 1) // zero_value.GROUP
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
@@ -186,17 +186,17 @@ class ZeroValueCodec(_Plain):
         return zero_value.decode(words, count)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements in given words; a unit is a group."""
-        given = np.asarray(words, np.uint32).tolist()
+        """Return the extent of a packet of ``count`` elements among available words; a unit is a group."""
+        available = np.asarray(words, np.uint32).tolist()
         groups, used = (count + 31) // 32, 0
         tail = count % 32
-        while groups and used < len(given):
-            mask = given[used]
+        while groups and used < len(available):
+            mask = available[used]
             if groups == 1 and tail and mask >> tail:
                 return used, groups, True
             stop = used + 1 + mask.bit_count()
-            if stop > len(given):
-                return len(given), groups, False
+            if stop > len(available):
+                return len(available), groups, False
             used = stop
             groups -= 1
         return used, groups, False
@@ -207,11 +207,11 @@ class ZeroValueCodec(_Plain):
 
 
 def codebook_of(centroids: npt.ArrayLike, count: int) -> tuple[int, ...]:
-    """Return the numbers of a codebook; ValueError unless they are ``count``."""
-    given = tuple(np.asarray(centroids, np.uint32).tolist())
-    if len(given) != count:
-        raise ValueError(f"Centroids must be {count!r}, not {len(given)!r}")
-    return given
+    """Return the numbers of a codebook; ValueError unless there are ``count`` of them."""
+    numbers = tuple(np.asarray(centroids, np.uint32).tolist())
+    if len(numbers) != count:
+        raise ValueError(f"Centroids must be {count!r}, not {len(numbers)!r}")
+    return numbers
 
 
 def _fixed(code: int, target: str) -> OnDemand[Codec]:
@@ -246,7 +246,7 @@ CODECS: LazyTable[Codec] = LazyTable({
 
 
 class _View(Mapping[str, Codec]):
-    """Codecs of one direction, selected by the member of that name."""
+    """Codecs of one direction, selected by the codec's member of that name."""
 
     def __init__(self, direction: str) -> None:
         self._direction = direction

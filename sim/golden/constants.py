@@ -1,6 +1,6 @@
 """Table of the cycles that models of time have from measurements.
 
-Latencies of units are read from the gateware. What is left, such as the cycles between two commands, stands here:
+Latencies of units are read from the gateware. The other times, such as the cycles between two commands, are here:
 a model states each of its constants with its meaning and with the place where it was measured or assumed.
 docs/predict.md has the table.
 """
@@ -29,7 +29,7 @@ def constant(model: str, cycles: int, meaning: str, source: str) -> int:
     Raises
     ------
     ValueError
-        Cycles are no integer from 0 on, or the table has other cycles of the same meaning.
+        Cycles are no integer from 0 on, or the table has other cycles with the same meaning.
     """
     if type(cycles) is not int or cycles < 0:
         raise ValueError(f"Cycles of {meaning} must be an integer from 0 on, not {cycles!r}")

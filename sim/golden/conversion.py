@@ -39,16 +39,16 @@ def from_half(bits: npt.ArrayLike) -> Bits:
 
 def to_bfloat16(bits: npt.ArrayLike) -> Halves:
     """Binary32 encodings rounded to bfloat16."""
-    given = np.asarray(bits, np.uint32)
-    # One less than half of the last place kept, and one more if that is odd.
-    rounded = (given.astype(np.uint64) + 0x7FFF + (given >> 16 & 1)) >> 16
-    return np.where(np.isnan(given.view(np.float32)), _NAN_BFLOAT16, rounded.astype(np.uint16))
+    encodings = np.asarray(bits, np.uint32)
+    # Add half of the last kept place less one, and one more if that place is odd.
+    rounded = (encodings.astype(np.uint64) + 0x7FFF + (encodings >> 16 & 1)) >> 16
+    return np.where(np.isnan(encodings.view(np.float32)), _NAN_BFLOAT16, rounded.astype(np.uint16))
 
 
 def from_bfloat16(bits: npt.ArrayLike) -> Bits:
     """bfloat16 encodings as binary32."""
-    given = np.asarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)
-    return np.where(np.isnan(given.view(np.float32)), floating.CANONICAL_NAN, given)
+    encodings = np.asarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)
+    return np.where(np.isnan(encodings.view(np.float32)), floating.CANONICAL_NAN, encodings)
 
 
 def to_integer(bits: npt.ArrayLike, *, width: int = 32) -> tuple[Integers, Flags]:
@@ -83,16 +83,16 @@ def convert_exact(bits: npt.ArrayLike, *, source: tuple[int, int], target: tuple
     source, target : tuple of int
         Exponent and fraction bits of each format.
     """
-    given, wanted = floating._Format(*source), floating._Format(*target)
-    scale = given.scale - wanted.scale
+    origin, wanted = floating._Format(*source), floating._Format(*target)
+    scale = origin.scale - wanted.scale
 
     def convert(encoding: int) -> int:
-        sign, absolute = given.sign(encoding), given.absolute(encoding)
-        if absolute > given.infinity:
+        sign, absolute = origin.sign(encoding), origin.absolute(encoding)
+        if absolute > origin.infinity:
             return wanted.nan
-        if absolute == given.infinity:
+        if absolute == origin.infinity:
             return sign << wanted.sign_shift | wanted.infinity
-        return wanted.round(sign, given.magnitude(encoding) << max(-scale, 0), max(scale, 0))
+        return wanted.round(sign, origin.magnitude(encoding) << max(-scale, 0), max(scale, 0))
 
     values = np.asarray(bits, np.uint64)
     return np.fromiter(map(convert, values.tolist()), np.uint64, len(values))
@@ -101,17 +101,17 @@ def convert_exact(bits: npt.ArrayLike, *, source: tuple[int, int], target: tuple
 def to_integer_exact(bits: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int,
                      width: int) -> tuple[Integers, Flags]:
     """Encodings of any format rounded to signed integers of at most 64 bits, like :func:`to_integer`."""
-    given = floating._Format(exponent_bits, fraction_bits)
+    origin = floating._Format(exponent_bits, fraction_bits)
     low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
 
     def convert(encoding: int) -> tuple[int, bool]:
-        sign, absolute = given.sign(encoding), given.absolute(encoding)
-        if absolute > given.infinity:
+        sign, absolute = origin.sign(encoding), origin.absolute(encoding)
+        if absolute > origin.infinity:
             return 0, True
-        if absolute == given.infinity:
+        if absolute == origin.infinity:
             return low if sign else high, True
-        integer, remainder = divmod(given.magnitude(encoding), 1 << given.scale)
-        integer += 2 * remainder + (integer & 1) > 1 << given.scale
+        integer, remainder = divmod(origin.magnitude(encoding), 1 << origin.scale)
+        integer += 2 * remainder + (integer & 1) > 1 << origin.scale
         integer = -integer if sign else integer
         return min(max(integer, low), high), not low <= integer <= high
 

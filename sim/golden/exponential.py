@@ -1,7 +1,7 @@
-"""Golden model of the exponential function and of the logarithm, in binary32 products and sums alone.
+"""Golden model of the exponential function and of the logarithm, with binary32 products and sums only.
 
-Every product and every sum below is rounded, so that gateware, which has one multiplier and one adder, has the same
-bits as numpy and as the kernels of :mod:`sim.arithmetic`. Coefficients are bit patterns of binary32.
+Every product and every sum below is rounded, so that gateware with one multiplier and one adder has the same bits as
+numpy and the kernels of :mod:`sim.arithmetic`. Coefficients are bit patterns of binary32.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ __all__ = ["EXP", "LEAST", "LN2_HIGH", "LN2_LOW", "LOG", "LOG2_E", "MAGIC", "ROO
 
 Numbers = npt.NDArray[np.float32]
 
-#: 1 / ln 2, and the number whose sum with another one has no fraction: 1.5 * 2^23.
+#: 1 / ln 2, and 1.5 * 2^23, a number that is added to round another one to an integer.
 LOG2_E, MAGIC = 0x3FB8_AA3B, 0x4B40_0000
 #: ln 2 in two parts; a product of the first with an exponent is exact.
 LN2_HIGH, LN2_LOW = 0x3F31_7200, 0x35BF_BE8E
@@ -19,7 +19,7 @@ LN2_HIGH, LN2_LOW = 0x3F31_7200, 0x35BF_BE8E
 EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
 LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_4B9D, 0xBE06_2926, 0x3E03_4B72,
        0xBDA1_1BFE)
-#: Argument from which on, downwards, the exponential is +0.0: -104.
+#: Largest argument with an exponential of +0.0: -104.
 LEAST = 0xC2D0_0000
 #: Least significand of the logarithm's polynomial: the root of 1/2.
 ROOT_HALF = 0x3F35_04F3
@@ -42,17 +42,17 @@ def _polynomial(coefficients: tuple[int, ...], x: Numbers) -> Numbers:
 
 
 def exp(x: npt.ArrayLike) -> Numbers:
-    """Exponentials of numbers that are not above zero; those of -104 and below are +0.0, that of a NaN is canonical.
+    """Exponentials of numbers up to zero; +0.0 for -104 and below, the canonical NaN for a NaN.
 
-    With n the integer nearest to x / ln 2 and r = x - n ln 2, the result is (((p(r) r) r + r) + 1) 2^n, where 2^n is
-    multiplied by in two steps, of which only the second can round.
+    With n the integer nearest to x / ln 2 and r = x - n ln 2, the result is (((p(r) r) r + r) + 1) 2^n. The factor
+    2^n is applied in two multiplications; only the second can round.
     """
-    given = np.asarray(x)
-    if given.dtype != np.float32:
-        raise ValueError(f"Numbers must be binary32, not {given.dtype}")
-    if (given > 0).any():
-        raise ValueError(f"Argument of exp must be at most zero, not {given[given > 0][0]!s}")
-    x = np.where(given > _number(LEAST), given, _number(LEAST))
+    argument = np.asarray(x)
+    if argument.dtype != np.float32:
+        raise ValueError(f"Numbers must be binary32, not {argument.dtype}")
+    if (argument > 0).any():
+        raise ValueError(f"Argument of exp must be at most zero, not {argument[argument > 0][0]!s}")
+    x = np.where(argument > _number(LEAST), argument, _number(LEAST))
     shifted = x * _number(LOG2_E) + _number(MAGIC)
     n = shifted - _number(MAGIC)
     exponents = shifted.view(np.int32) - np.int32(MAGIC)
@@ -60,25 +60,25 @@ def exp(x: npt.ArrayLike) -> Numbers:
     y = ((_polynomial(EXP, r) * r) * r + r) + np.float32(1)
     half = exponents >> 1
     y = (y * _power(half)) * _power(exponents - half)
-    return np.where(np.isnan(given), np.float32(np.nan), y)
+    return np.where(np.isnan(argument), np.float32(np.nan), y)
 
 
 def log(x: npt.ArrayLike) -> Numbers:
-    """Natural logarithms of finite numbers from 1 on; that of a NaN is canonical.
+    """Natural logarithms of finite numbers from 1 on; the canonical NaN for a NaN.
 
-    With x = (1 + m) 2^n and 1 + m from the root of 1/2 to that of 2, the result is
+    With x = (1 + m) 2^n and 1 + m from sqrt(1/2) to sqrt(2), the result is
     (((p(m) m) m + n l) + m) + n h, where h + l is ln 2.
     """
-    given = np.asarray(x)
-    if given.dtype != np.float32:
-        raise ValueError(f"Numbers must be binary32, not {given.dtype}")
-    wrong = (given < 1) | (given == np.inf)
+    argument = np.asarray(x)
+    if argument.dtype != np.float32:
+        raise ValueError(f"Numbers must be binary32, not {argument.dtype}")
+    wrong = (argument < 1) | (argument == np.inf)
     if wrong.any():
-        raise ValueError(f"Argument of log must be finite and at least 1, not {given[wrong][0]!s}")
-    bits = np.where(np.isnan(given), np.float32(1), given).view(np.int32)
+        raise ValueError(f"Argument of log must be finite and at least 1, not {argument[wrong][0]!s}")
+    bits = np.where(np.isnan(argument), np.float32(1), argument).view(np.int32)
     exponents = (bits - np.int32(ROOT_HALF)) >> 23
     m = (bits - (exponents << 23)).view(np.float32) - np.float32(1)
     n = exponents.astype(np.float32)
     y = (_polynomial(LOG, m) * m) * m
     y = ((y + n * _number(LN2_LOW)) + m) + n * _number(LN2_HIGH)
-    return np.where(np.isnan(given), np.float32(np.nan), y)
+    return np.where(np.isnan(argument), np.float32(np.nan), y)

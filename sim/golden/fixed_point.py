@@ -1,13 +1,13 @@
 """Golden model of the optimizer in fixed point: values and latencies.
 
 Elements are signed integers of 8 to 18 bits; scalars are signed, of 18 bits, 16 of them fraction. With s the exact
-sum of the gradients, round(x) = floor(x + 1/2), and sat() the nearest number that an element can be:
+sum of the gradients, round(x) = floor(x + 1/2), and sat() the nearest value of an element:
 
 - SGD: d = sat(round(gradient_scale * s));
 - MOMENTUM: v' = sat(round(momentum * v + gradient_scale * s)), d = v';
 - w' = sat(w - round(learning_rate * d)).
 
-Products and sums within round() and sat() are exact. The functions take and give numbers as ``int64``;
+Products and sums within round() and sat() are exact. The functions take and return numbers as ``int64``;
 :class:`Fixed` has the same with bit patterns, as ports have them.
 """
 
@@ -55,7 +55,7 @@ def saturate(numbers: npt.ArrayLike, width: int) -> Numbers:
 
 
 def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
-    """Quantize to the nearest numbers of ``width`` bits, half up; there is none for a NaN."""
+    """Quantize to the nearest numbers of ``width`` bits, half up; ValueError for a NaN."""
     values = np.asarray(values, dtype=np.float64)
     if np.isnan(values).any():
         raise ValueError(f"Values must be numbers, not {values!r}")
@@ -90,7 +90,7 @@ def reduce(gradients: npt.ArrayLike) -> Numbers:
 
 def update(total: npt.ArrayLike, weights: npt.ArrayLike, state: Sequence[npt.ArrayLike], settings: FixedSettings, *,
            width: int) -> tuple[Numbers, list[Numbers]]:
-    """New weights and new state, with elements of ``width`` bits. Planes that the rule does not use stay."""
+    """New weights and new state, with elements of ``width`` bits. Planes that the rule does not use are unchanged."""
     scale, rate, momentum = (from_bits(scalar, SCALAR_WIDTH) for scalar in (
         settings.gradient_scale, settings.learning_rate, settings.momentum))
     new_state = [np.asarray(plane, dtype=np.int64) for plane in state]
@@ -104,7 +104,7 @@ def update(total: npt.ArrayLike, weights: npt.ArrayLike, state: Sequence[npt.Arr
 
 
 def _round(products: Numbers) -> Numbers:
-    """Products of a number and a scalar as numbers again: to nearest, half up."""
+    """Round products of a number and a scalar to numbers: to nearest, half up."""
     rounded: Numbers = products + (1 << FRACTION_BITS - 1) >> FRACTION_BITS
     return rounded
 

@@ -2,8 +2,8 @@
 
 Binary32 is numpy's own. Any other format is computed with Python's integers, which never round: operands become a
 significand times a power of two, the exact result is formed, and the remainder of one division decides the rounding.
-A sticky bit stands for the rest of a result without end. Every NaN result is the canonical one: positive, quiet, no
-payload.
+A sticky bit stands for the discarded bits of an infinite result. Every NaN result is the canonical one: positive,
+quiet, no payload.
 """
 
 import math

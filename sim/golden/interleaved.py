@@ -1,14 +1,14 @@
-"""Golden model of the interleaved order: two segments of a collective are on their way in turn, packet by packet.
+"""Golden model of the interleaved order: two segments of a collective alternate, packet by packet.
 
-With SR(t) and AG(t) the halves of segment t, each of N - 1 packets, the gather lags two segments behind::
+With SR(t) and AG(t) the halves of segment t, each of N - 1 packets, the gather lags by two segments::
 
     SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), …, SR(T-1), AG(T-3), AG(T-2), AG(T-1)
 
-These are taken two at a time: the first packet of the one, the first of the other, the second of the one, and so on.
-So what is passed on was received two packets before, and not just before. A collective with one phase takes its
-segments two at a time. AG(0) of a vector of one segment depends on all of SR(0), and comes behind it.
+They are taken in pairs: the first packet of one, the first of the other, the second packet of the first one, and so
+on. A forwarded packet was therefore received two packets before, and not just before. A collective with one phase
+takes its segments in pairs. AG(0) of a vector of one segment depends on all of SR(0), and follows it.
 
-Sums are formed in the order of ranks in any case, so all bits are those of :mod:`sim.golden.ring`.
+Sums are formed in the order of ranks in any case, so the results have the same bits as in :mod:`sim.golden.ring`.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from sim.golden.root_reduce import GATHER, SCATTER
 
 __all__ = ["LAG", "blockwise", "order", "waits"]
 
-#: Segments by which the gather lags behind.
+#: Segments by which the gather lags.
 LAG = 2
 
-#: A phase, a segment, and a step of both.
+#: Phase, segment and step.
 Packet = tuple[str, int, int]
-#: What happens to a packet at a rank: it is sent, or has been received; with the number of the packet.
+#: Event of a packet at a rank: ``send`` or ``receive``, the rank, and the index of the packet.
 Event = tuple[str, int, int]
 
 
@@ -34,7 +34,7 @@ def order(segments: int, scatter: int, gather: int, *, both: bool | None = None)
     ----------
     segments : int
     scatter, gather : int
-        Steps in either phase, 0 in one that is left out. A participant may have others than those of the packets.
+        Steps in either phase, 0 without the phase. A participant's steps may differ from the packets' steps.
     both : bool, optional
         Whether the collective has both phases; by default it has those with steps.
     """
@@ -55,30 +55,30 @@ def blockwise(segments: int, steps: int) -> list[Packet]:
 
 def waits(nodes: int, segments: int, *, credits: int, room: int,
           phases: Sequence[str] = (SCATTER, GATHER)) -> dict[Event, list[Event]]:
-    """Events that each event of a collective waits for, with room for ``credits`` packets in each ingress, and for
-    ``room`` sums that the gather has not taken; nowhere else can a packet wait."""
+    """Map each event of a collective to the events that it waits for. Each ingress has room for ``credits`` packets,
+    and ``room`` sums can wait for the gather; packets wait nowhere else."""
     steps = nodes - 1
     packets = order(segments, *(steps if phase in phases else 0 for phase in (SCATTER, GATHER)))
-    number = {packet: place for place, packet in enumerate(packets)}
-    found: dict[Event, list[Event]] = {}
+    number = {packet: index for index, packet in enumerate(packets)}
+    result: dict[Event, list[Event]] = {}
     for rank in range(nodes):
-        before, behind = (rank - 1) % nodes, (rank + 1) % nodes
-        for place, (phase, segment, step) in enumerate(packets):
-            sending = found["send", rank, place] = []
-            receiving = found["receive", rank, place] = [("send", before, place)]
-            if place:
-                sending.append(("send", rank, place - 1))
-                receiving.append(("receive", rank, place - 1))
-            if place >= credits:
-                sending.append(("receive", behind, place - credits))
-            if step:  # passed on, as it comes: when those before it have left the ingress
+        previous, following = (rank - 1) % nodes, (rank + 1) % nodes
+        for index, (phase, segment, step) in enumerate(packets):
+            sending = result["send", rank, index] = []
+            receiving = result["receive", rank, index] = [("send", previous, index)]
+            if index:
+                sending.append(("send", rank, index - 1))
+                receiving.append(("receive", rank, index - 1))
+            if index >= credits:
+                sending.append(("receive", following, index - credits))
+            if step:  # forwarded on arrival, once earlier packets have left the ingress
                 source = number[phase, segment, step - 1]
-                sending.append(("send", before, source))
+                sending.append(("send", previous, source))
                 sending += [("receive", rank, source - 1)] if source else []
             elif phase == GATHER and SCATTER in phases:
                 sending.append(("receive", rank, number[SCATTER, segment, steps - 1]))
-            if step < steps - 1:  # it is through when it has been sent
+            if step < steps - 1:  # a forwarded packet has left when it is sent
                 receiving.append(("send", rank, number[phase, segment, step + 1]))
             elif phase == SCATTER and GATHER in phases and segment >= room:
                 receiving.append(("send", rank, number[GATHER, segment - room, 0]))
-    return found
+    return result

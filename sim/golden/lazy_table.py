@@ -1,4 +1,4 @@
-"""Tables by name, with entries that are imported from features when they are read."""
+"""Tables by name, with entries of features that are imported on demand."""
 
 import dataclasses
 import importlib
@@ -15,7 +15,7 @@ Entry = TypeVar("Entry")
 
 @dataclasses.dataclass(frozen=True)
 class OnDemand(Generic[Entry]):
-    """Entry that is made of an object of a module, which is imported for it.
+    """Entry made from an object of a module, which is imported on demand.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class OnDemand(Generic[Entry]):
 
     @property
     def present(self) -> bool:
-        """Whether the feature that it is of is in this copy."""
+        """Whether this copy has the entry's feature."""
         owner = re.search(r"\.features\.(\w+)\.", self.target)
         return owner is None or owner[1] in FEATURES
 
@@ -41,13 +41,13 @@ class OnDemand(Generic[Entry]):
 
 
 class LazyTable(MutableMapping[str, Entry]):
-    """Entries by name, in the order in which they were added. Each is loaded once, when it is first read; those of
+    """Entries by name, in the order of their addition; each is loaded once, when it is first read. Entries of
     features that are not in this copy are left out.
 
     Parameters
     ----------
     entries : mapping
-        Entries, or an :class:`OnDemand` for each of a feature.
+        Entries, or an :class:`OnDemand` for each entry of a feature.
     """
 
     def __init__(self, entries: Mapping[str, Entry | OnDemand[Entry]]) -> None:

@@ -1,4 +1,4 @@
-"""Golden model of the runner of commands that need no other node, cycle by cycle.
+"""Cycle-accurate golden model of the runner of commands that need no other node.
 
 Mirrors :mod:`hdl.control.local_runner`.
 """
@@ -16,11 +16,11 @@ class LocalRunner:
     Parameters
     ----------
     failure : EventStatus, optional
-        Status of a command that the datapath finds to be wrong, if it can.
+        Status of a command that the datapath rejects, if it can.
     other : EventStatus, optional
-        Its status where ``is_other`` is high.
+        Status of such a command where ``is_other`` is high.
     always : bool
-        Whether a command without length starts the datapath as any other does.
+        Whether a command of length 0 also starts the datapath.
     """
 
     def __init__(self, *, failure: Any = None, other: Any = None, always: bool = False) -> None:
@@ -30,7 +30,7 @@ class LocalRunner:
 
     @property
     def ready(self) -> bool:
-        """Whether a command is taken in this cycle."""
+        """Whether a command is accepted in this cycle."""
         return self._state == "idle"
 
     @property
@@ -53,12 +53,12 @@ class LocalRunner:
 
     @property
     def detail(self) -> int:
-        """Progress so far, which the event will have."""
+        """Progress so far, reported by the event."""
         return self._event.get("detail", 0)
 
     def step(self, *, command: dict[str, int] | None, taken: bool, progress: int = 0, done: bool = False,
              bad: bool = False, number: int = 0, link_reset: bool = False, is_other: bool = False) -> None:
-        """End a cycle with these inputs; ``taken`` says whether an event on offer is taken."""
+        """End a cycle with these inputs; ``taken``: an event on offer is accepted."""
         if self._state == "idle" and command is not None:
             self._event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
             self._state, self._age = ("run", 0) if command["length"] or self._always else ("report", 0)

@@ -31,16 +31,16 @@ _WORD = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask:
-    """Kinds of a mask, and their parameters; an element is kept if each of the enabled kinds keeps it.
+    """Kinds of a mask, and their parameters; an element is kept if all enabled kinds keep it.
 
     Parameters
     ----------
     triangle, triangle_inverse, padding, rectangle, rectangle_inverse, band, external : bool
         Kinds.
     diagonal : int
-        Diagonal of the triangles: column j of row i is kept where j <= i + diagonal, or where it is not.
+        Diagonal of the triangles: column j of row i is kept where j <= i + diagonal; the inverse keeps the rest.
     length_rows, length_columns : int
-        Rows and columns that padding keeps: those below.
+        Numbers of first rows and columns that padding keeps.
     first_row, end_row, first_column, end_column : int
         Bounds of the rectangles.
     width : int
@@ -64,7 +64,7 @@ class Mask:
     width: int = 0
 
     def generated(self, rows: int, columns: int) -> Flags:
-        """Mask of a matrix by all kinds but the external one."""
+        """Mask of a matrix by all kinds except the external one."""
         i, j = np.indices((rows, columns))
         inside = ((i >= self.first_row) & (i < self.end_row) & (j >= self.first_column) & (j < self.end_column))
         result = np.ones((rows, columns), np.bool_)
@@ -104,16 +104,16 @@ def words(mask: npt.ArrayLike) -> Words:
 
 
 def bits(job: Job, external: npt.ArrayLike) -> Flags:
-    """Mask of words: the inverse of :func:`words`."""
-    given = np.asarray(external, np.uint32)
-    if len(given) != -(-job.elements // _WORD):
-        raise ValueError(f"External mask must be {-(-job.elements // _WORD)} words, not {len(given)!r}")
-    flat = np.unpackbits(given.astype("<u4").view(np.uint8), bitorder="little")[:job.elements]
+    """Mask from words: the inverse of :func:`words`."""
+    packed = np.asarray(external, np.uint32)
+    if len(packed) != -(-job.elements // _WORD):
+        raise ValueError(f"External mask must be {-(-job.elements // _WORD)} words, not {len(packed)!r}")
+    flat = np.unpackbits(packed.astype("<u4").view(np.uint8), bitorder="little")[:job.elements]
     return flat.astype(np.bool_).reshape(job.count, job.rows, job.columns)
 
 
 def kept(job: Job, external: npt.ArrayLike | None = None) -> Flags:
-    """Elements that a job's mask keeps of each matrix, as an array of (count, rows, columns)."""
+    """Elements of each matrix that a job's mask keeps, as an array of (count, rows, columns)."""
     generated = np.broadcast_to(job.mask.generated(job.rows, job.columns), (job.count, job.rows, job.columns))
     if not job.mask.external:
         return generated.copy()
@@ -123,23 +123,23 @@ def kept(job: Job, external: npt.ArrayLike | None = None) -> Flags:
 
 
 def apply(values: npt.ArrayLike, mask: npt.ArrayLike, alternative: int) -> npt.NDArray[np.generic]:
-    """Apply a mask: values that are kept, and the alternative in place of the others, as bit patterns."""
-    given = np.asarray(values)
-    return np.where(np.asarray(mask, np.bool_), given, given.dtype.type(alternative))
+    """Apply a mask to bit patterns: kept values, and the alternative in place of masked ones."""
+    array = np.asarray(values)
+    return np.where(np.asarray(mask, np.bool_), array, array.dtype.type(alternative))
 
 
 def words_fetched(job: Job) -> int:
-    """Words of external mask that a job takes: none, unless its mask is external."""
+    """Words of external mask that a job consumes: none, unless its mask is external."""
     return -(-job.elements // _WORD) if job.mask.external else 0
 
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 
 
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
-    """Values that a magnitude mask sends, and errors that it leaves for the next time, as bit patterns of binary32.
+    """Sent values and remaining errors of a magnitude mask, as bit patterns of binary32.
 
-    The sum of gradient and error is kept if its magnitude, its bits but the sign as an integer, is at least that
-    of the threshold; otherwise it is the new error. A dropped gradient and the error of a kept one are +0.0.
+    The sum of gradient and error is kept if its magnitude, its bits without the sign as an integer, is at least the
+    threshold's magnitude; otherwise it is the new error. A dropped gradient and the error of a kept one are +0.0.
     """
     sums = floating.add(gradients, errors)
     large = (sums & _MAGNITUDE) >= (np.uint32(threshold) & _MAGNITUDE)
@@ -172,13 +172,13 @@ class Element(enum.Enum):
 
     def decode(self, encodings: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Encodings of a floating-point format as numbers."""
-        given = np.asarray(encodings)
+        codes = np.asarray(encodings)
         if self is Element.FP32:
-            return given.astype(np.uint32).view(np.float32)
+            return codes.astype(np.uint32).view(np.float32)
         if self is Element.FP16:
-            return conversion.from_half(given).view(np.float32)
+            return conversion.from_half(codes).view(np.float32)
         if self is Element.BF16:
-            return conversion.from_bfloat16(given).view(np.float32)
+            return conversion.from_bfloat16(codes).view(np.float32)
         raise ValueError(f"Element format must be of floating point, not {self!r}")
 
 
@@ -198,7 +198,7 @@ def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
     The row's maximum is subtracted, and the difference, its exponential and the quotient by the row's sum are each
     rounded to the format; the sum is formed in binary32, from left to right. Numbers must be finite.
 
-    A row whose elements are all masked has equal scores, and so its weights are all the same, 1 / columns.
+    A row with all elements masked has equal scores, and so equal weights, 1 / columns.
     """
     numbers = format.decode(scores)
     with np.errstate(all="ignore"):
@@ -210,12 +210,12 @@ def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """Mask beats: mask and keep of (beats, lanes), and per beat the other fields.
+    """Mask beats: mask and keep of (beats, lanes), and the other fields per beat.
 
     Members
     -------
     word : array of bool
-        Whether a beat needs a word of the external mask that no beat before it needed.
+        Whether a beat is the first to need its word of the external mask.
     """
 
     mask: Flags
@@ -236,7 +236,7 @@ def exists(job: Job, lanes: int) -> Flags:
 
 
 def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] | None = None) -> Beats:
-    """Mask beats of jobs one after the other.
+    """Mask beats of consecutive jobs.
 
     Parameters
     ----------
@@ -244,12 +244,12 @@ def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] |
     lanes : int
         Elements in a beat.
     masks : iterable of arrays or None
-        Masks from :func:`kept`, one per job; by default the generated mask of each.
+        Masks from :func:`kept`, one per job; by default each job's generated mask.
     """
     jobs = list(jobs)
     parts = []
-    given = [None] * len(jobs) if masks is None else list(masks)
-    for job, mask in zip(jobs, given, strict=True):
+    all_masks = [None] * len(jobs) if masks is None else list(masks)
+    for job, mask in zip(jobs, all_masks, strict=True):
         keep = exists(job, lanes)
         beats = len(keep)
         if not beats:
@@ -270,9 +270,9 @@ def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] |
 
 
 def data_beats(values: npt.ArrayLike, lanes: int, fill: int = 0) -> npt.NDArray[np.generic]:
-    """Elements of matrices, of (count, rows, columns), as beats: each row begins a beat, whose rest is filled."""
-    given = np.asarray(values)
-    columns = given.shape[-1]
-    padded = np.full((*given.shape[:-1], -(-columns // lanes) * lanes), fill, given.dtype)
-    padded[..., :columns] = given
+    """Elements of matrices, of (count, rows, columns), as beats; each row begins a beat; ``fill`` pads its last."""
+    array = np.asarray(values)
+    columns = array.shape[-1]
+    padded = np.full((*array.shape[:-1], -(-columns // lanes) * lanes), fill, array.dtype)
+    padded[..., :columns] = array
     return padded.reshape(-1, lanes)

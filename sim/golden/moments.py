@@ -1,4 +1,4 @@
-"""Golden model of moments in memory: the words that hold them.
+"""Golden model of optimizer moments in memory: packing and unpacking of words.
 
 A packed word holds two bfloat16 moments, the even element in its low half. Elements are binary32 bit patterns.
 """
@@ -18,20 +18,20 @@ Flags = npt.NDArray[np.bool_]
 
 def pack(elements: npt.ArrayLike) -> Bits:
     """Words of moments, rounded to bfloat16. The last word's upper half is zero where the count is odd."""
-    given = np.asarray(elements, np.uint32)
-    moments = np.zeros(-(-len(given) // 2) * 2, np.uint16)
-    moments[:len(given)] = conversion.to_bfloat16(given)
+    encodings = np.asarray(elements, np.uint32)
+    moments = np.zeros(-(-len(encodings) // 2) * 2, np.uint16)
+    moments[:len(encodings)] = conversion.to_bfloat16(encodings)
     return moments.astype("<u2").view("<u4").astype(np.uint32)
 
 
 def unpack(words: npt.ArrayLike, count: int | None = None) -> Bits:
     """Unpack the first ``count`` moments of words, or all of them. NaNs keep their bits."""
-    given = np.asarray(words, np.uint32)
-    elements = np.stack([given << np.uint32(16), given & np.uint32(0xFFFF0000)], axis=1).reshape(-1)
+    packed = np.asarray(words, np.uint32)
+    elements = np.stack([packed << np.uint32(16), packed & np.uint32(0xFFFF0000)], axis=1).reshape(-1)
     if count is None:
         return elements
     if not len(elements) - 2 < count <= len(elements):
-        raise ValueError(f"Element count must end in the last of {len(given)} words, not {count!r}")
+        raise ValueError(f"Element count must end in the last of {len(packed)} words, not {count!r}")
     return elements[:count]
 
 

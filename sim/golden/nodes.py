@@ -1,7 +1,7 @@
-"""Golden model of nodes: what their memories hold after commands, each of which takes effect at once.
+"""Golden model of nodes: contents of their memories after commands that take effect at once.
 
-Memories are those of a node: gradients, residuals of a gradient codec beside them, weights, activations of a compute
-engine, and state planes and masters, of which each node has those of its own blocks alone, one behind the other.
+A node has memories for gradients, residuals of a gradient codec, weights, activations of a compute engine, and state
+planes and master weights. Planes and masters hold only the node's own blocks, one after the other.
 """
 
 import collections
@@ -25,7 +25,7 @@ class Placed:
     """A command of nodes."""
 
     operation: str
-    #: Fields of the descriptor, for each node; those that are missing are zero, and a stride 1.
+    #: Fields of the descriptor, for each node; missing fields are zero, and a missing stride is 1.
     fields: Sequence[Mapping[str, int]]
     collective: bool = False
     #: See :class:`sim.golden.features.programs.program.Timed`.
@@ -34,21 +34,21 @@ class Placed:
 
 
 class ListEngine(Protocol):
-    """Engine that carries out lists of layers."""
+    """Engine that executes lists of layers."""
 
     def carry_out(self, nodes: "Nodes", rank: int, fields: Mapping[str, int]) -> None:
-        """Carry LAYERS out on a node."""
+        """Execute LAYERS on a node."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
     """Outcome of a collective."""
 
-    ranks: tuple[int, ...]  # nodes that have carried it out, in the order of their ranks in its ring
-    words: npt.NDArray[np.int64]  # words that each of them has sent
-    traffic: ring.Traffic | None = None  # costs of all but a broadcast
+    ranks: tuple[int, ...]  # participants, in the order of their ranks in the ring
+    words: npt.NDArray[np.int64]  # words that each participant has sent
+    traffic: ring.Traffic | None = None  # costs; None for a broadcast
     total: Bits | None = None  # sum of the gradients at its owners
-    own: Sequence[npt.NDArray[np.int64]] = ()  # elements of ``total`` that each of these nodes owns
+    own: Sequence[npt.NDArray[np.int64]] = ()  # elements of ``total`` that each participant owns
 
 
 class Nodes:
@@ -60,17 +60,17 @@ class Nodes:
     gradient_words : int
         Elements of the gradient memory.
     weights : array of uint32
-        First weights, which all nodes have from element 0 on; blocks and state are those of this vector.
+        Initial weights of all nodes, from element 0 on; blocks and state belong to this vector.
     planes : int
-        State planes, which are zeros at first.
+        State planes, initially zero.
     weight_codec, gradient_codec : Codec
     mastered : bool
-        Whether nodes have masters beside raw weights, as they always have with a weight codec.
+        Whether nodes have master weights with raw weights, as they always have with a weight codec.
     segment, lanes : int
     engine : ListEngine, optional
         Compute engine, for LAYERS.
     activation_words, far_words : int
-        Elements of the activation memory, and of the far one.
+        Elements of the activation memory, and of the far memory.
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
@@ -90,39 +90,39 @@ class Nodes:
         self.weights = np.tile(decoded, (nodes, 1))
         own = self.owned(0, len(weights), 0)
         size = max(map(len, own))
-        #: Of each node's own blocks; nobody reads those of nodes that have none.
+        #: Master weights of each node's own blocks; not read for nodes without master weights.
         self.masters = np.zeros((nodes, size), dtype=np.uint32)
         for rank, index in enumerate(own):
             self.masters[rank, :len(index)] = weights[index]
         self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
-        #: Settings that the host has written; LATCH has updates use them.
+        #: Settings that the host has written; updates use them after LATCH.
         self.settings: optimizer.Settings | None = None
-        #: Whether updates with these settings have state as bfloat16, two elements to a word.
+        #: Whether updates with these settings store state as bfloat16, two elements to a word.
         self.packed_state = False
         self._latched: tuple[optimizer.Settings, bool] | None = None
-        #: Elements by which a command with ``alternate`` has its weights further on in odd passes.
+        #: Elements by which odd passes offset the weights of a command with ``alternate``.
         self.weight_stride = 0
-        #: Updates of each region on a node, by rank, region, and pass, odd or even, where the region has two copies.
+        #: Update counts by rank, region, and odd or even pass, where the region has two copies.
         self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
-        #: Rank, region and version of each command that computes with a region, in order.
+        #: Rank, region and version of each command that computes on a region, in order.
         self.found: list[tuple[int, int, int]] = []
 
     def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:
-        """Elements of each node's block of a command on the whole ring."""
+        """Elements of each node's block in a command on the whole ring."""
         blocks = ring.block_indices(length, self.nodes, turn=turn)
         return [base + blocks[(rank + 1) % self.nodes] for rank in range(self.nodes)]
 
     def stage(self, gradients: Bits, base: int) -> None:
-        """Write gradients, one row for each node, to where COMPUTE copies them from."""
+        """Write gradients, one row for each node, to the source of COMPUTE."""
         self.gradients[:, base:base + gradients.shape[1]] = gradients
 
     def arrays(self) -> dict[str, Bits]:
-        """Copies of all memories but the gradients, which later commands write before they read them."""
+        """Copies of all memories except gradients, which later commands write before they read them."""
         return {"weights": self.weights.copy(), "masters": self.masters.copy(), "residuals": self.residuals.copy(),
                 **{f"state {number}": plane.copy() for number, plane in enumerate(self.state)}}
 
     def restore(self, arrays: Mapping[str, Bits]) -> None:
-        """Go back to copies of the memories."""
+        """Restore the memories from copies."""
         self.weights, self.masters, self.residuals = (arrays[name].copy() for name in ("weights", "masters",
                                                                                         "residuals"))
         self.state = [arrays[f"state {number}"].copy() for number in range(len(self.state))]
@@ -130,13 +130,13 @@ class Nodes:
     # Commands.
 
     def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
-        """Carry a command out on some nodes, in an even pass or in an odd one; the nodes of a collective are those of
-        a ring, in its order."""
+        """Execute a command on some nodes, in an even or odd pass; a collective has the nodes of its ring, in ring
+        order."""
         fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "turn": 0, "stride": 1,
                    "size": self.nodes, "root": 0, "root_reduce": 0, **command.fields[rank]}
                   for rank in range(self.nodes)]
-        for one in fields:
-            one["weight_base"] += self.weight_stride * odd * one.get("alternate", 0)
+        for entry in fields:
+            entry["weight_base"] += self.weight_stride * odd * entry.get("alternate", 0)
         for rank in ranks:
             self._count(command.operation, rank, fields[rank].get("region", 0), fields[rank].get("apart", 0), odd)
         match command.operation:
@@ -166,17 +166,17 @@ class Nodes:
             case "ALL_REDUCE" | "REDUCE_SCATTER":
                 return [self._sum(command.operation, ranks, fields[ranks[0]])]
             case "BROADCAST":
-                place, root = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["root"]
+                elements, root = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["root"]
                 rows = np.array(ranks)[:, np.newaxis]
-                self.weights[rows, place] = ring.broadcast(self.weights[rows, place], root)
-                words = np.full(len(ranks), len(place) + ring.PACKET_OVERHEAD * -(-len(place) // self._segment))
+                self.weights[rows, elements] = ring.broadcast(self.weights[rows, elements], root)
+                words = np.full(len(ranks), len(elements) + ring.PACKET_OVERHEAD * -(-len(elements) // self._segment))
                 words[(root - 1) % len(ranks)] = 0
                 return [Collected(tuple(ranks), words)]
             case "ALL_GATHER":
-                place, turn = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["turn"]
+                elements, turn = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["turn"]
                 rows = np.array(ranks)[:, np.newaxis]
-                self.weights[rows, place], traffic = ring.all_gather(
-                    self.weights[rows, place], weight_codec=self._weight_codec, segment=self._segment,
+                self.weights[rows, elements], traffic = ring.all_gather(
+                    self.weights[rows, elements], weight_codec=self._weight_codec, segment=self._segment,
                     lanes=self._lanes, turn=turn)
                 return [Collected(tuple(ranks), traffic.words, traffic)]
             case other:
@@ -184,40 +184,40 @@ class Nodes:
         return []
 
     def latch(self) -> None:
-        """Let updates use the settings that the host has written."""
+        """Make updates use the settings that the host has written."""
         self._latched = None if self.settings is None else (self.settings, self.packed_state)
 
     def _sum(self, operation: str, ranks: Sequence[int], fields: dict[str, int]) -> Collected:
-        """A sum of gradients, at all nodes or at their owners."""
-        rows, place = np.array(ranks)[:, np.newaxis], _place(fields, "gradient_base")
-        gradients, own = self.gradients[rows, place], _owned(fields, len(ranks))
+        """Sum gradients, at all nodes or at their owners."""
+        rows, elements = np.array(ranks)[:, np.newaxis], _place(fields, "gradient_base")
+        gradients, own = self.gradients[rows, elements], _owned(fields, len(ranks))
         shape = {"segment": self._segment, "lanes": self._lanes}
         if fields["root_reduce"]:
             total, traffic = root_reduce.all_reduce(gradients, fields["root"], **shape)
-            self.gradients[rows, place] = total
+            self.gradients[rows, elements] = total
             return Collected(tuple(ranks), traffic.words, traffic, total, own)
         add = ring.all_reduce if operation == "ALL_REDUCE" else ring.reduce_scatter
-        residuals = self.residuals[rows, place]
+        residuals = self.residuals[rows, elements]
         result, traffic = add(gradients, gradient_codec=self._gradient_codec, residuals=residuals,
                               turn=fields["turn"], **shape)
-        self.gradients[rows, place], self.residuals[rows, place] = result, residuals
-        total = np.empty(len(place), dtype=np.uint32)
+        self.gradients[rows, elements], self.residuals[rows, elements] = result, residuals
+        total = np.empty(len(elements), dtype=np.uint32)
         for number, index in enumerate(own):
             total[index] = result[index] if result.ndim == 1 else result[number, index]
         return Collected(tuple(ranks), traffic.words, traffic, total, own)
 
     def _count(self, operation: str, rank: int, region: int, apart: int, odd: int) -> None:
-        """Count an update of a region, or note which one a command finds."""
+        """Count an update of a region, or record the version that a command uses."""
         if not region:
             return
-        mine = rank, region, apart & odd
+        key = rank, region, apart & odd
         if operation == "FUSED_UPDATE":
-            self.versions[mine] = self.versions[rank, region, apart & (1 - odd)] + 1
+            self.versions[key] = self.versions[rank, region, apart & (1 - odd)] + 1
         elif operation in ("COMPUTE", "LAYERS"):
-            self.found.append((rank, region, self.versions[mine]))
+            self.found.append((rank, region, self.versions[key]))
 
     def _update(self, ranks: list[int], fields: list[dict[str, int]]) -> Collected:
-        """A fused update on nodes that form a ring."""
+        """Fused update on nodes that form a ring."""
         if self._latched is None:
             raise ValueError("Settings must be latched before an update")
         settings, packed = self._latched
@@ -225,13 +225,13 @@ class Nodes:
         length, own = fields[0]["length"], _owned(fields[0], len(ranks))
         master = np.empty(length, dtype=np.uint32)
         state = [np.empty(length, dtype=np.uint32) for _ in self.state]
-        bases = [one["state_base"] for one in fields]
+        bases = [entry["state_base"] for entry in fields]
         for rank, index, base in zip(ranks, own, bases, strict=True):
             master[index] = (self.masters[rank, base:base + len(index)] if self._mastered
                              else self.weights[rank, weights[index]])
-            for plane, mine in zip(state, self.state, strict=True):
-                plane[index] = (moments.unpack(mine[rank, base:base + -(-len(index) // 2)], len(index)) if packed
-                                else mine[rank, base:base + len(index)])
+            for plane, memory in zip(state, self.state, strict=True):
+                plane[index] = (moments.unpack(memory[rank, base:base + -(-len(index) // 2)], len(index)) if packed
+                                else memory[rank, base:base + len(index)])
         rows = np.array(ranks)[:, np.newaxis]
         shape: dict[str, Any] = {"packed_state": packed, "segment": self._segment, "lanes": self._lanes}
         if fields[0]["root_reduce"] and len(ranks) > 1:
@@ -248,9 +248,9 @@ class Nodes:
         for rank, index, base in zip(ranks, own, bases, strict=True):
             if self.masters.size:
                 self.masters[rank, base:base + len(index)] = update.master[index]
-            for plane, mine in zip(update.state[:settings.planes], self.state, strict=False):
+            for plane, memory in zip(update.state[:settings.planes], self.state, strict=False):
                 words = moments.pack(plane[index]) if packed else plane[index]
-                mine[rank, base:base + len(words)] = words
+                memory[rank, base:base + len(words)] = words
         return Collected(tuple(ranks), update.traffic.words, update.traffic, update.total, own)
 
 

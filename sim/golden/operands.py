@@ -1,8 +1,8 @@
-"""Golden model of the formats that operands of a matrix product are rounded to.
+"""Golden model of the number formats of operands of a matrix product.
 
 Mirrors :mod:`hdl.features.compute.operands`. Sums are in binary32 in every format, in the order of
-:mod:`sim.golden.summation`, and numbers that a sum begins with are never rounded. Formats of features are imported
-when :data:`OPERANDS` is asked for them.
+:mod:`sim.golden.summation`, and initial values of sums are never rounded. Formats of features are imported when they
+are read from :data:`OPERANDS`.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ class Operands:
     round : callable
         Encodings rounded to the format, one by one.
     multiply : callable
-        Products of encodings that are rounded to the format first, as encodings.
+        Products of encodings, which are rounded to the format first.
     block : BlockFormat or None
-        Format of blocks along k that are multiplied as a whole; elements of such a format are not rounded alone.
+        Format of blocks along k that are multiplied as a whole; elements of such a format are not rounded singly.
     product : callable or None
-        Matrix products of such a format, with the numbers that sums begin with.
+        Matrix products of such a format, with initial values of the sums.
     delay : int
-        Cycles by which a block is longer on its way through the array than one without fractions of scales.
+        Cycles that a block takes longer through the array than one without fractions of scales.
     """
 
     code: int
@@ -77,7 +77,7 @@ OPERANDS: LazyTable[Operands] = LazyTable({
 
 
 def operands_of(name: str) -> Operands:
-    """Format of a name; ValueError if there is none."""
+    """Format by name; ValueError if there is none."""
     if name not in OPERANDS:
         raise ValueError(choice_error("Operands", OPERANDS, name))
     return OPERANDS[name]
@@ -85,18 +85,18 @@ def operands_of(name: str) -> Operands:
 
 def rounded(x: Array, operands: str) -> Array:
     """Numbers of binary32 rounded to a format."""
-    found: Array = operands_of(operands).round(np.ascontiguousarray(x, np.float32).view(np.uint32)).view(np.float32)
-    return found
+    result: Array = operands_of(operands).round(np.ascontiguousarray(x, np.float32).view(np.uint32)).view(np.float32)
+    return result
 
 
 def exact(a: Array, b: Array) -> bool:
-    """Whether no product of two rounded numbers lies below 2^-126, so that binary32 multiplies them likewise."""
+    """Whether no product of two rounded numbers is below 2^-126, so that binary32 has the same products."""
     least = [np.abs(x[x != 0]).min(initial=np.float32(np.inf)) for x in (a, b)]
     return bool(float(least[0]) * float(least[1]) >= 2.0**-126)
 
 
 def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
-    """Matrix products (…, m, k) by (…, k, n) of binary32, of operands in a format; else as
+    """Matrix products (…, m, k) by (…, k, n) of binary32, with operands in a format; otherwise as
     :func:`sim.golden.summation.product`."""
     form = operands_of(operands)
     if operands == FP32:

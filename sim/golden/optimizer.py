@@ -11,11 +11,11 @@ the canonical one. From the sum s of the gradients and the weight w, with the na
   d = m' / (sqrt(v') + epsilon);
 - w' = w - learning_rate * d, where ADAMW has weight_factor * w in place of w.
 
-The sum over workers is a balanced tree over their index: neighbours are added, an odd last one moves up as it is.
+The sum over workers is a balanced tree over their index: neighbours are added, an odd last one moves up unchanged.
 
-Cycles follow from recurrences over beats. In all of them a beat moves in the first cycle in which nothing holds it:
+Cycles follow from recurrences over beats. A beat moves in the first cycle when nothing holds it:
 
-- an input's beat is accepted when its source offers it and its buffer has a bank which is not full;
+- an input's beat is accepted when its source offers it and its buffer has a bank that is not full;
 - a burst's first beat enters when its command is at the head of the queue and all its operands are buffered;
 - a beat enters one cycle after the one before, or later, when every queue of results can reserve a row for it, and
   only in a cycle that the interval divides;
@@ -46,7 +46,7 @@ _INFINITY = 0x7F80_0000
 
 
 class Rule(enum.IntEnum):
-    """Rule by which a weight follows its gradient."""
+    """Rule that updates a weight from its gradient."""
 
     SGD = 0
     MOMENTUM = 1
@@ -61,7 +61,7 @@ class Rule(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The scalars of an update, as bit patterns; :func:`update` alone also takes arrays of them.
+    """The scalars of an update, as bit patterns; only :func:`update` also takes arrays of them.
 
     Scalars that the rule does not name have no effect. ``clip`` is not negative; infinity clips nothing.
     """
@@ -98,13 +98,13 @@ def reduce(gradients: npt.ArrayLike) -> Bits:
     """The sum over the first axis, in the order of the hardware's tree."""
     level: list[Bits] = list(np.asarray(gradients, dtype=np.uint32))
     while len(level) > 1:
-        sums = [add(one, other) for one, other in zip(level[::2], level[1::2], strict=False)]
+        sums = [add(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
         level = sums + level[len(sums) * 2:]
     return level[0]
 
 
 def update(total: Bits, weights: Bits, state: Sequence[Bits], settings: Settings) -> tuple[Bits, list[Bits]]:
-    """New weights and new state. Planes that the rule does not use stay as they are."""
+    """New weights and new state. Planes that the rule does not use are unchanged."""
     rule, new_state = settings.rule, list(state)
     gradient = limit(multiply(settings.gradient_scale, total), settings.clip)
     decayed = multiply(settings.weight_factor, weights)
@@ -142,7 +142,7 @@ class Arithmetic(Protocol):
     level : int
         Cycles of one level of the tree that sums gradients.
     weight : int
-        Cycles from the sum to the weight that belongs to it.
+        Cycles from the sum to its weight.
     state, new_state : tuple of int
         Cycles from the sum to the state of each plane, and to its new state.
     latency : int
@@ -232,12 +232,12 @@ class Floats:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFloats(Floats):
-    """Binary32 arithmetic whose operations share their units, at the cycles of a timetable.
+    """Binary32 arithmetic with operations that share their units, at the cycles of a timetable.
 
     Parameters
     ----------
     sum_at, weight_at, latency_of_all : int
-        Cycles from the gradients to their sum, to the weight that is taken, and to the new weight.
+        Cycles from the gradients to their sum, to the use of the weight, and to the new weight.
     state_at, new_state_at : tuple of int
         Cycles from the gradients to the state of each plane, and to its new state.
     """

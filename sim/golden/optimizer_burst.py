@@ -11,7 +11,7 @@ from sim.golden.optimizer import Arithmetic, Bits, Floats, Scalars
 
 __all__ = ["NEVER", "Burst", "Model", "Rows", "Trace"]
 
-#: A cycle later than all others.
+#: A cycle later than any other.
 NEVER = 1 << 60
 
 
@@ -25,7 +25,7 @@ class Burst:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The beats of an output in order; elements whose keep bit is clear are unspecified."""
+    """The beats of an output in order; elements with a clear keep bit are unspecified."""
 
     elements: Bits
     keep: npt.NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Trace:
     rows : dict of Rows
         The beats of each output.
     begins, ends : list of int
-        Per burst, the cycles in which its first beat enters and in which its last new weights are offered.
+        Per burst, the cycles when its first beat enters and when its last new weights are offered.
     """
 
     signals: dict[str, npt.NDArray[np.uint8]]
@@ -57,7 +57,7 @@ class Trace:
 
 
 class _Pattern:
-    """Cycles in which one side of a stream is willing; none after the end of the pattern."""
+    """Willing cycles of one side of a stream; none after the end of the pattern."""
 
     def __init__(self, willing: npt.NDArray[np.bool_] | None) -> None:
         self._next: list[int] | None = None
@@ -66,7 +66,7 @@ class _Pattern:
             self._next = np.minimum.accumulate(positions[::-1])[::-1].tolist()
 
     def first(self, cycle: int) -> int:
-        """The first willing cycle from the given one on."""
+        """The first willing cycle from ``cycle`` on."""
         if self._next is None or cycle >= NEVER:
             return cycle
         return self._next[cycle] if cycle < len(self._next) else NEVER
@@ -81,7 +81,7 @@ class _Source:
         self.accepts: list[int] = []
 
     def transfer(self, free: int) -> int:
-        """The next beat, which is accepted from cycle ``free`` on."""
+        """Offer the next beat, accepted from cycle ``free`` on, and return the cycle of its transfer."""
         before = self.accepts[-1] if self.accepts else -1
         offer = self._pattern.first(_later(before, 1))
         self.offers.append(offer)
@@ -90,7 +90,7 @@ class _Source:
 
 
 class _Buffer:
-    """Banks of operands: the cycle in which each fill is complete, from the cycles in which banks are discarded."""
+    """Banks of operands: the cycle that completes each fill, from the cycles that discard banks."""
 
     def __init__(self, fills: Sequence[Bits], *, lanes: int, depth: int, banks: int, delay: int,
                  pattern: _Pattern) -> None:
@@ -122,23 +122,23 @@ class _Buffer:
             return NEVER, np.zeros(self._depth, np.uint32)
         self.fill()
         elements = np.zeros(self._depth, np.uint32)
-        given = self.fills[number][:self._depth]
-        elements[:len(given)] = given
+        values = self.fills[number][:self._depth]
+        elements[:len(values)] = values
         return _later(self.completes[number], 1), elements
 
     def discard(self, cycle: int) -> None:
-        """Discard the oldest bank, in the cycle in which the last beat of its burst enters."""
+        """Discard the oldest bank; the last beat of its burst enters in ``cycle``."""
         if len(self.discards) < len(self.fills):
             self.discards.append(_later(cycle, self.delay))
 
     def finish(self) -> None:
-        """Accept all further fills for which there is a bank."""
+        """Accept all further fills that have a bank."""
         while len(self.completes) < len(self.fills):
             self.fill()
 
 
 class _Queue:
-    """A queue of results, with a place reserved for each row before it is computed."""
+    """A queue of results, with an entry reserved for each row before it is computed."""
 
     def __init__(self, *, depth: int, latency: int, pattern: _Pattern) -> None:
         self._depth = depth
@@ -156,7 +156,7 @@ class _Queue:
         return _later(self.departs[index], 1) if index >= 0 else 0
 
     def push(self, entered: int, delay: int, row: tuple[Bits, int, int]) -> int:
-        """Reserve a row, and let it arrive ``delay`` cycles later. Returns the cycle of its offer."""
+        """Reserve a row that arrives ``delay`` cycles later, and return the cycle of its offer."""
         before = self.departs[-1] if self.departs else -1
         offer = max(_later(entered, delay + self._latency), _later(before, 1))
         self.reserves.append(entered)
@@ -171,7 +171,7 @@ def _later(cycle: int, by: int) -> int:
 
 
 def _during(first: Sequence[int], last: Sequence[int], cycles: int) -> npt.NDArray[np.int64]:
-    """Number of spans under way in each cycle, from ``first`` to ``last``, both included."""
+    """Number of spans in progress in each cycle, from ``first`` to ``last``, both included."""
     change = np.zeros(cycles + 1, np.int64)
     np.add.at(change, np.minimum(np.asarray(first, dtype=np.int64), cycles), 1)
     np.add.at(change, np.minimum(np.asarray(last, dtype=np.int64) + 1, cycles), -1)
@@ -219,11 +219,11 @@ class Model:
         return max(self.depth // self.lanes, (self.reducer_latency + self.update_latency) // parts + 2)
 
     def banks(self, delay: int) -> int:
-        """Banks with which fills keep up, for a stream whose elements are taken ``delay`` cycles after a burst began.
+        """Banks that let fills keep up, for a stream with elements read ``delay`` cycles after a burst began.
 
-        With an interval of 1 a burst is no longer than its fill, so there is a bank for each that the delay spans and
-        two more. Else a bank is discarded ``delay`` after the last beat of its burst, filled from the next cycle on,
-        and full two cycles before that burst begins which takes it next: as many bursts later as there are banks.
+        With an interval of 1 a burst is no longer than its fill: a bank is needed for each burst that the delay spans
+        and for two more. Otherwise a bank is discarded ``delay`` cycles after the last beat of its burst, filled from
+        the next cycle on, and full two cycles before its next burst begins, which is ``banks`` bursts later.
         """
         beats = self.depth // self.update_lanes
         burst = beats * self.interval
@@ -255,8 +255,8 @@ class Model:
         fills : mapping
             Per operand stream, the elements of each of its fills, at least one in each.
         stalls : mapping
-            Per stream, including ``command``, the cycles in which its other side is willing; all, if left out. A
-            source begins to offer its next beat in a willing cycle, a sink is ready in one.
+            Per stream, including ``command``, the willing cycles of its other side; all, if left out. A source begins
+            to offer its next beat in a willing cycle, and a sink is ready in one.
         cycles : int
             Cycles to trace.
         """
@@ -310,7 +310,7 @@ class Model:
             for start in range(0, burst.count, self.update_lanes):
                 stop = min(start + self.update_lanes, burst.count)
                 ready = max(earliest, *(queues[name].room for name in results))
-                # Beats that do not enter in every cycle are decided on in the cycle before.
+                # With an interval above 1, the entry of a beat is decided in the cycle before.
                 entered = max(_later(entered, 1), _later(ready, int(self.interval > 1)))
                 entered = _later(entered, -entered % self.interval)
                 if start == 0:

@@ -75,13 +75,13 @@ class Verdict:
     detail : int or None
         Detail of the refusal.
     offered : tuple of int
-        Payload words given on; the last one carries ``last`` if ``complete``.
+        Payload words passed on; the last one carries ``last`` if ``complete``.
     complete : bool
-        The payload was given on to its end.
+        The payload was passed on to its end.
     done : bool
         The packet was accepted.
     abort_seen : bool
-        It was an ABORT packet of this epoch.
+        The packet was an ABORT packet of this epoch.
     """
 
     code: int | None = None
@@ -109,7 +109,7 @@ def codec_of(header: Header) -> Codec:
 
 
 def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | None:
-    """Find the first field of a header, as far as it came, that differs from the expected one: (code, got, due)."""
+    """Find the first field of a (partial) header that differs from the expected one: (code, got, due)."""
     got = Header.parse(body)
     checks = [
         [
@@ -141,7 +141,7 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
     words : sequence of int
         All words of the packet, CRC included.
     expected : Header or None
-        The record on offer; its type, tenant and destination do not matter.
+        The record on offer; its type, tenant and destination are ignored.
     epoch : int
         The epoch of the command.
     """

@@ -10,30 +10,30 @@ __all__ = ["GROUP", "PLANE", "bytes_to_words", "field_bytes", "fields", "pack", 
 Bits = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
-#: Codes whose bits at one place make a byte.
+#: Number of codes with one bit each in a byte of a plane.
 PLANE = 8
-#: Codes of a group: a packet holds whole groups, which take a whole number of words.
+#: Codes of a group: a packet holds whole groups, each of a whole number of words.
 GROUP = 32
 
 
 def pack(codes: npt.ArrayLike, width: int) -> Bits:
     """Pack codes of a given width to words. A partial last group is filled with zeros."""
-    given = np.asarray(codes, np.uint32)
-    padded = np.zeros(-(-len(given) // GROUP) * GROUP, np.uint32)
-    padded[:len(given)] = given
+    values = np.asarray(codes, np.uint32)
+    padded = np.zeros(-(-len(values) // GROUP) * GROUP, np.uint32)
+    padded[:len(values)] = values
     places = np.arange(width, dtype=np.uint32)
     planes = padded.reshape(-1, 1, PLANE) >> places[:, np.newaxis] & 1
     return bytes_to_words(np.packbits(planes.astype(np.uint8), axis=2, bitorder="little").reshape(-1))
 
 
 def unpack(words: npt.ArrayLike, width: int) -> Bits:
-    """Codes from words, in whole groups."""
-    given = np.asarray(words, np.uint32)
+    """Unpack codes from words, in whole groups."""
+    packed = np.asarray(words, np.uint32)
     if width == 0:
         raise ValueError(f"Code width must be a positive integer, not {width!r}")
-    if len(given) % width:
-        raise ValueError(f"Words must be a multiple of {width}, not {len(given)!r}")
-    planes = np.unpackbits(given.astype("<u4").view(np.uint8), bitorder="little").reshape(-1, width, PLANE)
+    if len(packed) % width:
+        raise ValueError(f"Words must be a multiple of {width}, not {len(packed)!r}")
+    planes = np.unpackbits(packed.astype("<u4").view(np.uint8), bitorder="little").reshape(-1, width, PLANE)
     places = np.arange(width, dtype=np.uint32)
     codes: Bits = (planes.astype(np.uint32) << places[:, np.newaxis]).sum(axis=1, dtype=np.uint32)
     return codes.reshape(-1)
@@ -49,9 +49,9 @@ def bytes_to_words(given: npt.ArrayLike) -> Bits:
 
 
 def field_bytes(values: Sequence[int] | npt.NDArray[np.integer], width: int) -> Bytes:
-    """Bytes of numbers of a given width, one after the other without gaps, lowest bit first."""
-    given = np.asarray(values, np.uint64)
-    bits = given[:, np.newaxis] >> np.arange(width, dtype=np.uint64) & np.uint64(1)
+    """Bytes of numbers of ``width`` bits, one after the other without gaps, lowest bit first."""
+    numbers = np.asarray(values, np.uint64)
+    bits = numbers[:, np.newaxis] >> np.arange(width, dtype=np.uint64) & np.uint64(1)
     return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
 
 

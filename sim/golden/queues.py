@@ -1,10 +1,10 @@
-"""Kernel of the models of time: queues of work, each of which does one item after the other.
+"""Kernel of the timing models: queues of work that process one item after the other.
 
-A model says from which cycle on the next item of a queue may start, and how many cycles an item takes. The kernel
-goes from event to event: it starts every item that may start, and moves on to the next end, or to the next cycle from
-which an item may start. Queues may have items in common: such an item ends in each of them by its cycles there, after
-it has started in the last one. Programs of nodes, layers from a server, and maps that are moved to far memory are
-models of this kind.
+A model gives the cycle from which on the next item of a queue may start, and the cycles of an item. The kernel goes
+from event to event: it starts every item that may start, and moves on to the next end, or to the next cycle that lets
+an item start. Queues may have items in common: such an item ends in each of them by its cycles there, after it has
+started in the last one. Programs of nodes, layers from a server, and maps that are moved to far memory are models of
+this kind.
 """
 
 import heapq
@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 __all__ = ["Queues"]
 
-#: A number of each item, by its queue and its index there.
+#: Number for an item, from its queue and its index in the queue.
 Of: TypeAlias = Callable[[int, int], int]
 
 
 class Queues:
-    """Queues of so many items each.
+    """Queues of items.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Queues:
             raise ValueError(f"Lengths of queues must be at least 0, not {self.lengths}")
         #: Cycle of the latest event.
         self.now = 0
-        #: Cycles in which items started and ended, by queue; those of the future are not known.
+        #: Start and end cycles of items up to now, by queue.
         self.starts: list[list[int]] = [[] for _ in self.lengths]
         self.ends: list[list[int]] = [[] for _ in self.lengths]
         self._events: list[tuple[int, int]] = []
@@ -41,9 +41,9 @@ class Queues:
     def run(self, *, ready: Callable[[int, int], int | None], cycles: Of,
             together: Callable[[int, int], Sequence[int]] | None = None,
             ended: Callable[[Sequence[tuple[int, int]]], None] | None = None, limit: int | None = None) -> bool:
-        """Run all items; whether they have all ended, and neither wait forever nor reach the limit.
+        """Run all items; return whether all have ended, without an endless wait or reaching the limit.
 
-        ``ValueError`` if an item takes less than 0 cycles, or is not in the queue itself by ``together``.
+        ``ValueError`` if an item takes less than 0 cycles, or if ``together`` omits the item's own queue.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class Queues:
 
     def _start(self, ready: Callable[[int, int], int | None], cycles: Of,
                together: Callable[[int, int], Sequence[int]] | None) -> list[int]:
-        """Start all items that may start now; cycles from which on others may."""
+        """Start all items that may start now; return the cycles from which on further items may."""
         later = []
         for queue, (starts, ends, items) in enumerate(zip(self.starts, self.ends, self.lengths, strict=True)):
             index = len(starts)

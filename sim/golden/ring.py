@@ -2,23 +2,23 @@
 
 The functions work on ``uint32`` bit patterns of binary32 numbers; :func:`bits` and :func:`floats` convert.
 
-A vector of K elements is dealt to N blocks in groups of 32, in turn: group j belongs to block (j + turn) mod N.
-Rank r owns block (r+1) mod N, and block b is summed starting at rank b, then b+1, and so on around the ring,
+A vector of K elements is partitioned into N blocks in groups of 32: group j belongs to block (j + turn) mod N. Rank r
+owns block (r+1) mod N, and block b is summed starting at rank b, then b+1, and so on around the ring,
 ``((g_b + g_{b+1}) + …)``, each addition rounded to nearest even. Each read of a gradient turns -0.0 into +0.0 and a
 NaN into the canonical one.
 
-A command may cover a part of a vector, from some group on. With the number of that group, modulo N, as its ``turn``
-each element has the same first rank as in a command for the whole vector: so the sums do not depend on how a vector
-is cut into commands, as long as it is cut between groups.
+A command may cover a share of a vector, from some group on. With the number of that group, modulo N, as its ``turn``
+each element has the same first rank as in a command for the whole vector: the sums do not depend on the split of a
+vector into commands, as long as it is split between groups.
 
 At hop h of scatter-reduce, rank r sends block (r-h) mod N, the sum of h+1 gradients. At hop h of all-gather, it
 sends block (r+1-h) mod N. Each block moves in T segments, T being common to all blocks (see :func:`segment_indices`);
 a block that is too short sends an empty packet in its place.
 
-With a codec of gradients each segment is a packet of its own. A rank decodes the segment that comes in, adds its
-local gradient, and encodes the sum again. It keeps the loss of each element that it has encoded, the residual: the
-sum minus its decoded value, or +0.0 if the difference is not finite. The next time, the residual is added to the
-rank's gradient before anything else.
+With a gradient codec each segment is a packet of its own. A rank decodes the incoming segment, adds its local
+gradient, and encodes the sum again. It keeps the loss of each element that it has encoded, the residual: the sum
+minus its decoded value, or +0.0 if the difference is not finite. In the next collective, the residual is first added
+to the rank's gradient.
 """
 
 import dataclasses
@@ -36,10 +36,10 @@ __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_r
 Bits = npt.NDArray[np.uint32]
 Indices = npt.NDArray[np.int64]
 
-#: Elements covered by one mask word; blocks are dealt in groups of this many.
+#: Elements covered by one mask word; blocks consist of such groups.
 GROUP = 32
 
-#: Words that a packet carries besides its payload: three of header and one of CRC.
+#: Words of a packet in addition to its payload: three of header and one of CRC.
 PACKET_OVERHEAD = 4
 
 
@@ -62,13 +62,13 @@ def canonical(patterns: Bits) -> Bits:
 
 
 def settings(rule: int, *, nesterov: bool = False, **scalars: float) -> optimizer.Settings:
-    """Settings of the optimizer from numbers, each of which is rounded to binary32."""
+    """Settings of the optimizer from numbers, which are rounded to binary32."""
     return optimizer.Settings(optimizer.Rule(rule), nesterov=nesterov,
                               **{name: int(bits([number])[0]) for name, number in scalars.items()})
 
 
 def block_indices(length: int, nodes: int, *, turn: int = 0) -> list[Indices]:
-    """Elements of each block, in the order in which they are moved, which is that of the vector.
+    """Elements of each block, in the order of the vector, which is also the order of transfer.
 
     Group j of the ceil(length/32) groups belongs to block (j + turn) mod nodes. Only the last group of the vector may
     be partial, and blocks may be empty.
@@ -87,7 +87,7 @@ def block_indices(length: int, nodes: int, *, turn: int = 0) -> list[Indices]:
 def segment_indices(length: int, nodes: int, segment: int, *, turn: int = 0) -> list[list[Indices]]:
     """Elements of the segments of each block.
 
-    Every block has as many segments as the longest needs; those beyond the end of a shorter block are empty.
+    All blocks have the segment count of the longest; segments beyond the end of a shorter block are empty.
     """
     if segment < GROUP or segment % GROUP:
         raise ValueError(f"Segment must be a positive multiple of {GROUP}, not {segment!r}")
@@ -97,20 +97,20 @@ def segment_indices(length: int, nodes: int, segment: int, *, turn: int = 0) -> 
 
 
 def largest_block(length: int, nodes: int) -> int:
-    """Elements of the largest block, which do not depend on the turn."""
+    """Elements of the largest block, independent of the turn."""
     return max(map(len, block_indices(length, nodes)))
 
 
 def groups_before(first: int, nodes: int, block: int) -> int:
-    """Groups of a block among the ``first`` groups of a vector, of which group 0 belongs to block 0.
+    """Groups of a block among the first ``first`` groups of a vector, with group 0 in block 0.
 
-    A rank's state of a command that begins with group ``first`` lies behind that of so many groups.
+    The state of a rank's command that begins with group ``first`` follows the state of these groups.
     """
     return (first - block + nodes - 1) // nodes
 
 
 def places(length: int, *, stride: int = 1) -> Indices:
-    """Places of a command's elements in memory, from its base on: its groups lie ``stride`` groups apart."""
+    """Positions of a command's elements in memory, from its base on; groups are ``stride`` groups apart."""
     if stride < 1:
         raise ValueError(f"Stride must be at least 1, not {stride!r}")
     elements = np.arange(length)
@@ -121,19 +121,19 @@ def places(length: int, *, stride: int = 1) -> Indices:
 class Traffic:
     """Cost of one collective on the links of the ring.
 
-    A *segment step* is one packet on one link, with everything it passes through on its way there. It takes at least
-    as many cycles as the largest of
+    A *segment step* is one packet on one link, with everything it passes through on its way there. Its cycles are at
+    least the largest of
 
     - the payload's words (the link moves one word per cycle),
     - the segment's elements / lanes (a memory moves one row per cycle), rounded up, and
     - the non-zero positions of both addends, where the segment leaves the compressed-domain adder (which takes one
       per cycle); there is none with a codec of gradients.
 
-    The bound of a rank is the sum of that over the segments it sends; the bound of the collective is that of the
-    rank which has the most to do. Headers, CRC, latency and the fill of the pipeline are not part of a bound, nor are
-    the sums that a reduce-scatter leaves at their owners. For dense data this gives the closed forms
-    (33/32)·(N-1)/N·K for scatter-reduce, as much again for a compressed all-gather, and (N-1)/N·K for a raw one, or
-    what the codec makes of it.
+    The bound of a rank is the sum of that over its segments; the bound of the collective is the largest bound of a
+    rank. Headers, CRC, latency and the fill of the pipeline are not included in a bound, nor are the sums that a
+    reduce-scatter leaves at their owners. For dense data this gives the closed forms
+    (33/32)·(N-1)/N·K for scatter-reduce, the same for a compressed all-gather, and (N-1)/N·K for a raw one, or the
+    words of the codec.
 
     Members
     -------
@@ -142,15 +142,15 @@ class Traffic:
     dense_words : int
         Words of the same packets if every payload were raw, summed over ranks.
     density : array of shape (hops,)
-        Non-zero elements among all that are sent at each hop of scatter-reduce.
+        Fraction of non-zero elements among all elements sent at each hop of scatter-reduce.
     scatter_bound : int
-        Link-cycle bound of scatter-reduce alone.
+        Link-cycle bound of scatter-reduce only.
     bound : int
         Link-cycle bound of the whole collective.
     gather_elements, gather_payload : int
-        Elements that all ranks send in all-gather, and the words that they take without headers and CRCs.
+        Elements that all ranks send in all-gather, and their words without headers and CRCs.
     masked_words : int
-        Words of the same packets with gradients, and their sums, in zero_value; weights are as they are.
+        Words of the same packets with gradients, and their sums, in zero_value; weights are unchanged.
     """
     scatter_words: npt.NDArray[np.int64]
     gather_words: npt.NDArray[np.int64]
@@ -170,8 +170,8 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update:
-    """Outcome of a fused update: the new weights and state planes of the whole vector, the reduced gradient, and what
-    it costs. Masters are the weights before they went through a codec."""
+    """Outcome of a fused update: new weights and state planes of the whole vector, reduced gradient, and cost. Master
+    weights are the weights before the weight codec."""
     weights: Bits
     master: Bits
     state: list[Bits]
@@ -217,13 +217,13 @@ class _Schedule:
         self.lanes = lanes
         self.blocks = block_indices(length, nodes, turn=turn)
         self.segments = segment_indices(length, nodes, segment, turn=turn)
-        self.sizes = np.array([[len(one) for one in block] for block in self.segments], dtype=np.int64)
-        # First place of each segment in its block, and the place behind its last element.
+        self.sizes = np.array([[len(indices) for indices in block] for block in self.segments], dtype=np.int64)
+        # First index of each segment in its block, and the index after its last element.
         stops = self.sizes.cumsum(axis=1)
         self.bounds = np.stack([stops - self.sizes, stops], axis=2)
 
     def count(self, flags: npt.NDArray[np.bool_], block: int) -> npt.NDArray[np.int64]:
-        """Flags set in each segment of a block, ``flags`` covering that block alone."""
+        """Number of flags set in each segment of a block; ``flags`` covers only that block."""
         sums = np.concatenate([[0], np.cumsum(flags)])
         bounds = self.bounds[block]
         return np.asarray(sums[bounds[:, 1]] - sums[bounds[:, 0]], dtype=np.int64)
@@ -234,8 +234,8 @@ class _Schedule:
 
     def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
-        """Steps of one packet per segment of ``block``: compressed from ``values`` or, without them, raw; or of the
-        given words of a codec."""
+        """Enter the steps of one packet per segment of ``block``: compressed from ``values``, raw without them, or of
+        ``coded`` words of a codec."""
         elements = self.sizes[block]
         nonzeros = elements if values is None else self.count(values != 0, block)
         payload = coded
@@ -248,10 +248,10 @@ class _Schedule:
 
     def reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None = None, *,
                keep: bool = False) -> tuple[Bits, _Steps]:
-        """Sum of the gradients, and the N segment steps that form it, of which the last stays at the owner.
+        """Sum of the gradients, and the N segment steps that form it; the last one stays at the owner.
 
-        Unless sums are added as they are coded, ``residuals`` are replaced, and ``keep`` tells whether the last step
-        goes through the codec as well.
+        Unless sums are added in coded form, ``residuals`` are replaced, and ``keep`` sends the last step through the
+        codec as well.
         """
         if not codec.sums_coded:
             return self._reduce(gradients, codec, residuals, keep)
@@ -304,8 +304,8 @@ class _Schedule:
         return np.asarray(np.vectorize(codec.max_words, otypes=[np.int64])(self.sizes))
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
-        """The N-1 segment steps which take every finished block around, compressed if ``values`` is given, or as
-        so many words of a codec for each segment of each block."""
+        """The N-1 segment steps that send every finished block around the ring: compressed from ``values``, raw, or
+        of ``coded`` words for each segment of each block."""
         steps = self.empty(self.nodes - 1)
         for block, index in enumerate(self.blocks):
             for hop in range(self.nodes - 1):
@@ -315,11 +315,11 @@ class _Schedule:
         return steps
 
     def through(self, codec: Codec, values: Bits) -> tuple[Bits, npt.NDArray[np.int64]]:
-        """Decoded values, each segment having been a packet, and the words of each segment of each
+        """Decoded values of segments that have each been a packet, and the words of each segment of each
         block."""
         result = np.empty_like(values)
         words = []
-        for index in (one for block in self.segments for one in block):
+        for index in (segment for block in self.segments for segment in block):
             packet = codec.encode(values[index])
             result[index] = codec.decode(packet, len(index))
             words.append(len(packet))
@@ -327,8 +327,8 @@ class _Schedule:
 
     def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64],
                 *, sums: bool = False) -> Traffic:
-        """``cost`` has one row per hop and counts into the bound of the whole; ``sums`` are what an all-reduce
-        gathers."""
+        """Costs of a collective. ``cost`` has one row per hop, for the bound of the whole; with ``sums`` the gather
+        carries sums, as in an all-reduce."""
         return Traffic(scatter_words=scatter.words, gather_words=gather.words,
                        dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
                        scatter_bound=_bound(scatter.cost), bound=_bound(cost),
@@ -342,7 +342,7 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
-    """Sum that every rank ends with, after an all-gather that is compressed or in words of a codec.
+    """Sum at every rank, after an all-gather that is compressed or in words of a codec.
 
     With a codec that is not exact, ``residuals`` has a row per rank and is replaced.
     """
@@ -358,10 +358,10 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                    segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
-    """Gradient memory of every rank afterwards: its own block is the sum, all else is unchanged.
+    """Gradient memory of every rank afterwards: its own block is the sum, the rest is unchanged.
 
-    The sum is the one that a fused update gives to the optimizer: with a codec it is decoded ingress and the owner's
-    gradient, and does not go through the codec itself. So it is not that of an all-reduce, unless the codec is exact.
+    The sum is the optimizer's input in a fused update: with a codec it is the decoded ingress plus the owner's
+    gradient, and is not encoded itself. It differs from the sum of an all-reduce, unless the codec is exact.
     """
     nodes = len(gradients)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, turn)
@@ -383,10 +383,10 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     With a gradient codec that is not exact, ``residuals`` has a row per rank and is replaced. The owner adds its own
     gradient to the decoded sum at the end, and encodes nothing.
 
-    With a codec ``weights`` are masters: the optimizer updates them, and all ranks, the owner too, get their
-    decoded codes. ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps
+    With a weight codec ``weights`` are master weights: the optimizer updates them, and all ranks, also the owner, get
+    their decoded codes. ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps
     only its own block's state. With ``packed_state``, new state is rounded to bfloat16 when it is stored: the new
-    weights come of what it was before.
+    weights are computed from the unrounded state.
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, turn)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals)
@@ -401,15 +401,15 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
 
 
 def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], segment: int = 256) -> Bits:
-    """Weights that every rank ends with if each is given the masters of its block and nothing is added to them."""
+    """Weights at every rank after a distribution of each owner's master weights without an update."""
     return _Schedule(len(weights), nodes, segment, 1, 0).through(weight_codec, weights)[0]
 
 
 def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int = 256, lanes: int = 4,
                turn: int = 0) -> tuple[Bits, Traffic]:
-    """The weights that every rank ends with, the owner too: block (r+1) mod N from rank r, raw or through a codec.
+    """The weights at every rank, also the owner: block (r+1) mod N from rank r, raw or through a codec.
 
-    Weights that a fused update has left have been through the codec, and come through it once more unchanged.
+    Weights from a fused update have passed the codec, and pass it again unchanged.
     """
     nodes = len(weights)
     schedule = _Schedule(weights.shape[1], nodes, segment, lanes, turn)
@@ -422,7 +422,7 @@ def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int
 
 
 def broadcast(weights: Bits, root: int) -> Bits:
-    """Weights that every rank ends with: the weights of ``root``."""
+    """Weights at every rank: the weights of ``root``."""
     if not 0 <= root < len(weights):
         raise ValueError(f"Root must be a rank below {len(weights)}, not {root!r}")
     return np.asarray(weights[root]).copy()

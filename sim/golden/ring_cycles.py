@@ -1,11 +1,11 @@
-"""Model of the cycles of a fused update on a ring whose links have rates of their own.
+"""Model of the cycles of a fused update on a ring with links of different rates.
 
-Packets are dense, gradients in ``zero_value`` form and weights raw. A packet enters a link when the one before it has
-left, its first word has come to the node, and the successor has a place for it (a credit); its words follow each
-other at the rate of the link, and no faster than they come. So every time is the largest of some earlier ones, plus
-cycles that the constants here give, which are those of the gateware.
+Packets are dense, gradients in ``zero_value`` form and weights raw. A packet enters a link when the packet before it
+has left, its first word has arrived at the node, and the successor has room for it (a credit); its words follow each
+other at the rate of the link, and no faster than they arrive. Every time is therefore the largest of some earlier
+times, plus cycles of the gateware from the constants here.
 
-The model says which dealing is faster on given links, and by how much. It is compared with measured cycles in
+The model shows which partitioning is faster on given links, and by how much. Measured cycles are compared in
 docs/ring/root_reduce.md.
 """
 
@@ -33,18 +33,18 @@ CREDIT = constant("one owner", 8, "the last word of a packet at a node to the cr
 
 @dataclasses.dataclass
 class _Link:
-    """A link, in the order of its packets."""
+    """A link, with its packets in order."""
 
     rate: float
     free: float = 0.0
     sent: int = 0  # packets
-    left: dict[int, float] = dataclasses.field(default_factory=dict)  # times at which they have left the ingress
+    left: dict[int, float] = dataclasses.field(default_factory=dict)  # times of departure from the ingress
 
     def send(self, begin: float, end: float, words: int, credits: int, back: float) -> tuple[float, float]:
-        """Times of the first and the last word on the link, of a packet whose words come from begin to end."""
-        place = self.sent - credits
+        """Times of the first and the last word on the link, of a packet with words from begin to end."""
+        index = self.sent - credits
         self.sent += 1
-        begin = max(begin, self.free, self.left[place] + back if place >= 0 else 0.0)
+        begin = max(begin, self.free, self.left[index] + back if index >= 0 else 0.0)
         self.free = max(begin + words / self.rate, end)
         return begin, self.free
 
@@ -61,7 +61,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     rates : sequence of float, optional
         Words per cycle of the link from each rank; by default 1.
     owner : int, optional
-        Rank that owns all groups; by default they are dealt to all.
+        Rank that owns all groups; by default they are partitioned among all ranks.
     latency, segment, credits : int
         Cycles of a link's wires; elements of a segment; segments that an ingress holds.
     update_rate : float
@@ -69,7 +69,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     lag : int
         Segments by which the gather of an owner lags.
     interleaves : bool
-        Whether segments are interleaved, of which ``credits`` must then be 3 or more; no owner has them so.
+        Whether segments are interleaved; ``credits`` must then be 3 or more. No effect with an owner.
     """
     rates = [1.0] * nodes if rates is None else list(rates)
     if nodes < 2 or len(rates) != nodes or not all(0 < rate <= 1 for rate in rates):
@@ -81,7 +81,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     back = latency + CREDIT
 
     def cross(rank: int, phase: str, begin: float, end: float, elements: int, *, ends: bool) -> tuple[float, float]:
-        """Cross a link; returns the times at which first and last words are at the egress of the next node, or in a
+        """Cross a link; return the times of the first and last words at the egress of the next node, or within a
         node where the packet ends."""
         way = HOP + latency + (0 if ends or phase == GATHER else ADDER)
         words = elements + PACKET_OVERHEAD + (-(-elements // GROUP) if phase == SCATTER else 0)
@@ -89,14 +89,14 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
         return first + way, final + way
 
     def leave(rank: int, time: float, number: int | None = None) -> None:
-        """A packet on the link from a rank has left the ingress at the end of the link: by default the next one."""
+        """Record when a packet on the link from a rank has left the ingress at its end: by default the next one."""
         nonlocal last
         left = links[rank].left
         left[len(left) if number is None else number] = time
         last = max(last, time)
 
     def update(rank: int, block: int, number: int, end: float, elements: int) -> None:
-        """The optimizer takes a segment whose last word is there."""
+        """Start the optimizer on a segment with its last word at time ``end``."""
         begin = max(end, drained[rank])
         drained[rank] = begin + elements / update_rate
         ready[block, number] = begin + BURST, drained[rank] + BURST
@@ -116,13 +116,13 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
                 update(owner, 0, number, end, sizes[number])
         return last + END
 
-    blocks = [[len(index) for index in one] for one in segment_indices(length, nodes, segment)]
+    blocks = [[len(index) for index in segments] for segments in segment_indices(length, nodes, segment)]
     steps = nodes - 1
     packets = interleaved.order(len(blocks[0]), steps, steps) if interleaves else (
         interleaved.blockwise(len(blocks[0]), steps))
-    coming: dict[tuple[str, int], list[tuple[float, float]]] = {}  # of a segment, at each rank
-    places = {packet: place for place, packet in enumerate(packets)}
-    for place, (phase, number, hop) in enumerate(packets):
+    coming: dict[tuple[str, int], list[tuple[float, float]]] = {}  # first and last word of a segment, at each rank
+    positions = {packet: position for position, packet in enumerate(packets)}
+    for position, (phase, number, hop) in enumerate(packets):
         shift = 0 if phase == SCATTER else 1
         arrived = []
         for rank in range(nodes):
@@ -132,11 +132,11 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
         coming[phase, number] = arrived[-1:] + arrived[:-1]
         for rank in range(nodes):
             if hop:
-                leave((rank - 1) % nodes, links[rank].free, places[phase, number, hop - 1])
+                leave((rank - 1) % nodes, links[rank].free, positions[phase, number, hop - 1])
             if hop < nodes - 2:
                 continue
             end = coming[phase, number][rank][1]
-            leave((rank - 1) % nodes, end, place)
+            leave((rank - 1) % nodes, end, position)
             if phase == SCATTER:
                 block = (rank + 1) % nodes
                 update(rank, block, number, end, blocks[block][number])
@@ -145,7 +145,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
 
 def best_owner(length: int, nodes: int, *, rates: Sequence[float], min_gain: float = 0.05,
                **shape: float) -> tuple[int | None, dict[int | None, float]]:
-    """Rank that should own all groups, or None if none gains at least so much, and the cycles of each choice."""
+    """Rank that should own all groups, or None if no rank gains ``min_gain``, and the cycles of each choice."""
     cycles: dict[int | None, float] = {
         owner: update_cycles(length, nodes, rates=rates, owner=owner, **shape)  # type: ignore[arg-type]
         for owner in (None, *range(nodes))}

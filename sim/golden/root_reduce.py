@@ -1,17 +1,16 @@
-"""Golden model of collectives in which one node owns all groups: order of the packets, sums, and words on the wire.
+"""Golden model of collectives with one owner of all groups: packet order, sums, and words on the wire.
 
-The vector is one block. Its sum goes along a chain, from the node behind the owner to the owner, and what the owner
-makes of it goes on from the owner to the node before it. So the link from the owner carries gathered segments alone,
-the link to it sums alone, and all others one of each for a segment: K elements in either phase, whatever the number
-of nodes.
+The vector is one block. Its sum moves along a chain, from the owner's successor to the owner, and the owner's result
+continues from the owner to its predecessor. So the link from the owner carries only gathered segments, the link to
+the owner only sums, and any other link one of each per segment: K elements in either phase, for any number of nodes.
 
-With SR(t) and AG(t) for segment t, all nodes follow one order, each with the packets in which it takes part. The
-gather lags L segments behind::
+With SR(t) and AG(t) for segment t, all nodes follow one order, each with its own packets. The gather lags by L
+segments::
 
     SR(0), …, SR(L), AG(0), SR(L+1), AG(1), …, SR(T-1), AG(T-1-L), AG(T-L), …, AG(T-1)
 
-An element is summed in the order owner + 1, owner + 2, …, owner, ``((g_{o+1} + g_{o+2}) + …) + g_o``, as the block of
-that owner is in other collectives; another owner is another order, and so may be other bits.
+An element is summed in the order owner + 1, owner + 2, …, owner, ``((g_{o+1} + g_{o+2}) + …) + g_o``, like that
+owner's block in other collectives; another owner has another order, and so may give other bits.
 """
 
 import numpy as np
@@ -23,7 +22,7 @@ __all__ = ["GATHER", "LAG", "SCATTER", "all_reduce", "fused_update", "order", "p
 
 SCATTER, GATHER = "SR", "AG"
 
-#: Segments by which the gather lags behind.
+#: Segments by which the gather lags.
 LAG = 3
 
 #: A phase and a segment.
@@ -36,21 +35,21 @@ def order(segments: int, *, lag: int = LAG) -> list[Packet]:
         raise ValueError(f"Segments must be zero or more, not {segments!r}")
     if lag < 0:
         raise ValueError(f"Lag must be zero or more, not {lag!r}")
-    found: list[Packet] = []
+    result: list[Packet] = []
     for segment in range(segments + lag):
-        found += [(SCATTER, segment)] if segment < segments else []
-        found += [(GATHER, segment - lag)] if segment >= lag and segment - lag < segments else []
-    return found
+        result += [(SCATTER, segment)] if segment < segments else []
+        result += [(GATHER, segment - lag)] if segment >= lag and segment - lag < segments else []
+    return result
 
 
 def packets(segments: int, nodes: int, owner: int, rank: int, *, lag: int = LAG) -> tuple[list[Packet], list[Packet]]:
-    """Packets that a rank sends, and those that it receives, in their order."""
+    """Packets that a rank sends, and packets that it receives, in order."""
     _check(nodes, owner)
-    place = (rank - owner - 1) % nodes  # in the chain, at whose end the owner is
-    sends = {SCATTER: place != nodes - 1, GATHER: place != nodes - 2}
-    receives = {SCATTER: place != 0, GATHER: place != nodes - 1}
+    position = (rank - owner - 1) % nodes  # in the chain, which ends at the owner
+    sends = {SCATTER: position != nodes - 1, GATHER: position != nodes - 2}
+    receives = {SCATTER: position != 0, GATHER: position != nodes - 1}
     every = order(segments, lag=lag)
-    return [one for one in every if sends[one[0]]], [one for one in every if receives[one[0]]]
+    return [packet for packet in every if sends[packet[0]]], [packet for packet in every if receives[packet[0]]]
 
 
 def total(gradients: Bits, owner: int) -> Bits:
@@ -59,17 +58,17 @@ def total(gradients: Bits, owner: int) -> Bits:
 
 
 def all_reduce(gradients: Bits, owner: int, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
-    """Sum that every rank ends with, after a gather that is compressed."""
+    """Sum at every rank, after a compressed gather."""
     hops = _hops(gradients, owner)
     return hops[-1], _traffic(hops, owner, segment=segment, lanes=lanes, gathered=hops[-1])
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, owner: int, *,
                  packed_state: bool = False, segment: int = 256, lanes: int = 4) -> Update:
-    """The sum, the optimizer at the owner, and a gather of the new weights as they are.
+    """The sum, the optimizer at the owner, and a raw gather of the new weights.
 
     ``weights`` and each plane of ``state`` are the owner's. With ``packed_state``, new state is rounded to bfloat16
-    when it is stored: the new weights come of what it was before.
+    when it is stored: the new weights are computed from the unrounded state.
     """
     hops = _hops(gradients, owner)
     new, planes = optimizer.update(hops[-1], weights, state, settings)
@@ -91,7 +90,7 @@ def _hops(gradients: Bits, owner: int) -> list[Bits]:
     """The sums that leave each node of the chain; the last one stays at the owner."""
     nodes = len(gradients)
     _check(nodes, owner)
-    chain = [canonical(gradients[(owner + 1 + place) % nodes]) for place in range(nodes)]
+    chain = [canonical(gradients[(owner + 1 + position) % nodes]) for position in range(nodes)]
     hops = [chain[0]]
     for addend in chain[1:]:
         hops.append(floating.add(hops[-1], addend))
@@ -99,7 +98,7 @@ def _hops(gradients: Bits, owner: int) -> list[Bits]:
 
 
 def _traffic(hops: list[Bits], owner: int, *, segment: int, lanes: int, gathered: Bits | None) -> Traffic:
-    """Words and bounds; a gather is compressed, or without ``gathered`` raw."""
+    """Words and bounds; the gather is compressed from ``gathered``, or raw without it."""
     nodes, length = len(hops), hops[0].size
     bounds = [(start, min(start + segment, length)) for start in range(0, length, segment)]
     elements = np.array([stop - start for start, stop in bounds], dtype=np.int64)
@@ -118,7 +117,7 @@ def _traffic(hops: list[Bits], owner: int, *, segment: int, lanes: int, gathered
         sender = (owner + 1 + hop) % nodes
         payload = payloads(hops[hop])
         positions = np.zeros_like(elements)
-        if hop:  # positions that the adder takes, non-zero in the sum before or in what is added
+        if hop:  # positions that the adder processes: non-zero in the sum before or in the addend
             either = (hops[hop - 1] != 0) | (hops[hop] != 0)
             positions = np.array([np.count_nonzero(either[start:stop]) for start, stop in bounds], dtype=np.int64)
         words[0, hop, sender] = (payload + PACKET_OVERHEAD).sum()

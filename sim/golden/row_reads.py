@@ -1,4 +1,4 @@
-"""Golden model of the rows that a reader of memory asks for, cycle by cycle.
+"""Cycle-accurate golden model of the row requests of a memory reader.
 
 Mirrors :class:`hdl.row_transfer.RowReader` with a queue of nine rows.
 """
@@ -12,12 +12,12 @@ _READ, _DEPTH = 2, 9
 
 
 class RowReads:
-    """Rows of a job: those to ask for, those that come, and those that wait."""
+    """Rows of a job: rows to request, rows in flight, and waiting rows."""
 
     def __init__(self) -> None:
         self._end = self._left = 0
         self._waiting: collections.deque[int] = collections.deque()
-        self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows, and cycles until they come
+        self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows, and cycles until they arrive
 
     def begin(self, first: int, rows: int) -> None:
         """Begin a job in the next cycle."""
@@ -25,29 +25,29 @@ class RowReads:
 
     @property
     def asked(self) -> int | None:
-        """Row that is asked for in this cycle."""
+        """Row that is requested in this cycle."""
         if self._left and len(self._waiting) + len(self._coming) < _DEPTH:
             return self._end - self._left
         return None
 
     @property
     def waits(self) -> bool:
-        """Whether a row is there."""
+        """Whether a row has arrived."""
         return bool(self._waiting)
 
     def take(self) -> int:
-        """Take the row that came first."""
+        """Take the oldest row."""
         return self._waiting.popleft()
 
     def step(self, asked: int | None, ready: bool) -> None:
-        """End a cycle, behind :meth:`take`.
+        """End a cycle, after :meth:`take`.
 
         Parameters
         ----------
         asked : int or None
-            :attr:`asked` at its begin.
+            :attr:`asked` at the start of the cycle.
         ready : bool
-            Whether the memory has granted that.
+            Whether the memory has granted the request.
         """
         if self._coming and self._coming[0][1] == 0:
             self._waiting.append(self._coming.popleft()[0])

@@ -1,4 +1,4 @@
-"""Golden model of every cycle of a queue, and sources and output registers that models of other units share.
+"""Cycle-accurate golden model of a queue, and sources and output registers for models of other units.
 
 Mirrors :mod:`hdl.streams.stream`.
 """
@@ -18,7 +18,7 @@ class QueueCycles:
     Members
     -------
     accepted, departed : array of int
-        Cycle in which each beat is accepted, and in which it departs, for beats that do so within the run.
+        Cycles of each beat's acceptance and departure, for beats that do so within the run.
     i_valid, i_ready, o_valid, level : array
         The handshakes, and the beats in the queue, per cycle.
     offered : array of int
@@ -52,15 +52,15 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """First cycle from each cycle on in which the pattern is set, or else the end."""
-    given = np.asarray(pattern, np.bool_)
-    end = len(given)
-    cycles = np.where(given, np.arange(end), end)
+    """First cycle with the pattern set, from each cycle on, or else the end."""
+    flags = np.asarray(pattern, np.bool_)
+    end = len(flags)
+    cycles = np.where(flags, np.arange(end), end)
     return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
 
 
 class Feed:
-    """A source of beats: it offers its next one in the first willing cycle after the last was accepted.
+    """A source of beats: it offers the next beat in the first willing cycle after the last was accepted.
 
     Members
     -------
@@ -85,7 +85,7 @@ class Feed:
         return offered
 
     def accept(self, free: int) -> int:
-        """Cycle in which a unit that is ready from the given cycle on accepts the next beat."""
+        """Accept the next beat in a unit that is ready from cycle ``free`` on, and return the cycle."""
         accepted = min(max(self.offered, free), self.end)
         self.ready[free:accepted + 1] = True
         self.take(accepted)
@@ -100,14 +100,14 @@ class Feed:
 
 
 class Output:
-    """Output register: cycles in which it takes its beats, and in which they depart.
+    """Output register: cycles when it takes its beats, and when they depart.
 
     Members
     -------
     end : int
         Cycles of the run.
     departed : int
-        Cycle in which the latest beat departs.
+        Cycle of the latest beat's departure.
     offered : array of int
         Per cycle, the index of the beat on offer; -1 without one.
     """
@@ -152,18 +152,18 @@ class Stages:
         self._beats = 0
 
     def move(self, cycle: int) -> int:
-        """The first cycle from the given one on in which the stages move."""
+        """The first cycle from ``cycle`` on that moves the stages."""
         for offered, departed in self._stalls:
             if offered <= cycle:
                 cycle = max(cycle, departed)
         return cycle
 
     def earliest(self, cycle: int) -> int:
-        """The first cycle from the given one on in which a beat can enter the first stage."""
+        """The first cycle from ``cycle`` on that lets a beat enter the first stage."""
         return self.move(max(cycle, self._entered + 1))
 
     def enter(self, cycle: int) -> list[int]:
-        """Let a beat enter from the given cycle on; return the cycles in which it enters each stage."""
+        """Enter a beat from ``cycle`` on; return the cycles of its entry into each stage."""
         cycles = [self.earliest(cycle)]
         self._entered = cycles[0]
         for _ in range(self._count - 1):
@@ -182,15 +182,15 @@ def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: n
     """Cycles of a queue that begins empty.
 
     The source offers beat k in the first willing cycle after beat k-1 was accepted; it is accepted in the first cycle
-    from there on that is later than the departure of beat k - depth, or not earlier than it where depth is 1. It is
-    offered ``latency`` cycles later, or after the departure of beat k-1, and departs in the first ready cycle.
+    from there on that is later than the departure of beat k - depth, or not earlier with a depth of 1. It is offered
+    ``latency`` cycles later, or after the departure of beat k-1, and departs in the first ready cycle.
 
     Parameters
     ----------
     depth, latency : int
         Depth and latency of the queue.
     beats : int
-        Beats the source has.
+        Number of beats of the source.
     willing, ready : array of bool
         Per cycle, whether the source begins an offer, and whether the sink is ready; of the same length.
     """

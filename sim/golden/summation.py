@@ -1,11 +1,11 @@
-"""Golden model of the order of summation, and of the functions of a network that add numbers up.
+"""Golden model of the order of summation, and of network functions that sum.
 
-Every sum is ((c + t0) + t1) + …: terms in ascending order, each sum rounded, from +0.0 or from a given number on. The
-terms of a dot product are products that are rounded before they are added; there is no fused multiply-add. So a sum
-that was begun can be carried on, and no tiling changes a bit. NaNs are canonical.
+Every sum is ((c + t0) + t1) + …: terms in ascending order, each sum rounded, from +0.0 or from an initial value on.
+The terms of a dot product are products that are rounded before they are added; there is no fused multiply-add. A sum
+can therefore be resumed, and no tiling changes a bit. NaNs are canonical.
 
-Arrays are of binary32. They may be of binary64 as well, for comparison with finite differences, in which case exp and
-log are those of numpy.
+Arrays are binary32. They may also be binary64, for comparison with finite differences; exp and log are then the
+functions of numpy.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ def canonical(x: Array) -> Array:
 
 
 def product(a: Array, b: Array, initial: Array | None = None) -> Array:
-    """Matrix products (…, m, k) by (…, k, n), each element summed up along k from zero or from ``initial`` on."""
+    """Matrix products (…, m, k) by (…, k, n), with each element summed along k from zero or from ``initial`` on."""
     shape = (*a.shape[:-1], b.shape[-1])
     total = np.zeros(shape, a.dtype) if initial is None else np.array(initial, a.dtype)
     for k in range(a.shape[-1]):
@@ -36,7 +36,7 @@ def product(a: Array, b: Array, initial: Array | None = None) -> Array:
 
 
 def row_sums(x: Array) -> Array:
-    """Sums along the last axis, which stays with a length of one: from column 0 on."""
+    """Sums along the last axis from column 0 on; the axis stays with a length of one."""
     total = np.zeros((*x.shape[:-1], 1), x.dtype)
     for column in range(x.shape[-1]):
         total = total + x[..., column, None]
@@ -52,15 +52,15 @@ def column_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """A matrix of ``count`` rows, to each of which are added the rows of ``x`` whose place it is, from row 0 on."""
+    """A matrix of ``count`` rows: each row of ``x`` is added to the row at its place, from row 0 on."""
     total = np.zeros((count, x.shape[1]), x.dtype)
-    for row, place in zip(x, places, strict=True):
-        total[place] = total[place] + row
+    for row, index in zip(x, places, strict=True):
+        total[index] = total[index] + row
     return canonical(total)
 
 
 def maxima(x: Array) -> Array:
-    """Largest element along the last axis, which stays with a length of one; the first of equal ones."""
+    """Largest element along the last axis, which stays with a length of one; the first of equal elements."""
     largest = x[..., :1]
     for column in range(1, x.shape[-1]):
         largest = np.where(x[..., column, None] > largest, x[..., column, None], largest)
@@ -68,7 +68,7 @@ def maxima(x: Array) -> Array:
 
 
 def exp(x: Array) -> Array:
-    """Exponentials of numbers that are not above zero."""
+    """Exponentials of numbers up to zero."""
     return exponential.exp(x) if x.dtype == np.float32 else np.exp(x)
 
 

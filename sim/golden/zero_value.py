@@ -19,10 +19,10 @@ GROUP = 32
 
 
 def encode(elements: npt.ArrayLike) -> Bits:
-    """Compress elements. A partial last group is filled with zeros; no elements at all are no words."""
-    given = np.asarray(elements, dtype=np.uint32)
-    groups = np.zeros((-(-len(given) // GROUP), GROUP), np.uint32)
-    groups.reshape(-1)[:len(given)] = given
+    """Compress elements. A partial last group is filled with zeros; without elements there are no words."""
+    values = np.asarray(elements, dtype=np.uint32)
+    groups = np.zeros((-(-len(values) // GROUP), GROUP), np.uint32)
+    groups.reshape(-1)[:len(values)] = values
     present = (groups & 0x7FFF_FFFF) != 0
     masks = np.packbits(present, axis=1, bitorder="little").view("<u4")
     words = np.concatenate([masks, groups], axis=1)
@@ -33,16 +33,16 @@ def encode(elements: npt.ArrayLike) -> Bits:
 
 def decode(words: npt.ArrayLike, count: int | None = None) -> Bits:
     """Expand words into ``count`` elements, or into whole groups."""
-    given = np.asarray(words, dtype=np.uint32)
+    stream = np.asarray(words, dtype=np.uint32)
     groups = []
     start = 0
-    while start < len(given):
-        present = _present(given[start])
+    while start < len(stream):
+        present = _present(stream[start])
         stop = start + 1 + int(present.sum())
-        if stop > len(given):
+        if stop > len(stream):
             raise ValueError(f"Stream must end with a whole group, not inside of the one at word {start!r}")
         group = np.zeros(GROUP, np.uint32)
-        group[present] = given[start + 1:stop]
+        group[present] = stream[start + 1:stop]
         groups.append(group)
         start = stop
     elements = np.concatenate(groups) if groups else np.zeros(0, np.uint32)
@@ -64,22 +64,22 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
 
 def group_sizes(words: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Words of each group of a stream, its mask included."""
-    given = np.asarray(words, dtype=np.uint32)
+    stream = np.asarray(words, dtype=np.uint32)
     sizes = []
     start = 0
-    while start < len(given):
-        sizes.append(1 + int(given[start]).bit_count())
+    while start < len(stream):
+        sizes.append(1 + int(stream[start]).bit_count())
         start += sizes[-1]
     return np.array(sizes, np.int64)
 
 
 def code_cycles(words: npt.ArrayLike, lanes: int) -> int:
-    """Least cycles in which ``lanes`` elements per cycle become, or come out of, a stream of one word per cycle."""
+    """Minimum cycles to convert ``lanes`` elements per cycle to, or from, a stream of one word per cycle."""
     return int(np.maximum(group_sizes(words), GROUP // lanes).sum())
 
 
 def add_cycles(a: npt.ArrayLike, b: npt.ArrayLike) -> int:
-    """Least cycles in which two streams are added, at one position of the union of their masks per cycle."""
+    """Minimum cycles to add two streams, at one position of the union of their masks per cycle."""
     positions = (decode(a) != 0) | (decode(b) != 0)
     return len(positions) // GROUP + int(positions.sum())
 

@@ -1,8 +1,7 @@
 """Evaluation of all nodes of a thread together.
 
-The code of one cycle of a node has several hundred kilobytes, which run from start to end, so every node reads it
-from the second-level cache. Verilator makes a flat list of functions of it. With each function called for all nodes
-before the next one, the code is read once for all of them.
+The code of one cycle of a node has several hundred kilobytes, which run from start to end: one node after the other,
+each node would read all of it. Evaluated together, function by function, the nodes read it once for all.
 """
 
 import itertools
@@ -11,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["batch"]
 
-#: The function that evaluates a clock edge: one list of calls and statements behind one trigger.
+#: The function that evaluates a clock edge: one list of calls and statements after one trigger.
 _LIST = re.compile(
     r"void (?P<root>V\w+___024root)___eval_nba\((?P=root)\* vlSelf\) \{\n"
     r"(?:    (?:VL_DEBUG_IF|V\w+__Syms\* const|auto& vlSelfRef|// Body).*\n)*"
@@ -21,11 +20,11 @@ _LIST = re.compile(
 
 _CALL = re.compile(r"        (\w+___nba_\w+)\(vlSelf\);\n")
 
-#: A function that can stop the simulation. It tells by the thread's context whose it is.
+#: A function that can stop the simulation. It finds its simulation by the thread's context.
 _STOPS = re.compile(
     r"^void (\w+)\(V\w+\* vlSelf\) \{\n(?:(?!^\}).*\n)*?.*\bVL_(?:STOP|FINISH|FATAL|WRITEF)", re.MULTILINE)
 
-#: The text that takes the place of the list: it notes the node, and `ring_batch` evaluates all that were noted.
+#: The text that replaces the list: it notes the node, and `ring_batch` evaluates all noted nodes.
 _BATCH = """\
 #include <vector>
 
@@ -47,7 +46,7 @@ void ring_batch() {{
 }}
 """
 
-#: Statements that stand between the calls, as a function like those that are called.
+#: Statements between the calls, as a function like the called ones.
 _STATEMENTS = """static void {name}({root}* vlSelf) {{
     auto* const __restrict vlSymsp VL_ATTR_UNUSED = vlSelf->vlSymsp;
     auto& vlSelfRef = std::ref(*vlSelf).get();
@@ -63,13 +62,13 @@ def batch(folder: Path, model: str) -> bool:
     Returns
     -------
     bool
-        False, and nothing is changed, if the generated code is not the one flat list that this relies on.
+        False, with nothing changed, if the generated code is not the one flat list that this requires.
     """
     texts = {path: path.read_text() for path in sorted(folder.glob(f"V{model}___024root*.cpp"))}
-    found = [(path, match) for path, text in texts.items() for match in _LIST.finditer(text)]
-    if len(found) != 1:
+    matches = [(path, match) for path, text in texts.items() for match in _LIST.finditer(text)]
+    if len(matches) != 1:
         return False
-    (path, match), = found
+    (path, match), = matches
     root = match["root"]
     stopping = {name for text in texts.values() for name in _STOPS.findall(text)}
     statements = calls = ""
@@ -80,7 +79,7 @@ def batch(folder: Path, model: str) -> bool:
         if not is_call:
             names = [f"{root}___batch_{number}"]
             statements += _STATEMENTS.format(name=names[0], root=root, statements=text)
-            stopping.add(names[0])  # for all that is known
+            stopping.add(names[0])  # it may be able to stop
         calls += "".join(f"    ring_evaluate_all<{name}, {str(name in stopping).lower()}>();\n" for name in names)
     path.write_text(match.string[:match.start()] + statements + _BATCH.format(root=root, calls=calls)
                     + match.string[match.end():])

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""Board in a simulator, behind a pseudo-terminal that acts as its serial port.
+"""Board in a simulator, with a pseudo-terminal as its serial port.
 
-The bytes pass the pins of the Verilated design bit by bit. Simulated time stands still while the board has nothing to
-do, and passes as fast as it can otherwise.
+The bytes pass the pins of the Verilated design bit by bit. Simulated time stands still while the board is idle, and
+otherwise passes as fast as possible.
 
 Example
 -------
@@ -39,24 +39,24 @@ from sim.verilated.verilog import convert, with_loops
 
 __all__ = ["RATES", "Faults", "SimulatedBoard", "board_library", "build_board"]
 
-#: Clock and baud rate with the fewest cycles to a bit, which take the least time to simulate.
+#: Clock and baud rate with the fewest cycles per bit, which simulate fastest.
 RATES = {"clock": 4, "baud": 1}
 
 _HERE = Path(__file__).parent
-_STEP = 1000  # cycles between two looks at the pseudo-terminal
-_REST = 0.01  # seconds between two looks while there is nothing to do
+_STEP = 1000  # cycles between two polls of the pseudo-terminal
+_REST = 0.01  # seconds between two polls while the board is idle
 
 
 def build_board(board: Component, *, identity: str | None = None,
                 announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the simulation of a board, or find it where an earlier call did.
+    """Build the simulation of a board unless an earlier call did.
 
     Parameters
     ----------
     board : Component
         Component with the ports of :class:`hdl.board.BoardTop`.
     identity, announce
-        As of :func:`~sim.verilated.build.build_ring`.
+        As for :func:`~sim.verilated.build.build_ring`.
     """
     seconds = {}
 
@@ -121,7 +121,7 @@ class Faults:
 
 
 class _Cable:
-    """One direction of the cable: bytes go in, and bytes that the faults spare come out."""
+    """One direction of the cable: bytes enter, and bytes that the faults spare leave."""
 
     def __init__(self, faults: Faults | None, direction: int):
         self._faults = faults
@@ -143,7 +143,7 @@ class _Cable:
 
 
 class SimulatedBoard:
-    """Board that a thread of its own steps, and the pseudo-terminal that leads to it.
+    """Board that a thread of its own steps, and its pseudo-terminal.
 
     Parameters
     ----------
@@ -152,16 +152,16 @@ class SimulatedBoard:
     clock, baud : int
         Clock in Hz and bits per second of the board.
     frequency : float
-        Cycles in a second of :attr:`time`; by default those of a board with a line of 3 Mbaud.
+        Cycles in a second of :attr:`time`; by default the frequency of a board with a line of 3 Mbaud.
     delay : int
-        Cycles that a byte spends on its way in each direction, apart from the time on the wire.
+        Delay of a byte in each direction in cycles, apart from the time on the wire.
     faults : Faults or None
         Faults of the cable.
 
     Members
     -------
     path : str
-        The serial port: a link to the pseudo-terminal, so that it stays the same when that is plugged in again.
+        The serial port: a link to the pseudo-terminal, which stays the same when the cable is plugged in again.
     """
 
     def __init__(self, library: Library, *, clock: int, baud: int, frequency: float | None = None, delay: int = 0,
@@ -219,7 +219,7 @@ class SimulatedBoard:
         return sum(cable.dropped for cable in self._cables)
 
     def set_faults(self, faults: Faults | None) -> None:
-        """Give the cable other faults from here on."""
+        """Set the faults of the cable from now on."""
         with self._lock:
             self._cables = _Cable(faults, 0), _Cable(faults, 1)
 
@@ -228,7 +228,7 @@ class SimulatedBoard:
         master, slave = pty.openpty()
         tty.setraw(slave)
         os.set_blocking(master, False)
-        # The port is there as long as someone has it open; until then this keeps it.
+        # The port exists while someone has it open; until then this process keeps it open.
         link = Path(self._folder.name) / "link"
         link.symlink_to(os.ttyname(slave))
         with self._lock:
@@ -242,7 +242,7 @@ class SimulatedBoard:
         self._nudge()
 
     def unplug(self) -> None:
-        """Pull the cable out: the port is gone, and so are all bytes on their way."""
+        """Pull the cable out: the port is gone, and so are all bytes in flight."""
         with self._lock:
             if self._master is not None:
                 os.close(self._master)
@@ -277,7 +277,7 @@ class SimulatedBoard:
             self._ended = time.monotonic()
 
     def _serve(self) -> None:
-        pending = b""  # on its way to the host
+        pending = b""  # in flight to the host
         while not self._closing:
             busy = bool(self._library.board_busy(self._board))
             begun = time.monotonic()
@@ -308,10 +308,10 @@ class SimulatedBoard:
 
     def _take(self, master: int) -> None:
         try:
-            given = os.read(master, 65536)
+            received = os.read(master, 65536)
         except OSError:  # nothing there
             return
-        data = self._cables[0].pass_on(given)
+        data = self._cables[0].pass_on(received)
         self._library.board_send(self._board, data, len(data))
 
     @staticmethod

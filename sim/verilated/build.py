@@ -1,7 +1,7 @@
 """The ring of Verilated nodes as a shared library, built when its sources change.
 
-A library serves rings of any size, and nodes of several libraries form one ring. It stands complete in
-``verilated/ring-<digest>`` of the cache, the digest being of all it depends on: Verilog, harness, flags and versions.
+A library serves rings of any size, and nodes of several libraries can form one ring. It is complete in
+``verilated/ring-<digest>`` of the cache; the digest covers all dependencies: Verilog, harness, flags and versions.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _HERE = Path(__file__).parent
 #: Verilator's own C++, compiled along with the design.
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp", "verilated_save.cpp")
 _TRACE_RUNTIME = ("verilated_fst_c.cpp",)
-#: Headers that all sources of a library include, which take most of the time of many.
+#: Headers that all sources of a library include, and that take most of the time of many sources.
 _HEADERS = ("verilated.h", "verilated_save.h")
 _TRACE_HEADERS = ("verilated_fst_c.h",)
 
@@ -34,9 +34,9 @@ _COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden",
             "-DVM_COVERAGE=0")
 #: Higher levels compile for longer, and the simulation is no faster.
 _FAST = ("-O1",)
-#: For what runs once, in the constructor or at the first evaluation; and for Verilator's own C++.
+#: For code that runs once, in the constructor or at the first evaluation; and for Verilator's own C++.
 _SLOW, _ONCE = ("-O0",), ("-O1",)
-#: Of the compiler.
+#: Compiler options.
 FLAGS = (*_COMPILE, *_FAST, *_SLOW, *_ONCE)
 
 
@@ -51,13 +51,13 @@ class Library:
     traced : bool
         Whether it can write waveforms.
     built : bool
-        Whether this call built it, or an earlier one did.
+        Whether this call built it, and not an earlier one.
     seconds : dict
-        Time this call took, by stage: Verilog, Verilate, compile; the latter two only where it built the library.
+        Time of this call, by stage: Verilog, Verilate, compile; the latter two only if it built the library.
     arithmetic : Arithmetic
         Whether floating-point units are simulated as gateware.
     memories : tuple
-        The memory spaces of a node, in order: what the node's ``memories`` says.
+        The memory spaces of a node, in order, from the node's ``memories``.
     """
 
     path: Path
@@ -69,26 +69,26 @@ class Library:
 
     @property
     def digest(self) -> str:
-        """Digest of all the library depends on; simulator states belong to it."""
+        """Digest of all dependencies of the library; simulator states belong to it."""
         return self.path.parent.name.removeprefix("ring-")
 
 
 def build_ring(node: Component, *, traced: bool = False, batched: bool = True, identity: str | None = None,
                arithmetic: Arithmetic = Arithmetic.GATEWARE,
                announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the ring of a node, or find it where an earlier call did.
+    """Build the ring of a node unless an earlier call did.
 
     Parameters
     ----------
     node : Component
-        The node, with the ports of :class:`hdl.node.Node`. The memories that its ``memories`` names, if it has such a
-        member, can be reached without the node's port, where the generated code allows it: each is that of a
-        submodule, or a range of words in the far memory.
+        The node, with the ports of :class:`hdl.node.Node`. Memories that its ``memories`` names, if it has this
+        member, can be reached without the node's port, where the generated code allows it: each is a submodule's
+        memory, or a range of words in the far memory.
     traced : bool
         Build the slower library, which can write waveforms.
     batched : bool
         Evaluate the nodes of a thread together, function by function (:mod:`sim.verilated.batch`), where there is
-        no waveform and the generated code allows it; a stage says so where it does not. Only the speed differs.
+        no waveform and the generated code allows it; a stage reports if not. Only the speed differs.
     identity : str or None
         Identity for :func:`~sim.verilated.verilog.convert`.
     arithmetic : Arithmetic
@@ -152,9 +152,9 @@ _TIED = {"rst": 0, "host_o__ready": 1}
 
 
 def _ring_node(node: Design) -> str:
-    """The node's Verilog, and a module around it that ties the inputs which never change.
+    """The node's Verilog, and a module around it that ties its constant inputs.
 
-    A node begins as configured, so it needs no reset; and the taker of its responses is always ready. Verilator then
+    A node begins as configured, so it needs no reset; the receiver of its responses is always ready. Verilator then
     leaves out all logic that waits for either, which is a third of the work of a cycle: nearly all of a node's
     logic depends on its reset, and is evaluated for each change of an input.
     """
@@ -180,7 +180,7 @@ def compile_library(folder: Path, *, name: str = "ring", model: str = "node", tr
     """
     runtime = _runtime(traced)
     sources = [folder / f"{name}.cpp", *(folder / "obj").glob(f"V{model}*.cpp")]
-    # The longest first, so that no core is left with it at the end.
+    # The longest first, so that no core still compiles it at the end.
     sources.sort(key=lambda path: path.stat().st_size, reverse=True)
 
     def compile_one(source: Path) -> str:
@@ -208,9 +208,9 @@ def _header(level: tuple[str, ...]) -> str:
 
 
 def _runtime(traced: bool) -> Path:
-    """Folder with Verilator's own C++, compiled once for all libraries, and its headers, precompiled.
+    """Folder with Verilator's own C++, compiled once for all libraries, and its precompiled headers.
 
-    A compiler that cannot use what is precompiled takes the header itself.
+    A compiler that cannot use a precompiled header reads the header itself.
     """
     sources = (*_RUNTIME, *_TRACE_RUNTIME) if traced else _RUNTIME
     headers = (*_HEADERS, *_TRACE_HEADERS) if traced else _HEADERS

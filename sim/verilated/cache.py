@@ -1,12 +1,12 @@
-"""Cache of folders of build products: each is found unchanged or else built anew.
+"""Cache of folders of build products: each is found unchanged or else built again.
 
-Beside the files of a folder stands ``manifest.json`` with the size and the SHA-256 digest of each. A file that a full
-disk, a crash or a hand has cut short or changed is never used: a truncated library would end this process by a
-signal.
-Folders within are not kept, so that nothing in an entry is without a digest.
+Each folder also has ``manifest.json`` with the size and the SHA-256 digest of each file. A file that was cut short or
+changed by a full disk, a crash or a person is never used: a truncated library would end this process by a signal.
+Subfolders are not kept, so that nothing in an entry is without a digest.
 
-Any number of processes may want the same folder at once (:mod:`sim.verilated.locks`). Where such folders stand is in
-:mod:`sim.verilated.cache_folder`; :mod:`sim.verilated.cache_bound` keeps them from filling the disk.
+Any number of processes may need the same folder at once (:mod:`sim.verilated.locks`).
+:mod:`sim.verilated.cache_folder` gives the path of such folders; :mod:`sim.verilated.cache_bound` keeps them from
+filling the disk.
 """
 
 import contextlib
@@ -29,38 +29,38 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["cached", "complete"]
 
-#: Bytes of free space below which a program that has failed is taken to have failed for the want of it.
+#: Bytes of free space below which the failure of a program is taken for a full disk.
 _FULL = 1 << 20
 
-#: Sizes and times of files in folders that were found complete, so that nothing is read twice.
+#: Sizes and times of files in folders found complete, so that nothing is read twice.
 _seen: dict[Path, dict[str, tuple[int, int]]] = {}
 
 
 def cached(directory: Path, build: Callable[[Path], None], *,
            announce: Callable[[str], None] = lambda stage: None) -> Path:
-    """Make ``directory`` once, and again where a file in it is not as it was written.
+    """Build ``directory`` once, and again if a file in it has changed.
 
-    ``build`` fills a fresh folder next to it, which takes its name when complete: a failed or an interrupted build
-    leaves nothing behind that could be taken for a result. Of two processes that want the same thing, one builds it
-    and the other waits. Remains of earlier builds that were killed are removed. As long as this process
-    lives, no other one removes the folder.
+    ``build`` fills a fresh folder next to it, which gets its name when complete: a failed or an interrupted build
+    leaves nothing that could be taken for a result. Of two processes that need the same entry, one builds it and the
+    other waits. Remains of earlier builds that were killed are removed. While this process lives, no other process
+    removes the folder.
 
     Parameters
     ----------
     directory : Path
         An entry of the cache: in the folder of a kind, with a digest in its name.
     build : callable
-        Called with the fresh folder, and must write at least one file into it. Folders that it makes within are
-        removed when it has ended.
+        Called with the fresh folder, and must write at least one file into it. Subfolders are removed at the end of
+        the build.
     announce : callable
-        Called with a line if another process builds the same and is waited for.
+        Called with a line if this process waits for another one that builds the same.
 
     Raises
     ------
     ToolError
-        The folder cannot be written, or is not the cache's; the message names it and says what to do.
+        The folder cannot be written, or is not the cache's; the message names it and gives the remedy.
     ValueError
-        The folder is not that of an entry.
+        The folder is not an entry of the cache.
     """
     parent, name = directory.parent, directory.name
     if not cache_folder.is_entry(name):
@@ -69,13 +69,13 @@ def cached(directory: Path, build: Callable[[Path], None], *,
         cache_folder.make(parent)
         use(parent, name)
     except OSError as error:
-        if complete(directory):  # of a cache that cannot be written, what there is serves as well
+        if complete(directory):  # without write access, existing entries still serve
             return directory
         raise _refusal(parent, error) from error
     if complete(directory):
         _touch(directory)
         return directory
-    limit = cache_folder.limit()  # whose error must come before long work
+    limit = cache_folder.limit()  # its error must come before long work
     try:
         with contextlib.ExitStack() as held:
             try:
@@ -94,7 +94,7 @@ def cached(directory: Path, build: Callable[[Path], None], *,
 
 
 def _build(directory: Path, build: Callable[[Path], None]) -> int:
-    """Build a folder whose lock is held, and return its size in bytes."""
+    """Build a folder while its lock is held, and return its size in bytes."""
     fresh, replaced = beside(directory), beside(directory)
     try:
         fresh.mkdir(mode=0o755)
@@ -117,9 +117,9 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
 
 
 def complete(directory: Path) -> bool:
-    """Whether a folder has all files that were written into it, of the same size and with the same digest.
+    """Whether a folder has all files as written, with the same sizes and digests.
 
-    A folder or file that other users may write, and a link in the stead of either, makes it incomplete.
+    A folder or file that other users may write, or a link in place of either, makes it incomplete.
     """
     try:
         status = directory.lstat()
@@ -140,7 +140,7 @@ def complete(directory: Path) -> bool:
 
 
 def _manifest(value: Any) -> dict[str, tuple[int, str]]:
-    """Size and digest of each file; raises ``ValueError`` for what :func:`_seal` has not written."""
+    """Size and digest of each file; raises ``ValueError`` if :func:`_seal` has not written it."""
     if not isinstance(value, dict) or not value:
         raise ValueError("manifest must be an object of files, at least of a single one")
     for name, entry in value.items():
@@ -151,7 +151,7 @@ def _manifest(value: Any) -> dict[str, tuple[int, str]]:
     return {name: (size, digest) for name, (size, digest) in value.items()}
 
 
-#: Errors that only writing raises, and those among them that mean a lack of space.
+#: Errors that only writing raises, and errors among them that mean a lack of space.
 _WRITING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EEXIST,
             errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOLCK)
 _ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -172,7 +172,7 @@ def _refusal(folder: Path, error: OSError) -> ToolError:
 def _seal(folder: Path) -> int:
     """Remove folders within, write the manifest, and return the size of all files in bytes.
 
-    No other user may write the files, whatever the mask of this one is.
+    Other users cannot write the files, with any umask of this user.
     """
     manifest = {}
     for path in sorted(folder.iterdir()):
@@ -189,7 +189,7 @@ def _seal(folder: Path) -> int:
 
 
 def _restrict(path: Path) -> None:
-    """Let no other user write a file."""
+    """Make a file read-only for other users."""
     mode = path.lstat().st_mode
     if not stat.S_ISREG(mode):
         raise ToolError(f"{path} must be a file once it is built, not a link or a device")
@@ -197,13 +197,13 @@ def _restrict(path: Path) -> None:
 
 
 def _touch(directory: Path) -> None:
-    """Note that a folder is used now; its modification time is the time of its last use."""
+    """Record that a folder is used now; its modification time is the time of its last use."""
     with contextlib.suppress(OSError):
         os.utime(directory)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file; raises ``ValueError`` for anything else, and for one that other users may write."""
+    """Size and time of a file; raises ``ValueError`` for anything else, and if other users may write it."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or not cache_folder.owned(status):
         raise ValueError(f"{path} must be a file that no other user may write")

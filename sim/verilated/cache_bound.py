@@ -1,4 +1,4 @@
-"""Bound of the cache: after a build that may have made it too large, the least recently used entries go."""
+"""Bound of the cache: after a build that may have made it too large, the least recently used entries are removed."""
 
 import contextlib
 import os
@@ -9,13 +9,13 @@ from sim.verilated.cache_content import prune
 
 __all__ = ["built"]
 
-#: Part of the limit that is left after the oldest have gone, so that this is not done after each build.
+#: Fraction of the limit that remains after pruning, so that not every build prunes.
 _LEFT = 0.9
-#: Part of the limit that a process may add, and seconds for which short processes may, before the size is looked at.
+#: Fraction of the limit that a process may add, and seconds of a grace period, before the size is checked.
 _UNSEEN, _INTERVAL = 0.01, 600
 _TIDIED = "tidied"
 
-#: Bytes that this process has built since the size was looked at; None until it is known when that was.
+#: Bytes that this process has built since the last check of the size; None until the time of that is known.
 _added: int | None = None
 
 
@@ -25,7 +25,7 @@ def built(added: int, most: int) -> None:
     Parameters
     ----------
     added, most : int
-        Bytes that it takes, and that all may take.
+        Bytes of the build, and of all entries at most.
     """
     global _added
     stamp = cache_folder.root() / _TIDIED
@@ -39,7 +39,7 @@ def built(added: int, most: int) -> None:
     if _added <= _UNSEEN * most:
         return
     _added = 0
-    with contextlib.suppress(OSError):  # the build has succeeded, whatever becomes of others
+    with contextlib.suppress(OSError):  # the build has succeeded, even if pruning fails
         descriptor = os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             os.utime(descriptor)

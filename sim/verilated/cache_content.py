@@ -49,11 +49,11 @@ class Removed:
 def _size(folder: Path) -> int:
     """Bytes that a folder takes on the disk."""
     total = 0
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
-        for one in found:
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as items:
+        for item in items:
             with contextlib.suppress(FileNotFoundError):
-                total += (_size(Path(one)) if one.is_dir(follow_symlinks=False)
-                          else one.stat(follow_symlinks=False).st_blocks * 512)
+                total += (_size(Path(item)) if item.is_dir(follow_symlinks=False)
+                          else item.stat(follow_symlinks=False).st_blocks * 512)
     return total
 
 
@@ -83,11 +83,11 @@ def prune(*, most: int, least: int | None = None, before: float | None = None) -
     Parameters
     ----------
     most : int
-        Bytes that entries may take; the oldest go while they take more.
+        Bytes that entries may take; the oldest are removed while they take more.
     least : int or None
-        Bytes to which they are then reduced; by default ``most``.
+        Bytes that may then remain; by default ``most``.
     before : float or None
-        Entries whose last use was earlier than this time go in any case.
+        Entries that were last used before this time are removed in any case.
 
     Raises
     ------
@@ -98,11 +98,11 @@ def prune(*, most: int, least: int | None = None, before: float | None = None) -
         folder = cache_folder.present(kind)
         if folder is not None:
             remove_stale(folder)
-    found = entries()
-    total = sum(entry.size for entry in found)
+    candidates = entries()
+    total = sum(entry.size for entry in candidates)
     target = most if total <= most or least is None else least
     gone, kept = [], []
-    for entry in found:
+    for entry in candidates:
         if total <= target and (before is None or entry.used >= before):
             continue
         if remove(entry.path):

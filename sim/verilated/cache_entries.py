@@ -1,4 +1,4 @@
-"""Entries of the cache on disk: their manifest, the names of files beside them, and their removal."""
+"""Entries of the cache on disk: their manifest, the names of files next to them, and their removal."""
 
 import contextlib
 import re
@@ -23,7 +23,7 @@ def remove(directory: Path) -> bool:
     Raises
     ------
     ValueError
-        The path is not that of an entry of the cache.
+        The path is not an entry of the cache.
     """
     parent, gone = directory.parent, beside(directory)
     if (not cache_folder.is_entry(directory.name) or parent.name not in cache_folder.KINDS
@@ -43,14 +43,14 @@ def remove(directory: Path) -> bool:
 
 
 def remove_stale(parent: Path, *, held: str | None = None) -> None:
-    """Remove the remains of killed builds: fresh folders, locks and notes. A build that goes on holds the lock of
+    """Remove the remains of killed builds: fresh folders, locks and notes. A build in progress holds the lock of
     its name.
 
     Parameters
     ----------
     parent : Path
     held : str or None
-        Name whose lock the caller holds.
+        Name that the caller has locked.
     """
     for path in sorted(parent.iterdir()):
         match = _BESIDE.fullmatch(path.name)
@@ -70,5 +70,5 @@ def remove_stale(parent: Path, *, held: str | None = None) -> None:
 
 
 def beside(directory: Path) -> Path:
-    """Name of a folder next to another one that :func:`remove_stale` knows."""
+    """Name of a folder next to another one, in the form that :func:`remove_stale` recognizes."""
     return directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")

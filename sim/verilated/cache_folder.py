@@ -1,13 +1,13 @@
 """Folder of the cache: its path, its tag, and its limit of size.
 
-It belongs to no clone: Verilog, Verilated libraries, simulators, netlists and placements are the same in all of
-them. It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. The results of a command
+It belongs to no clone: Verilog, Verilated libraries, simulators, netlists and placements are the same in all clones.
+It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. The results of a command
 are not in it (:data:`sim.verilated.toolchain.BUILD`).
 
 ``CACHEDIR.TAG`` marks the folder. A folder without this tag is never written to unless it is empty, so that a
-mistaken variable costs nobody's files; and one that other users may write is never used, since its libraries are run.
+mistaken variable costs nobody's files; a folder that other users may write is never used, since its libraries run.
 
-A user without a home, as in some containers, has a private folder in the temporary folder in its stead.
+A user without a home, as in some containers, has a private folder in the temporary folder instead.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ KINDS = {
 
 _DEFAULT = 10 * 10**9
 
-#: Name of the file that marks the cache: in its first line any cache, in its second this one.
+#: Name of the file that marks the cache: its first line marks any cache, its second this one.
 TAG = "CACHEDIR.TAG"
 _TAG = ("Signature: 8a477f597d28d172789f06886806bc55\n"
         "# Everything here is found again by its digest and built again where it is gone. See gradring cache.\n"
         "# For information about cache directory tags see https://bford.info/cachedir/\n")
-#: Names of entries: anything, a digest, and what distinguishes entries with the same one.
+#: Names of entries: anything, a digest, and a suffix that distinguishes entries with the same digest.
 _ENTRY = re.compile(r"[^./\s][^/\s]*-[0-9a-f]{24}(-[^/\s]+)?")
 #: Permissions of folders, before the user's mask: only their owner writes.
 _MODE = 0o755
@@ -58,30 +58,30 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
 def root() -> Path:
     """The cache folder, which may not exist yet.
 
-    A relative path in ``GRADRING_CACHE`` counts from the folder in which it is first looked at, for all programs that
-    this process starts as well.
+    A relative path in ``GRADRING_CACHE`` is relative to the current folder at its first use, also for all programs
+    that this process starts.
 
-    A user without a home has a private folder in the temporary folder, which is ``XDG_CACHE_HOME`` then: tools that
-    this process starts have caches as well.
+    A user without a home has a private folder in the temporary folder, which then becomes ``XDG_CACHE_HOME``, so that
+    tools that this process starts have caches as well.
 
     Raises
     ------
     ToolError
-        ``GRADRING_CACHE`` begins with the home of a user who has none; or there is no home, and no folder of this
-        user only can be made in its stead.
+        ``GRADRING_CACHE`` begins with the home of a user who has none; or there is no home, and no private folder of
+        this user can be made instead.
     """
-    given = os.environ.get(VARIABLE)
-    if not given:
+    value = os.environ.get(VARIABLE)
+    if not value:
         path = _user_folder()
         if path is None:
             os.environ["XDG_CACHE_HOME"] = str(_private())
             path = _user_folder()
         return Path(os.environ["XDG_CACHE_HOME"], "gradring") if path is None else path
     try:
-        path = Path(given).expanduser()
+        path = Path(value).expanduser()
     except RuntimeError:
-        raise ToolError(f"{VARIABLE} must be a folder, not {given!r}: there is no such user") from None
-    if not path.is_absolute() or str(path) != given:
+        raise ToolError(f"{VARIABLE} must be a folder, not {value!r}: there is no such user") from None
+    if not path.is_absolute() or str(path) != value:
         path = path.absolute()
         os.environ[VARIABLE] = str(path)
     return path
@@ -97,7 +97,7 @@ def _user_folder() -> Path | None:
 
 
 def _private() -> Path:
-    """Folder in the temporary folder that only this user can read and write; it is made if need be.
+    """Folder in the temporary folder that only this user can read and write; it is made if necessary.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def is_entry(name: str) -> bool:
 
 
 def present(kind: str) -> Path | None:
-    """Folder of the entries of one of :data:`KINDS`, or None if there is none, or a link in its stead.
+    """Folder of the entries of one of :data:`KINDS`, or None if there is none, or a link in its place.
 
     Raises
     ------
@@ -178,8 +178,8 @@ def checked() -> Path | None:
 
     Raises
     ------
-    ToolError
-        The path is no folder, a folder of other things, or one that other users may write; the message says what to
+        The path is no folder, a folder with other files, or one that other users may write; the message gives the
+        remedy.
         do.
     OSError
         The folder cannot be read.
@@ -203,7 +203,7 @@ def checked() -> Path | None:
 
 
 def _other(name: str) -> bool:
-    """Whether a name in the cache folder is not that of a tag which is being written."""
+    """Whether a name in the cache folder is not an unfinished tag."""
     return re.fullmatch(rf"\.{re.escape(TAG)}-[0-9a-f]{{8}}", name) is None
 
 
@@ -257,10 +257,10 @@ def limit() -> int:
     Raises
     ------
     ToolError
-        The variable is no size.
+        The variable is not a size.
     """
-    given = os.environ.get(LIMIT)
+    value = os.environ.get(LIMIT)
     try:
-        return size(given) if given else _DEFAULT
+        return size(value) if value else _DEFAULT
     except ValueError as error:
         raise ToolError(f"{LIMIT}: {error}") from None

@@ -1,4 +1,4 @@
-"""The way between processes that each have a part of one ring: shared memory, or MPI.
+"""Exchange between processes that each have a share of one ring: shared memory, or MPI.
 
 Both are small libraries with the functions of ``ring_exchange.h``, built when they are first used.
 """
@@ -21,12 +21,12 @@ _FLAGS = ("-std=gnu++20", "-O2", "-fPIC", "-fvisibility=hidden", "-shared")
 
 
 class Exchange:
-    """A way between processes.
+    """Exchange between processes.
 
     Members
     -------
     process, processes : int
-        Number of this one, and of all.
+        Number of this process, and of all processes.
     """
 
     def __init__(self, library: ctypes.CDLL, context: int | None, process: int, processes: int) -> None:
@@ -36,26 +36,26 @@ class Exchange:
         self.process, self.processes = process, processes
 
     def agree(self, value: int) -> int:
-        """The largest value that any process gives; all must call this."""
-        given = ctypes.c_uint64(value)
-        self._checked(self.library.exchange_agree(self.context, ctypes.byref(given)))
-        return given.value
+        """The largest value that any process passes; all processes must call this."""
+        agreed = ctypes.c_uint64(value)
+        self._checked(self.library.exchange_agree(self.context, ctypes.byref(agreed)))
+        return agreed.value
 
     def mail(self, messages: dict[int, bytes]) -> dict[int, bytes]:
-        """Give messages to processes, and take theirs; each of these must call this at the same time."""
+        """Send messages to processes, and receive theirs; each of them must call this at the same time."""
         mails = (_Mail * len(messages))(*(_Mail(process, text, len(text)) for process, text in messages.items()))
         self._checked(self.library.exchange_mail(self.context, mails, len(messages)))
-        return {one.process: ctypes.string_at(one.incoming, one.incoming_bytes) for one in mails}
+        return {item.process: ctypes.string_at(item.incoming, item.incoming_bytes) for item in mails}
 
     def time(self, size: int, *, batches: int = 1000, times: int = 30) -> float:
         """Seconds of an exchange of messages of a size with every other process, or of an agreement for 0: the mean
-        of that of several batches which was least disturbed by other programs."""
+        of the batch that was least disturbed by other programs."""
         text = bytes(size)
-        others = [process for process in range(self.processes) if size and process != self.process]
-        mails = (_Mail * len(others))(*(_Mail(process, text, size) for process in others))
-        found = [int(self.library.exchange_repeat(self.context, mails, len(others), times)) for _ in range(batches)]
-        self._checked(min(found))
-        return min(found) * 1e-9
+        peers = [process for process in range(self.processes) if size and process != self.process]
+        mails = (_Mail * len(peers))(*(_Mail(process, text, size) for process in peers))
+        costs = [int(self.library.exchange_repeat(self.context, mails, len(peers), times)) for _ in range(batches)]
+        self._checked(min(costs))
+        return min(costs) * 1e-9
 
     @property
     def used(self) -> float:
@@ -67,11 +67,11 @@ class Exchange:
             raise RuntimeError(self.library.exchange_error(self.context).decode())
 
     def first_ended(self) -> int | None:
-        """The process that has ended first, as far as this one can see; None if all are there."""
+        """The process that has ended first, as far as this one can see; None if all are running."""
         return None
 
     def close(self) -> None:
-        """Leave it."""
+        """Leave the exchange."""
         if self.context:
             self.library.exchange_close(self.context)
             self.context.value = None
@@ -93,19 +93,19 @@ class SharedExchange(Exchange):
 
     @staticmethod
     def create(processes: int) -> int:
-        """Descriptor of new memory without a name, which is gone when no process has it any more."""
+        """Descriptor of new memory without a name, which disappears with the last process that has it."""
         descriptor: int = _shared().exchange_create(processes)
         if descriptor < 0:
             raise toolchain.ToolError(f"Processes cannot exchange words: {_why(_shared())}")
         return descriptor
 
     def first_ended(self) -> int | None:
-        found: int = self.library.exchange_ended(self.context)
-        return None if found < 0 else found
+        ended: int = self.library.exchange_ended(self.context)
+        return None if ended < 0 else ended
 
 
 class MpiExchange(Exchange):
-    """MPI between the processes that ``mpirun`` has started; all of them must make one at the same time."""
+    """MPI between the processes that ``mpirun`` has started; all must create theirs at the same time."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -126,7 +126,7 @@ class _RingPart(ctypes.Structure):
 
 
 class Part:
-    """The nodes of a ring that this process has, and its way to the others.
+    """The nodes of a ring in this process, and its exchange with other processes.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class Part:
     nodes : range
         Nodes of this process.
     structure : ctypes.Structure
-        The part as ``ring_create`` takes it.
+        The part in the form for ``ring_create``.
     """
 
     def __init__(self, bounds: Sequence[int], exchange: Exchange) -> None:
@@ -163,13 +163,13 @@ def _shared() -> ctypes.CDLL:
 
 
 def _mpi_compiler() -> str:
-    """The compiler of the MPI that mpi4py uses: that of this environment before that of the system."""
+    """The compiler of mpi4py's MPI: this environment's takes precedence over the system's."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    found = shutil.which("mpicxx", path=path)
-    if found is None:
+    compiler = shutil.which("mpicxx", path=path)
+    if compiler is None:
         raise toolchain.ToolError("mpicxx is needed to compile the way between processes and is not on PATH; "
                                   "'make .venv/.mpi' installs it")
-    return found
+    return compiler
 
 
 def _built(name: str, command: list[str], version: str) -> Path:

@@ -1,11 +1,10 @@
-"""Identity of a component: a digest of all that decides its gateware, found without elaborating it.
+"""Identity of a component: a digest of all that determines its gateware, without elaboration.
 
-Elaboration takes as long as the simulation of many a test. What it depends on is the component's class, the
-attributes that its constructor has set, the code of the modules that either comes from, with all that those
-import, and the values of their globals, which tests may have changed. Docstrings and comments do not count. A
-configuration adds the code of its features, and the name of a format the code of its feature, since their units
-are imported when they are made. Where one of these cannot be told, such as with a function that has no name, there
-is no identity, and the component is elaborated.
+Elaboration takes as long as the simulation of many tests. It depends on the component's class, the attributes that
+its constructor has set, the code of the modules of both, with all their imports, and the values of their globals,
+which tests may have changed. Docstrings and comments do not count. A configuration adds the code of its features, and
+the name of a format the code of its feature, since their units are imported when they are made. If one of these
+cannot be determined, such as for a function that has no name, there is no identity, and the component is elaborated.
 """
 
 import ast
@@ -30,21 +29,21 @@ from sim.verilated import toolchain
 
 __all__ = ["identity_of"]
 
-#: Packages whose modules can define components: all that stand beside this one.
+#: Packages with modules that can define components: all packages next to this one.
 _PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
 #: Plain types: the content of a subclass is not in its attributes.
 _PLAIN = (int, float, complex, str, bytes, list, tuple)
-#: Deepest constants of modules that are looked into.
+#: Maximum depth of described constants of modules.
 _DEPTH = 4
 
 
 class _UnknownError(Exception):
-    """Something has no description by which another process would know it."""
+    """An object has no description that another process would recognize."""
 
 
 def identity_of(component: Component) -> str | None:
-    """Digest of a component's gateware, with the version of Amaranth, or None if it cannot be told."""
+    """Digest of a component's gateware, with the version of Amaranth, or None if it cannot be determined."""
     description = _Description()
     try:
         description.add(component)
@@ -70,9 +69,9 @@ class _Description:
     -------
     parts : list of str
     modules : set of str
-        Modules of the project whose classes and functions are among it.
+        Modules of the project with classes and functions in the text.
     used : list of Elaboratable
-        Components among it.
+        Components in the text.
     """
 
     def __init__(self) -> None:
@@ -142,7 +141,7 @@ class _Description:
             self.add(value)
 
     def _function(self, value: Any) -> None:
-        """Add a function without a name in its module: its code, and what it has of those around it."""
+        """Add a function without a name in its module: its code, and its captured values."""
         if not isinstance(value, types.FunctionType):
             raise _UnknownError
         self._code(value.__code__)
@@ -158,7 +157,7 @@ class _Description:
                 self.add(constant)
 
     def _name(self, value: Any) -> None:
-        """Add the name by which a class or a function is found."""
+        """Add the name of a class or a function."""
         module = value.__module__ or ""
         name = _plain(module)
         if not _is_named(value):
@@ -172,7 +171,7 @@ class _Description:
 
 
 def _is_named(value: Any) -> bool:
-    """Whether a class or a function is found in its module by its name."""
+    """Whether a class or a function can be imported by its name."""
     target: Any = sys.modules.get(value.__module__ or "")
     for part in value.__qualname__.split("."):
         target = getattr(target, part, None)
@@ -186,7 +185,7 @@ def _formats() -> frozenset[str]:
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes of an object, but for where in a source it was made and in which order."""
+    """Attributes of an object, except the source location and the order of its creation."""
     names = {**getattr(value, "__dict__", {})}
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
@@ -200,7 +199,7 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(module: str) -> str:
-    """Name of a module in a clone, whose packages a wheel has within ``gradring``."""
+    """Name of a module in a clone; a wheel has these packages within ``gradring``."""
     head, _, rest = module.partition(".")
     return rest if head == "gradring" and rest.partition(".")[0] in _PACKAGES else module
 
@@ -212,7 +211,7 @@ def _path(name: str) -> Path:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of a syntax tree, but for those that only checkers of types see."""
+    """Nodes of a syntax tree, except code for type checkers only."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     yield node
@@ -222,7 +221,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 @functools.cache
 def _source(name: str) -> tuple[str, frozenset[str]]:
-    """A module's code, and the modules of the project that it imports, anywhere in it, with their packages."""
+    """A module's code, and the modules of the project that it imports anywhere, with their packages."""
     tree = ast.parse(toolchain.text(_path(name)))
     imports: set[str] = set()
     is_package = _path(name).name == "__init__.py"
@@ -251,7 +250,7 @@ def _imported(name: str) -> frozenset[str]:
 
 
 def _globals(name: str) -> str:
-    """Constants of a module as they are now, with the names of functions and classes that it has."""
+    """Constants of a module as they are now, with the names of its functions and classes."""
     prefix = __name__.removesuffix("sim.verilated.identity")
     module = importlib.import_module(prefix + name)
     return repr([(key, _constant(value, _DEPTH)) for key, value in sorted(vars(module).items())
@@ -265,7 +264,7 @@ def _constant(value: Any, depth: int) -> Any:
         return [_constant(part, depth - 1) for part in value]
     if depth and type(value) is dict:
         return [[_constant(part, depth - 1) for part in item] for item in value.items()]
-    if isinstance(value, types.FunctionType) and not _is_named(value):  # a lambda, or put there from elsewhere
+    if isinstance(value, types.FunctionType) and not _is_named(value):  # a lambda, or assigned from elsewhere
         description = _Description()
         description._function(value)
         return description.parts

@@ -19,14 +19,14 @@ NEVER = (1 << 64) - 1
 #: Node and port.
 End = tuple[int, int]
 
-#: Bits of ``place`` of a word that was tapped: it is the last of a message, or of the link itself; a control word.
+#: Bits of ``place`` of a tapped word: it is the last of a message, or of the link itself; a control word.
 LAST, CONTROL = 1, 2
 _TAPPED = np.dtype([("cycle", np.uint64), ("data", np.uint32), ("place", np.uint32)])
 _TAPPED_AT_ONCE = 4096
 
 
 class Struct(ctypes.Structure):
-    """A C structure whose values can be had by name."""
+    """A C structure with its values by name."""
 
     def values(self) -> dict[str, int]:
         return {field[0]: getattr(self, field[0]) for field in self._fields_}
@@ -42,26 +42,26 @@ class _Scope(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LinkStatus:
-    """Settings of one link, its counters since reset, and the words on their way.
+    """Settings of one link, its counters since reset, and the words in flight.
 
     Members
     -------
     data_latency, credit_latency : int
-        Cycles from one end to the other, for words and for what leads back.
+        Cycles from one end to the other, for words and for the wire back.
     rate_numerator, rate_denominator : int
         Words per cycle.
     cut_from, cut_until : int
-        Cycles in which all that enters is lost: from the first and before the second.
+        Cycles that lose all incoming words: from the first and before the second.
     words_sent, packets_sent : int
         Words that the sender has put on the link, and whole packets among them.
     words_carried, words_dropped, words_corrupted : int
-        Words that entered and were kept, those that were lost, and those among the kept that were changed.
+        Words that entered and were kept, words that were lost, and kept words that were changed.
     credits_carried, credits_dropped : int
         Credits likewise; 0 on a link with replay, which has a line that is always driven.
     words_in_flight, credits_in_flight : int
-        Entered, and not yet arrived.
+        Words and credits that have entered and not yet arrived.
     last_word, last_credit : int
-        Cycles in which the last ones entered; 0 where there were none.
+        Cycles when the last word and credit entered; 0 if there were none.
     """
 
     data_latency: int
@@ -90,7 +90,7 @@ class InjectedFaults:
     Members
     -------
     data, last, valid, kind, check : int
-        Flips of these wires in cycles with a word, and, together with ``valid``, in cycles that so have become one.
+        Flips of these wires in cycles with a word, and, together with ``valid``, in cycles that thereby have a word.
     back : int
         Flips of the wire back: credits lost or invented, or levels of the line.
     words_dropped, words_doubled, words_swapped : int
@@ -112,7 +112,7 @@ class InjectedFaults:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All faults."""
         return sum(dataclasses.astuple(self))
 
 
@@ -148,8 +148,8 @@ def check_wiring(wiring: Sequence[tuple[End, End]], *, nodes: int, ports: int) -
 class RingLink:
     """A link: words forward, and credits or the level of a line backward.
 
-    What is on one end's wires in cycle t is on the other end's in cycle t + latency. Settings change between runs and
-    act on what enters from then on; no word overtakes another.
+    The wires of one end in cycle t are on the other end in cycle t + latency. Settings change between runs and act on
+    words that enter from then on; no word overtakes another.
 
     Members
     -------
@@ -169,9 +169,9 @@ class RingLink:
         self.wires = wires(replay=self._replay)
 
     def set_latency(self, *, data: int | None = None, credit: int | None = None) -> None:
-        """Cycles that words take, and those of credits or the line, each at least 1; 16 after creation.
+        """Set the cycles of words, and of credits or the line, each at least 1; 16 after creation.
 
-        Levels of a line are lost where its way becomes shorter; where it becomes longer, zeros are in between.
+        Levels of a line are lost if its latency is reduced; zeros are inserted if it is increased.
         """
         status = self.status()
         data = status.data_latency if data is None else data
@@ -182,13 +182,13 @@ class RingLink:
         self._library.ring_link_latency(self._ring, self.index, data, credit)
 
     def set_rate(self, numerator: int, denominator: int) -> None:
-        """Words per cycle, as a fraction of at most 1. Words that come faster are delayed, in order."""
+        """Set words per cycle, as a fraction of at most 1. Words that come faster are delayed, in order."""
         if not 1 <= numerator <= denominator < 1 << 16:
             raise ValueError(f"Rate must be a fraction above 0 and at most 1, not {numerator!r}/{denominator!r}")
         self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
 
     def cut(self, start: int | None = None, stop: int = NEVER) -> None:
-        """Lose all that enters in cycles from ``start``, by default now, and before ``stop``; a line is low.
+        """Lose all words that enter in cycles from ``start``, by default now, and before ``stop``; a line is low.
 
         Words that have entered before still arrive. A link has one cut at a time.
         """
@@ -213,15 +213,15 @@ class RingLink:
     def flip(self, wire: str | SupportsIndex, *, word: int | None = None, cycle: int | None = None) -> None:
         """Flip a wire while a word to come is on it, by the word's number since reset, or in a cycle to come.
 
-        ``valid`` of a word loses the word; in another cycle it makes a word of what is on the wires. The wire back
-        has cycles alone.
+        ``valid`` of a word loses the word; in another cycle it makes a word of the wires' content. The wire back has
+        cycles only.
 
         Parameters
         ----------
         wire : str or int
             Name or number in :attr:`wires`.
         word, cycle : int, optional
-            One of them.
+            Either of them.
         """
         number = wire_number(wire, replay=self._replay)
         if (word is None) == (cycle is None):
@@ -239,15 +239,15 @@ class RingLink:
         self._disturb(_Action.DROP, word, packet)
 
     def double(self, *, word: int | None = None, packet: int | None = None) -> None:
-        """Carry a word or packet to come twice; words behind it are delayed."""
+        """Carry a word or packet to come twice; words after it are delayed."""
         self._disturb(_Action.DOUBLE, word, packet)
 
     def swap(self, *, word: int | None = None, packet: int | None = None) -> None:
-        """Carry a word or packet to come behind the next one."""
+        """Carry a word or packet to come after the next one."""
         self._disturb(_Action.SWAP, word, packet)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
-        """Random faults from now on, in place of those before; a reset of the ring keeps them."""
+        """Set random faults from now on, in place of earlier ones; a reset of the ring keeps them."""
         faults = RandomFaults(rate=0) if faults is None else faults
         self._library.ring_link_random(self._ring, self.index, faults.threshold, faults.seed)
 
@@ -258,7 +258,7 @@ class RingLink:
         return InjectedFaults(**result.values())
 
     def status(self) -> LinkStatus:
-        """Settings, counters and the words on their way."""
+        """Settings, counters and the words in flight."""
         result = _LinkStatus()
         self._library.ring_link_status(self._ring, self.index, ctypes.byref(result))
         return LinkStatus(**result.values())
@@ -267,14 +267,14 @@ class RingLink:
         """Words that its node has sent since the last call, and from now on, if ``on``: control words, and the first
         and the last one of each message between slots; with ``cycle``, ``data``, and ``place``, bits :data:`LAST`
         and :data:`CONTROL`."""
-        found: list[NDArray[np.void]] = []
-        while not found or found[-1].size == _TAPPED_AT_ONCE:
+        parts: list[NDArray[np.void]] = []
+        while not parts or parts[-1].size == _TAPPED_AT_ONCE:
             part = np.empty(_TAPPED_AT_ONCE, _TAPPED)
-            found.append(part[:self._library.ring_link_tap(self._ring, self.index, on, part.ctypes.data, part.size)])
-        return np.concatenate(found)
+            parts.append(part[:self._library.ring_link_tap(self._ring, self.index, on, part.ctypes.data, part.size)])
+        return np.concatenate(parts)
 
     def describe(self, cycle: int) -> str:
-        """Describe in one line what the link has carried and holds."""
+        """Describe the link's traffic and its words in flight in one line."""
         k = self.status()
         (source, port), (target, other) = self.source, self.target
         ends = f"{source} -> {target}" if port == other == 0 else f"{source} port {port} -> {target} port {other}"

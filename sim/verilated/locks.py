@@ -1,11 +1,11 @@
 """Locks between processes on a folder of entries, and notes of the entries that each process uses.
 
-Beside its entries such a folder has
+In addition to its entries such a folder has
 
-- ``.lock``, which is held for a moment: shared by who begins to use an entry, alone by who removes one;
+- ``.lock``, which is held for a moment: shared to begin to use an entry, exclusively to remove one;
 - ``.<name>.lock``, which is held while the entry of that name is built or removed, and removed with the lock;
 - ``.users/``, with a file for each process: the names of entries that it uses, one per line. The process holds a lock
-  on its file for as long as it lives, so that a file without one belongs to nobody.
+  on its file as long as it lives, so that a file without a lock belongs to no process.
 
 All locks end with the process that holds them, however it ends.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 __all__ = ["entry_lock", "folder_lock", "in_use", "release_all", "use"]
 
 _USERS = ".users"
-#: Names of the files in it: the number of a process, and a random one.
+#: Names of the files in it: the number of a process, and a random number.
 _NOTE = re.compile(r"[0-9]+-[0-9a-f]{8}")
 
 
@@ -40,12 +40,12 @@ def _acquire(path: Path, operation: int) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # whoever had the lock has removed its file
+        os.close(descriptor)  # the last holder of the lock has removed its file
 
 
 @contextlib.contextmanager
 def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
-    """Lock of the entry of a name, which need not exist.
+    """Lock the entry of a name, which need not exist.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def folder_lock(parent: Path, *, shared: bool) -> Iterator[None]:
-    """Lock of the folder itself: held shared, no entry goes; held alone, no entry is taken into use."""
+    """Lock the folder itself: held shared, no entry is removed; held exclusively, no entry is taken into use."""
     descriptor = _acquire(parent / ".lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
         yield
@@ -86,7 +86,7 @@ class _Note:
 
     @property
     def linked(self) -> bool:
-        """Whether the file still has its name, which a hand may have removed."""
+        """Whether the file still has its name, which a person may have removed."""
         return os.fstat(self._descriptor).st_nlink > 0
 
     def add(self, name: str) -> None:
@@ -114,7 +114,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def use(parent: Path, name: str) -> None:
-    """Note that this process uses an entry for as long as it lives, so that nobody removes it.
+    """Record that this process uses an entry as long as it lives, so that nobody removes it.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def use(parent: Path, name: str) -> None:
 
 
 def in_use(parent: Path) -> set[str]:
-    """Names of the entries that living processes use, this one included. The caller holds :func:`folder_lock` alone.
+    """Names of the entries that living processes use, this one included. Needs :func:`folder_lock`, not shared.
 
     Files of processes that have ended are removed.
     """
@@ -160,7 +160,7 @@ def in_use(parent: Path) -> set[str]:
 
 @atexit.register
 def release_all() -> None:
-    """Remove the notes of this process, which ends."""
+    """Remove the notes of this process at its end."""
     with _guard:
         for note in _notes.values():
             note.close()

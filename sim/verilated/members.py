@@ -1,8 +1,8 @@
 """Memories and counters of a Verilated node, by the names that Verilator gives them.
 
-A module's memory becomes a member of the one class of a design that Verilator has made flat; its name says where it
-was. Its rows lie one after the other, and within them the elements, so that a memory is one array of elements. A
-register becomes a member likewise.
+A module's memory becomes a member of the one class of a design that Verilator has flattened; its name gives its path.
+Its rows follow each other, and within them the elements, so that a memory is one array of elements. A register
+becomes a member likewise.
 """
 
 import re
@@ -29,7 +29,7 @@ def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -
 
     ``RING_MEMORIES(f)`` is ``f(name)`` for each memory. ``RING_COUNTERS(f)`` is ``f(address, low, mask)`` for
     each counter of :class:`~hdl.control.register_file.RegisterFile`: the address of its row, and the low bits that
-    run ahead of the row. Either is empty if not every member that it takes is one of the class. ``RING_OWNERS(f)`` is
+    run ahead of the row. Either is empty unless the class has all members that it uses. ``RING_OWNERS(f)`` is
     ``f(name)`` for the memory of row owners (:class:`~hdl.features.compute.row_owners.RowOwners`), if there is one.
 
     Parameters
@@ -38,38 +38,38 @@ def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -
         Folder with the Verilated class V``model``; the header is written there.
     model : str
     path : str
-        Instance that the memories are in, with its parents from the top module on, joined by dots.
+        Instance with the memories, with its parents from the top module on, joined by dots.
     memories : sequence of str
-        Name of each submodule that holds one.
+        Name of each submodule with a memory.
     """
     text = (folder / f"V{model}___024root.h").read_text()
     (folder / HEADER).write_text(_memories(text, path, memories) + _counters(text, path))
 
 
 def _name(path: str, *rest: str) -> str:
-    """Member for what lies in an instance."""
+    """Name of the member for an item in an instance."""
     return "__DOT__".join([*path.split("."), *rest])
 
 
 def _memories(text: str, path: str, memories: Sequence[str]) -> str:
-    found = {name for _, _, name in _MEMBER.findall(text)}
+    members = {name for _, _, name in _MEMBER.findall(text)}
     names = [_name(path, memory, "memory") for memory in memories]
-    uses = " ".join(f"f({name})" for name in names) if found.issuperset(names) else ""
+    uses = " ".join(f"f({name})" for name in names) if members.issuperset(names) else ""
     owners = _name(path, "compute", "owners", "memory")
-    stamps = f"f({owners})" if owners in found else ""
+    stamps = f"f({owners})" if owners in members else ""
     return f"#define RING_MEMORIES(f) {uses}\n#define RING_OWNERS(f) {stamps}\n"
 
 
 def _counters(text: str, path: str) -> str:
     memory = _name(path, "registers", "memory")
-    found = {name: int(high) + 1 for high, name in _REGISTER.findall(text)}
+    bits = {name: int(high) + 1 for high, name in _REGISTER.findall(text)}
     busy = [_name(path, "registers", name) for name in ("beginning", "clear_counters")]
     lows = [_name(path, "registers", f"low_{entry.port}") for entry in COUNTERS]
     rows = {name for _, _, name in _MEMBER.findall(text)}
-    if memory not in rows or not found.keys() >= set(busy) or not found.keys() & set(lows):
+    if memory not in rows or not bits.keys() >= set(busy) or not bits.keys() & set(lows):
         return "#define RING_COUNTERS(f)\n"
     # A node that lacks a counter has no bits of it, and zero in its row.
-    uses = " ".join(f"f({entry.address}, {f'root.{low}' if low in found else '0u'}, {(1 << found.get(low, 0)) - 1}u)"
+    uses = " ".join(f"f({entry.address}, {f'root.{low}' if low in bits else '0u'}, {(1 << bits.get(low, 0)) - 1}u)"
                     for entry, low in zip(COUNTERS, lows, strict=True))
     return (f"#define RING_COUNTERS(f) {uses}\n#define RING_REGISTERS {memory}\n"
             f"#define RING_REGISTERS_BUSY(root) ({' || '.join(f'root.{name}' for name in busy)})\n")

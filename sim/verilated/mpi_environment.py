@@ -1,10 +1,10 @@
-"""The variables by which ``mpirun`` tells a process its place."""
+"""Environment variables from ``mpirun`` with the number of a process."""
 
 import os
 
 __all__ = ["mpi_rank", "mpi_size"]
 
-#: Number of all processes, and the own one: of Open MPI, then of MPICH and others.
+#: Number of all processes, and own number: of Open MPI, then of MPICH and other implementations.
 _SIZES, _RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
@@ -14,7 +14,7 @@ def mpi_size() -> int:
 
 
 def mpi_rank() -> int:
-    """Number of this one among them; 0 without it."""
+    """Number of this process among them; 0 without ``mpirun``."""
     return _number(_RANKS, 0)
 
 

@@ -1,4 +1,4 @@
-"""Processes that ``mpirun`` has started, for a ring that has its nodes in all of them."""
+"""Processes that ``mpirun`` has started, for a ring with nodes in all of them."""
 
 import atexit
 import signal
@@ -23,7 +23,7 @@ def _world() -> Any:
 
 
 class _MpiChannel:
-    """Calls and answers by MPI. Who waits sleeps between looks, for longer as time passes."""
+    """Calls and answers by MPI. The receiver sleeps between polls, for longer as time passes."""
 
     def __init__(self, other: int) -> None:
         self._world, self._other = _world(), other
@@ -40,9 +40,9 @@ class _MpiChannel:
 
 
 class MpiProcesses(Processes):
-    """Processes that ``mpirun`` has started, of which this one is the first.
+    """Processes that ``mpirun`` has started; this one is the first.
 
-    The others must call :func:`serve_mpi`, and are released when this one exits.
+    The other processes must call :func:`serve_mpi`, and are released when this one exits.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class MpiProcesses(Processes):
         return f"process {process} of {self.number}"
 
     def finish(self, *, busy: bool) -> None:
-        if busy:  # the others wait within a run, and cannot hear
+        if busy:  # the other processes wait within a run, and cannot receive
             reason = sys.exception() or "a run was interrupted"
             print(f"error: {reason}; all processes of the ring end", file=sys.stderr, flush=True)
             self._world.Abort(1)

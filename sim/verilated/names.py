@@ -24,9 +24,9 @@ from sim.verilated.verilog import Design, sources
 __all__ = ["SCOPES", "Encoding", "encodings", "read_encodings", "write_gtkw"]
 
 
-#: Name of the operation in a command. Commands may have any number there, so it is no enumeration.
+#: Name of the operation in a command. Commands may have any number there, so it is not an enumeration.
 _OPERATION_BITS = 8
-#: Scopes between that of a node and its component in a waveform.
+#: Scopes between a node's scope and its component in a waveform.
 SCOPES = ("ring_node", "node")
 
 
@@ -43,7 +43,7 @@ class Encoding:
     Members
     -------
     path : tuple of str
-        Modules from the top one, which is left out, to that of the signal.
+        Modules from the top one, which is left out, to the signal's module.
     signal : str
         Its name in that module; the name of a member of a structure has a dot in it.
     width : int
@@ -62,19 +62,19 @@ class Encoding:
 
 
 def encodings(component: Component, design: Design, *, identity: str | None = None) -> tuple[Encoding, ...]:
-    """All signals of a component whose values have names, in the order of their modules.
+    """All signals of a component with named values, in the order of their modules.
 
     Parameters
     ----------
     component : Component
     design : Design
-        The same component as Verilog; signals that it has no wire of are left out.
+        The same component as Verilog; signals without a wire in it are left out.
     identity : str or None
         Identity for :func:`~sim.verilated.verilog.convert`; if it is given, names are kept for the next run.
     """
     known = sources() if identity is not None else None
     if identity is None or known is None:
-        found = _encodings(component, design)
+        result = _encodings(component, design)
     else:
         key = toolchain.digest("names", identity, known, platform.python_version(), toolchain.version("amaranth"),
                                design.text, Path(__file__).read_bytes())
@@ -82,14 +82,14 @@ def encodings(component: Component, design: Design, *, identity: str | None = No
         def build(folder: Path) -> None:
             _save(folder, _encodings(component, design))
 
-        found = read_encodings(toolchain.cached(
+        result = read_encodings(toolchain.cached(
             toolchain.cache_folder("verilog") / f"{design.name}-names-{key}", build))
-    return tuple(found)
+    return tuple(result)
 
 
-def _save(folder: Path, found: Iterable[Encoding]) -> Path:
+def _save(folder: Path, items: Iterable[Encoding]) -> Path:
     path = folder / "names.json"
-    path.write_text(json.dumps([dataclasses.asdict(one) for one in found]))
+    path.write_text(json.dumps([dataclasses.asdict(item) for item in items]))
     return path
 
 
@@ -99,7 +99,7 @@ def read_encodings(folder: Path) -> list[Encoding]:
     Raises
     ------
     ValueError
-        The file is damaged, or another; the message names it.
+        The file is damaged, or is another file; the message names it.
     """
     path = folder / "names.json"
     rows = json_files.read(path)
@@ -113,7 +113,7 @@ def read_encodings(folder: Path) -> list[Encoding]:
 def _encodings(component: Component, design: Design) -> list[Encoding]:
     netlist = build_netlist(Fragment.get(component, None), ports=_ports(component), name=design.name)
     wires = _wires(design)
-    found = []
+    result = []
     for module in netlist.modules:
         path = tuple(module.name[1:])
         here = wires.get(".".join(module.name), frozenset())
@@ -122,7 +122,7 @@ def _encodings(component: Component, design: Design) -> list[Encoding]:
                 continue
             states = _states(signal)
             if states:
-                found.append(Encoding(path, name, len(signal), states, True))
+                result.append(Encoding(path, name, len(signal), states, True))
             for parts, field in netlist.signal_fields[signal].items():
                 full = "".join([name, *(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)])
                 width = len(field.value) if parts else len(signal)
@@ -130,12 +130,12 @@ def _encodings(component: Component, design: Design) -> list[Encoding]:
                 if not values and width == _OPERATION_BITS and _leaf(name, parts) == "operation":
                     values = {operation.value: operation.name for operation in Operation}
                 if values and full in here:
-                    found.append(Encoding(path, full, width, values, False))
-    return found
+                    result.append(Encoding(path, full, width, values, False))
+    return result
 
 
 def _leaf(name: str, parts: tuple[object, ...]) -> str:
-    """Name of a member of a structure, or of a signal that is none."""
+    """Name of a member of a structure, or of any other signal."""
     return str(parts[-1]) if parts else name.partition("$")[0].rpartition("__")[2]
 
 
@@ -145,11 +145,11 @@ def _ports(component: Component) -> list[tuple[str, object, None]]:
 
 
 def _states(signal: object) -> dict[int, str]:
-    """States of the machine whose state the signal is, by number; none for other signals."""
+    """States of a machine by number, if the signal is its state; none for other signals."""
     decoder = getattr(signal, "decoder", None)
     if not callable(decoder) or isinstance(decoder, type):
         return {}
-    found = {}
+    states = {}
     for value in range(1 << len(signal)):  # type: ignore[arg-type]
         try:
             name, _, number = decoder(value).rpartition("/")
@@ -157,28 +157,28 @@ def _states(signal: object) -> dict[int, str]:
             continue
         if number != f"{value}":
             return {}
-        found[value] = name
-    return found
+        states[value] = name
+    return states
 
 
 def _wires(design: Design) -> dict[str, frozenset[str]]:
     """Names of the wires of each module, by the module's name."""
-    found = {}
+    result = {}
     for part in re.split(r"^module ", design.text, flags=re.MULTILINE)[1:]:
         name = part[:part.index("(")].strip().lstrip("\\")
-        found[name] = frozenset(match.lstrip("\\") for match in re.findall(
+        result[name] = frozenset(match.lstrip("\\") for match in re.findall(
             r"^  (?:(?:input|output|wire|reg) )+(?:\[\d+:\d+\] )?(\S+?)(?: ?;| = )", part, flags=re.MULTILINE))
-    return found
+    return result
 
 
-def _filter(one: Encoding) -> str:
+def _filter(encoding: Encoding) -> str:
     """Values in binary and their names, one per line."""
-    return str(make_translation_filter(sorted(one.values.items()), datafmt="bin", size=one.width)) + "\n"
+    return str(make_translation_filter(sorted(encoding.values.items()), datafmt="bin", size=encoding.width)) + "\n"
 
 
 def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int) -> list[Path]:
-    """Write a save file for GTKWave, which shows the machines of all nodes by the names of their states, and beside
-    it the files that it takes names from; the paths of all.
+    """Write a save file for GTKWave, which shows the machines of all nodes by the names of their states, and next to
+    it the files with these names; return the paths of all.
 
     Parameters
     ----------
@@ -190,14 +190,14 @@ def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int)
     nodes : int
         Ring size.
     """
-    every = sorted(found, key=lambda one: (not one.machine, one.path, one.signal))
+    every = sorted(found, key=lambda encoding: (not encoding.machine, encoding.path, encoding.signal))
     folder = path.with_suffix(".names")
     folder.mkdir(parents=True, exist_ok=True)
     filters: dict[str, Path] = {}
-    for one in every:
-        text = _filter(one)
+    for encoding in every:
+        text = _filter(encoding)
         if text not in filters:
-            name = re.sub(r"\W+", "_", ".".join((*one.path, one.signal)))
+            name = re.sub(r"\W+", "_", ".".join((*encoding.path, encoding.signal)))
             filters[text] = folder / f"{name}.txt"
             filters[text].write_text(text)
     with path.open("w") as file:
@@ -205,10 +205,10 @@ def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int)
         save.dumpfile(str(wave.resolve()))
         for node in range(nodes):
             with save.group(f"node {node}", closed=node > 0):
-                for one in every:
-                    text = _filter(one)
-                    scope = ".".join((f"node{node}", *SCOPES, *one.path, one.signal))
-                    bits = f"[{one.width - 1}:0]" if one.width > 1 else ""
-                    save.trace(scope + bits, alias=".".join((*one.path, one.signal)), datafmt="bin",
+                for encoding in every:
+                    text = _filter(encoding)
+                    scope = ".".join((f"node{node}", *SCOPES, *encoding.path, encoding.signal))
+                    bits = f"[{encoding.width - 1}:0]" if encoding.width > 1 else ""
+                    save.trace(scope + bits, alias=".".join((*encoding.path, encoding.signal)), datafmt="bin",
                                translate_filter_file=str(filters[text].resolve()))
     return [path, *filters.values(), _save(folder, every)]

@@ -1,9 +1,9 @@
 """Floating-point units of a simulation as C++ functions, in place of gateware.
 
 Adders, multipliers, dividers and square roots of binary32 are most of the logic of an array of multipliers, and each
-is one instruction of the processor that simulates them. In a native simulation such a unit is that instruction, in
+is one instruction of the simulating processor. In a native simulation such a unit is that instruction, in
 ``native.h``, and registers for its latency, in ``native.v``: the same ports, the same bits in the same cycles. Its
-output may differ until its first result, and in cycles in which a folded unit has no result.
+output may differ until its first result, and in cycles without a result of a folded unit.
 """
 
 import enum
@@ -22,7 +22,7 @@ __all__ = ["FUNCTIONS", "HEADER", "MODULES", "Arithmetic", "NativePlatform", "mo
 
 
 class Arithmetic(enum.Enum):
-    """Ways to simulate floating-point units, by the names the command line knows them by."""
+    """Ways to simulate floating-point units, by their names on the command line."""
 
     GATEWARE = "gateware"
     NATIVE = "native"
@@ -34,25 +34,25 @@ HEADER = "native.h"
 FUNCTIONS = (Path(__file__).parent / HEADER).read_text()
 MODULES = (Path(__file__).parent / "native.v").read_text()
 
-#: Modules of ``native.v``. Those that can be folded have an input ``load``.
+#: Modules of ``native.v``. Modules that can be folded have an input ``load``.
 _MODULES = {FloatAdder: "native_add", FloatMultiplier: "native_multiply", FloatDivider: "native_divide",
             FloatSquareRoot: "native_square_root"}
 _FOLDED = (FloatDivider, FloatSquareRoot)
 
 
 def module_of(unit: Any) -> str:
-    """Name of the module that stands for a unit."""
+    """Name of the module that replaces a unit."""
     return _MODULES[type(unit)]
 
 
 class NativePlatform:
-    """Platform of a simulation whose floating-point units are functions.
+    """Platform of a simulation with floating-point units as functions.
 
-    Its Verilog needs :data:`MODULES`, and the C++ that Verilator makes of it needs :data:`FUNCTIONS` in front.
+    Its Verilog needs :data:`MODULES`, and the C++ that Verilator makes of it needs :data:`FUNCTIONS` before it.
     """
 
     def get_floating_unit(self, unit: Any) -> Module | None:
-        """Make what :func:`hdl.floating.stages.substitute` asks for: nothing for other formats than binary32."""
+        """Make the module for :func:`hdl.floating.stages.substitute`: none for formats other than binary32."""
         if unit.format != FP32:
             return None
         m = Module()

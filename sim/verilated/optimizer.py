@@ -2,7 +2,7 @@
 
 Example
 -------
-Two bursts of momentum, and every valid, ready and payload of all ports as the model has them::
+Two bursts of momentum, and every valid, ready and payload of all ports as in the model::
 
     pair = Lockstep(workers=2, lanes=4, depth=16)
     bursts = [Burst(count=16, active=0b11), Burst(count=5, active=0b01)]
@@ -98,7 +98,7 @@ def operands(model: Model, bursts: Sequence[Burst], settings: Scalars,
 
 
 class Lockstep:
-    """A Verilated streamed optimizer and the model of it.
+    """A Verilated streamed optimizer and its model.
 
     Parameters
     ----------
@@ -135,9 +135,9 @@ class Lockstep:
 
     def run(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
             stalls: Mapping[str, npt.NDArray[np.bool_]] | None = None, cycles: int, seed: int = 1) -> Trace:
-        """Run both, and demand that they agree in every cycle and every bit.
+        """Run both, and check that they agree in every cycle and every bit.
 
-        The unit must be idle, with empty buffers: as after a reset, or when all that it was given has left it.
+        The unit must be idle, with empty buffers: as after a reset, or when all its data has left it.
         """
         stalls = stalls or {}
         trace = self.model.run(bursts, settings, fills, stalls=stalls, cycles=cycles)

@@ -1,4 +1,4 @@
-"""Processes of this host, started for a ring that has its nodes in all of them."""
+"""Processes of this host, started for a ring with nodes in all of them."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from sim.verilated.toolchain import ROOT
 
 __all__ = ["LocalProcesses", "serve_here"]
 
-#: Seconds that a process has to end, before it is killed.
+#: Seconds for a process to end before it is killed.
 _GRACE = 2.0
 
 

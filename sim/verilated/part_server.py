@@ -1,4 +1,4 @@
-"""Processes that each have a part of a ring: what they are told by process 0, and how they serve it."""
+"""Processes that each have a share of a ring: calls from process 0, and their service."""
 
 import abc
 import dataclasses
@@ -17,7 +17,7 @@ __all__ = ["Call", "Channel", "Failure", "Processes", "Setup", "serve"]
 
 
 class Channel(Protocol):
-    """Protocol of the way of calls and answers between process 0 and another one."""
+    """Protocol of a channel of calls and answers between process 0 and another process."""
 
     def send(self, item: Any, /) -> None:
         """Send an object."""
@@ -28,7 +28,7 @@ class Channel(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The ring that a process is to have a part of.
+    """Description of a ring for a process that has a share of it.
 
     Members
     -------
@@ -39,7 +39,7 @@ class Setup:
     wiring : sequence or None
     bounds : tuple of int
     memory : int
-        Descriptor of shared memory, where it is the way between processes.
+        Descriptor of shared memory, if the processes use it.
     """
 
     libraries: Sequence[Library]
@@ -50,7 +50,7 @@ class Setup:
 
 
 class Processes(abc.ABC):
-    """The other processes of a ring, as process 0 sees them.
+    """The other processes of a ring, for process 0.
 
     Members
     -------
@@ -66,7 +66,7 @@ class Processes(abc.ABC):
 
     @abc.abstractmethod
     def channel(self, process: int) -> Channel:
-        """The way to another process."""
+        """The channel to another process."""
 
     @abc.abstractmethod
     def name(self, process: int) -> str:
@@ -79,7 +79,7 @@ class Processes(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A method of the ring or of one of its links, whose answer may be wanted."""
+    """Call of a method of the ring or of one of its links, with or without an answer."""
 
     method: str
     arguments: tuple[Any, ...] = ()
@@ -96,7 +96,7 @@ class Failure:
 
 
 class _Served(VerilatedRing):
-    """A part of a ring, with methods for what process 0 cannot reach."""
+    """A share of a ring, with methods for data that process 0 cannot reach."""
 
     exchange: Exchange | None = None
 
@@ -105,13 +105,13 @@ class _Served(VerilatedRing):
         return np.array(getattr(self, method)(*arguments)[part])
 
     def write(self, method: str, arguments: tuple[int, ...], part: slice, values: Any) -> None:
-        """Write a part of it."""
+        """Write a part of such an array."""
         getattr(self, method)(*arguments)[part] = values
 
     def form(self, method: str, arguments: tuple[int, ...]) -> tuple[int, np.dtype[Any]]:
-        """Number of its elements, and their type."""
-        found = getattr(self, method)(*arguments)
-        return found.size, found.dtype
+        """Number of elements of such an array, and their type."""
+        array = getattr(self, method)(*arguments)
+        return array.size, array.dtype
 
     def far(self, node: int) -> tuple[np.ndarray, int, int]:
         """Copy of a far memory, and its counters."""
@@ -119,7 +119,7 @@ class _Served(VerilatedRing):
         return memory.copy(), read, written
 
     def times(self) -> tuple[float, float]:
-        """Processor seconds of this process, and those of them that were spent in exchanges."""
+        """Processor seconds of this process, and of its exchanges."""
         assert self.exchange is not None
         return time.process_time(), self.exchange.used
 
@@ -129,12 +129,12 @@ class _Served(VerilatedRing):
         return self.exchange.time(size)
 
     def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Memory spaces, and widths of far memories; those of other processes' nodes are 0."""
+        """Memory spaces, and widths of far memories; 0 for nodes of other processes."""
         return self.spaces, self.far_widths
 
 
 def serve(channel: Channel, setup: Setup, open_exchange: Callable[[Setup], Exchange]) -> None:
-    """Have a part of a ring until process 0 is done with it.
+    """Serve a share of a ring until process 0 has finished.
 
     Raises
     ------

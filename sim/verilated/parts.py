@@ -1,7 +1,7 @@
-"""A ring whose nodes are in several processes, each with a part of it, as if it were in one.
+"""A ring with nodes in several processes, each with a share of it, as if it were in one.
 
-Process 0 has the ring that the host uses. The others serve: they do what process 0 does to links, run when it runs,
-and hand on what their own nodes are sent and give. All cycles, words and counters are those of one process.
+Process 0 has the ring that the host uses. The other processes serve: they repeat changes of links, run when process 0
+runs, and pass words to and from their own nodes. All cycles, words and counters are as in one process.
 """
 
 import dataclasses
@@ -24,33 +24,33 @@ __all__ = ["Contents", "PartedRing", "ProcessEndedError", "bounds"]
 
 
 def bounds(nodes: int, processes: int) -> tuple[int, ...]:
-    """First node of each process, and the number of all nodes at the end: runs of nodes as equal as they can be."""
+    """First node of each process, and the number of all nodes at the end, with shares as equal as possible."""
     if not 1 <= processes <= nodes:
         raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not {processes!r}")
     return tuple(nodes * process // processes for process in range(processes + 1))
 
 
 class ProcessEndedError(ToolError):
-    """A process that has a part of the ring has ended."""
+    """A process with a share of the ring has ended."""
 
 
 class Contents:
-    """An array of a node in another process. A part that is read is a copy."""
+    """An array of a node in another process. Slices are read as copies."""
 
     def __init__(self, ring: "PartedRing", process: int, method: str, arguments: tuple[int, ...]) -> None:
         self._ring, self._process, self._of = ring, process, (method, arguments)
         self.size, self.dtype = ring.ask(process, "form", *self._of)
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        found: np.ndarray = self._ring.ask(self._process, "read", *self._of, part)
-        return found
+        result: np.ndarray = self._ring.ask(self._process, "read", *self._of, part)
+        return result
 
     def __setitem__(self, part: slice, values: Any) -> None:
         self._ring.tell(self._process, "write", *self._of, part, values)
 
 
 class _PartedLink(RingLink):
-    """A link whose ends may be in different processes: all of them know its settings."""
+    """A link with ends that may be in different processes: all processes have its settings."""
 
     def __init__(self, parted: "PartedRing", *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -79,7 +79,7 @@ class _PartedLink(RingLink):
         self._everywhere("_add", *arguments)
 
     def status(self) -> LinkStatus:
-        """Settings, counters and the words on their way: those of words where they are sent, and so on."""
+        """Settings, counters and the words in flight, each from the process that counts it."""
         here = super().status
         source, target = (cast(LinkStatus, self._parted.at(node, "status", here, link=self.index))
                           for node in (self.source[0], self.target[0]))
@@ -94,11 +94,11 @@ class _PartedLink(RingLink):
 
 
 class PartedRing(VerilatedRing):
-    """A ring of several processes, in process 0 of them: a :class:`~sim.verilated.ring.VerilatedRing` whose nodes are
-    all there.
+    """A ring of several processes, in process 0: a :class:`~sim.verilated.ring.VerilatedRing` that has all of their
+    nodes.
 
     Waveforms cannot be written. A memory of a node in another process is no view: see :class:`Contents`. A saved
-    state belongs to this division into processes.
+    state belongs to this partition into processes.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class PartedRing(VerilatedRing):
     def __init__(self, library: Library | Sequence[Library], *, processes: Processes, nodes: int | None = None,
                  threads: int = 1, wiring: Sequence[tuple[End, End]] | None = None) -> None:
         libraries = [library] * (4 if nodes is None else nodes) if isinstance(library, Library) else list(library)
-        if any(one.traced for one in libraries):
+        if any(item.traced for item in libraries):
             raise ValueError("A ring in several processes must have a library without waveforms")
         self._bounds = bounds(len(libraries), processes.number)
         self._processes = processes
@@ -129,32 +129,32 @@ class PartedRing(VerilatedRing):
         except BaseException:
             self._end(busy=True)
             raise
-        self.spaces, self.far_widths = (tuple(map(sum, zip(*one, strict=True))) for one in zip(*known, strict=True))
+        self.spaces, self.far_widths = (tuple(map(sum, zip(*item, strict=True))) for item in zip(*known, strict=True))
         self.links = tuple(_PartedLink(self, self._library, self._ring, link.index, link.source, link.target)
                            for link in self.links)
 
     # Calls in other processes.
 
     def process_of(self, node: int) -> int:
-        """The process that has a node."""
+        """The process of a node."""
         return next(process for process in range(self._processes.number) if node < self._bounds[process + 1])
 
     def tell(self, process: int, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
-        """Have a process call a method of its part, or of a link, and go on."""
+        """Make a process call a method of its part, or of a link, without waiting."""
         self._send(process, Call(method, arguments, keywords, link, answered=False))
 
     def tell_others(self, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
-        """Have all other processes do so."""
+        """Make all other processes call a method."""
         for process in self._others:
             self.tell(process, method, *arguments, link=link, **keywords)
 
     def ask(self, process: int, method: str, *arguments: Any, link: int | None = None) -> Any:
-        """Have a process call a method, and return what it returns."""
+        """Make a process call a method, and return its result."""
         self._send(process, Call(method, arguments, {}, link))
         return self._answer(process)
 
     def at(self, node: int, method: str, here: Callable[[], Any], *arguments: Any, link: int | None = None) -> Any:
-        """Call a method in the process of a node; here by ``here``."""
+        """Call a method in the process of a node; in this process call ``here``."""
         process = self.process_of(node)
         return self.ask(process, method, *arguments, link=link) if process else here()
 
@@ -176,7 +176,7 @@ class PartedRing(VerilatedRing):
         return answer
 
     def _ended(self, process: int) -> ProcessEndedError:
-        """The error of a process that has ended, which names the one that has ended first."""
+        """The error for a process that has ended; it names the process that has ended first."""
         first = None if self._exchange is None else self._exchange.first_ended()
         process = first or process
         nodes = f"{self._bounds[process]} to {self._bounds[process + 1] - 1}"
@@ -190,7 +190,7 @@ class PartedRing(VerilatedRing):
                 self._exchange.close()
 
     def times(self) -> list[tuple[float, float]]:
-        """Processor seconds of each process, and those of them that were spent in exchanges, waiting included."""
+        """Processor seconds of each process, and of its exchanges, waiting included."""
         assert self._exchange is not None
         return [(time.process_time(), self._exchange.used), *(self.ask(process, "times") for process in self._others)]
 
@@ -231,7 +231,7 @@ class PartedRing(VerilatedRing):
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
         if cycles < 0:
-            return super().run(cycles)  # which says why not
+            return super().run(cycles)  # which raises the error
         if until_packet_at is not None:
             self._check_node(until_packet_at)
         self._busy = True
@@ -259,20 +259,20 @@ class PartedRing(VerilatedRing):
     def receive(self, node: int) -> np.ndarray | None:
         self._check_node(node)
         here = super().receive
-        found: np.ndarray | None = self.at(node, "receive", lambda: here(node), node)
-        return found
+        result: np.ndarray | None = self.at(node, "receive", lambda: here(node), node)
+        return result
 
     def status(self, node: int) -> NodeStatus:
         self._check_node(node)
         here = super().status
-        found: NodeStatus = self.at(node, "status", lambda: here(node), node)
-        return found
+        result: NodeStatus = self.at(node, "status", lambda: here(node), node)
+        return result
 
     def counters(self, node: int) -> np.ndarray | None:
         self._check_node(node)
         here = super().counters
-        found: np.ndarray | None = self.at(node, "counters", lambda: here(node), node)
-        return found
+        result: np.ndarray | None = self.at(node, "counters", lambda: here(node), node)
+        return result
 
     def memory(self, node: int, space: int) -> Any:
         self._check_node(node)
@@ -288,8 +288,8 @@ class PartedRing(VerilatedRing):
         """Far memory of a node, a copy where it is in another process, and the words read from it and written."""
         self._check_far(node)
         here = super().far_memory
-        found: tuple[np.ndarray, int, int] = self.at(node, "far", lambda: here(node), node)
-        return found
+        result: tuple[np.ndarray, int, int] = self.at(node, "far", lambda: here(node), node)
+        return result
 
     def _far_speed(self, node: int, latency: int, rate: Fraction) -> None:
         if process := self.process_of(node):
@@ -298,12 +298,12 @@ class PartedRing(VerilatedRing):
             super()._far_speed(node, latency, rate)
 
     def save(self) -> bytes:
-        """Save the whole state: those of all processes, one behind the other."""
+        """Save the whole state: the states of all processes, one after the other."""
         parts = [super().save(), *(self.ask(process, "save") for process in self._others)]
         return self._beginning + np.array([len(part) for part in parts], np.uint64).tobytes() + b"".join(parts)
 
     def restore(self, state: bytes) -> None:
-        """Go on from a saved state, of this ring or of another of the same library, size and processes."""
+        """Continue from a saved state, of this ring or of another of the same library, size and processes."""
         if not state.startswith(self._beginning):
             raise ValueError("State must be one saved from a ring of the same library, size and processes")
         lengths = np.frombuffer(state, np.uint64, self._processes.number, len(self._beginning))

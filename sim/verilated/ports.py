@@ -8,7 +8,7 @@ __all__ = ["HEADER", "describe_ports"]
 #: Name of the header that the harness includes.
 HEADER = "ports.h"
 
-#: A wire of a port that words leave by.
+#: A wire of a port for outgoing words.
 _WIRE = re.compile(r"(?P<port>ring(?:_[1-9]\d*)?)_o__(?P<wire>\w+)")
 
 
@@ -16,7 +16,7 @@ def describe_ports(names: Mapping[str, int]) -> str:
     """Make ``ports.h`` for a node.
 
     ``RING_PORTS`` is the number of its ports, ``RING_EACH_PORT(f)`` is ``f(number, in, out)`` for each of them, and
-    ``RING_REPLAY`` says whether its links have the wires of :class:`~hdl.features.replay.ReplayLinkSignature`.
+    ``RING_REPLAY`` is whether its links have the wires of :class:`~hdl.features.replay.ReplayLinkSignature`.
     ``RING_FAR_LANES`` is the number of lanes of its far memory, or 0, ``RING_EACH_FAR_LANE(f)`` is ``f(lane)`` for
     each of them, and ``RING_FAR_ROW_BITS`` the width of the number of a row.
 
@@ -24,14 +24,14 @@ def describe_ports(names: Mapping[str, int]) -> str:
     ----------
     names : mapping of str to int
         Ports of the node's Verilog, and their widths. ``ring_i`` and ``ring_o`` are the first port of the ring,
-        ``ring_1_i`` and ``ring_1_o`` the second one, and ``far`` is that of
+        ``ring_1_i`` and ``ring_1_o`` the second one, and ``far`` is the port of
         :func:`~hdl.features.far.port.far_signature`.
     """
     wires: dict[str, set[str]] = {}
     for name in names:
         if match := _WIRE.fullmatch(name):
             wires.setdefault(match["port"], set()).add(match["wire"])
-    kinds = {"check" in found for found in wires.values()}
+    kinds = {"check" in port_wires for port_wires in wires.values()}
     ports = [("ring" if number == 0 else f"ring_{number}") for number in range(len(wires))]
     if wires.keys() != set(ports) or len(kinds) != 1:
         raise ValueError(f"Ports of a node must be ring_i, ring_o, ring_1_i, ring_1_o and so on, with links of one "

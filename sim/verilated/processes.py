@@ -1,7 +1,7 @@
 """Programs that a build runs, and their end together with the build.
 
-A signal that ends this process ends what it has started: :func:`ended_by_signals` turns it into an exception, and
-:func:`run` and :func:`in_parallel` let no program outlive one.
+A signal that ends this process also ends the programs that it has started: :func:`ended_by_signals` turns the signal
+into an exception, and :func:`run` and :func:`in_parallel` let no program outlive an exception.
 """
 
 import _thread
@@ -25,23 +25,23 @@ Result = TypeVar("Result")
 
 #: Signals that end a program.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Seconds after a signal in which what is tidied up is not disturbed by another one.
+#: Seconds after a signal during which another signal does not disturb the cleanup.
 PATIENCE = 3.0
 #: Lines of a failed program's output that an error shows.
 _TAIL = 40
-#: Seconds that a program has to end, before it is killed.
+#: Seconds for a program to end before it is killed.
 _GRACE = 2.0
-#: Seconds after which a signal is sent again whose exception Python has dropped.
+#: Seconds until a signal is sent again after Python has dropped its exception.
 _AGAIN = 0.05
-#: Seconds between looks at threads that end.
+#: Seconds between polls of threads that end.
 _POLL = 0.001
-#: Seconds that the main thread waits at a time. A signal between Python's look for one and the system call that waits
-#: does not end that call: its handler runs once the call returns.
+#: Seconds that the main thread waits at a time. A signal between Python's check for signals and the system call that
+#: waits does not end that call: its handler runs once the call returns.
 _WAIT = 0.25
 
 
 class _Group:
-    """Programs of one call of :func:`in_parallel`; once it has ended, none is started."""
+    """Programs of one call of :func:`in_parallel`; once it has ended, it starts no program."""
 
     def __init__(self) -> None:
         self.running: set[subprocess.Popen[str]] = set()
@@ -49,7 +49,7 @@ class _Group:
         self.lock = threading.Lock()
 
     def end(self) -> None:
-        """Start no other program, and end those that run."""
+        """Start no further program, and end the running ones."""
         with self.lock:
             self.ended = True
             running = list(self.running)
@@ -66,7 +66,7 @@ class ToolError(RuntimeError):
 
 
 class EndedError(SystemExit):
-    """A signal has asked this process to end. It exits with 128 and the signal's number, as a shell would say."""
+    """A signal has asked this process to end. It exits with 128 and the signal's number, as in a shell."""
 
     def __init__(self, number: int):
         self.signal = signal.Signals(number)
@@ -109,14 +109,14 @@ def heard(kind: type[BaseException], listen: Callable[[], None] = lambda: None) 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, so that work is tidied up.
+    """Make SIGINT, SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, for a cleanup.
 
-    A signal that is ignored, as under ``nohup``, stays so, and one that the program handles already is left to it.
-    Another signal while work is tidied up for longer than :data:`PATIENCE` seconds ends the process at once.
-    In another thread than the main one nothing changes.
+    A signal that is ignored, as under ``nohup``, stays ignored, and a signal that the program already handles is left
+    to it. Another signal during a cleanup of more than :data:`PATIENCE` seconds ends the process at once.
+    Outside the main thread nothing changes.
     """
     def end(number: int, frame: FrameType | None) -> None:
-        # What is tidied up must not be ended as well. Programs would inherit SIG_IGN, but not this.
+        # The cleanup must not be ended as well. Programs would inherit SIG_IGN, but not this handler.
         asked = time.monotonic()
 
         def again(number: int, frame: FrameType | None) -> None:
@@ -146,14 +146,14 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end and return what it printed.
+    """Run a program to its end and return its output.
 
     Parameters
     ----------
     command : sequence of str
         Program and arguments.
     cwd : Path
-        Folder it runs in. Programs compiled to WebAssembly see nothing above it.
+        Working folder. Programs compiled to WebAssembly see nothing above it.
     log : Path or None
         A log that the program writes itself; its end becomes part of the error, since a program compiled to
         WebAssembly may lose its standard output on the way.
@@ -196,10 +196,10 @@ def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapp
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: int | None = None) -> list[Result]:
-    """Results of ``work`` for all items, in their order, ``most`` at a time; by default one on every core.
+    """Results of ``work`` for all items, in order, ``most`` at a time; by default one per core.
 
-    When one fails, or this thread is interrupted, none is begun any more, and programs that :func:`run` has started
-    for the others are ended.
+    If one fails, or this thread is interrupted, no further one begins, and programs that :func:`run` has started for
+    the rest are ended.
     """
     left = list(enumerate(items))[::-1]
     results: dict[int, Result] = {}
@@ -215,7 +215,7 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: 
                         return
                     number, item = left.pop()
                 results[number] = work(item)
-        except BaseException as error:  # raised again where the work was asked for
+        except BaseException as error:  # raised again in the caller's thread
             errors.append(error)
             group.end()
         finally:
@@ -223,7 +223,7 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: 
             ended.release()
 
     # An exception by a signal can leave a lock of an executor, or of a Thread, acquired for good, since their steps
-    # are Python's own: whoever joins such a thread then waits for ever. A plain lock is acquired, or is not.
+    # are Python's own: a join of such a thread then waits for ever. A plain lock is acquired, or is not.
     threads: list[threading.Lock] = []
     finished: list[threading.Lock] = []
     try:
@@ -246,14 +246,14 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: 
 
 
 def _output(process: subprocess.Popen[str]) -> str:
-    """Output of a program, once it has ended."""
+    """Wait for a program's end, and return its output."""
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=_WAIT)[0]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a program and those that it has started, which a compiler's driver leaves behind."""
+    """End a program and its descendants, which a compiler's driver would leave running."""
     if process.poll() is None:
         family = _stopped(process.pid)
         for number in (signal.SIGTERM, signal.SIGCONT):
@@ -262,15 +262,15 @@ def _end(process: subprocess.Popen[str]) -> None:
         try:
             process.wait(_GRACE)
         except subprocess.TimeoutExpired:
-            for member in {*family, *_stopped(process.pid)}:  # it may have started others meanwhile
+            for member in {*family, *_stopped(process.pid)}:  # it may have started more meanwhile
                 _send(member, signal.SIGKILL)
-            # An exception by a signal can leave the lock acquired that Popen waits with, and then it waits for ever.
+            # An exception by a signal can leave Popen's lock for waiting acquired, and then it waits for ever.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE)
 
 
 def status(process: int) -> list[str]:
-    """Fields of a process from its state on, as proc(5) has them; none if it has ended, or if there is no /proc."""
+    """Fields of a process from its state on, as in proc(5); empty if it has ended, or without /proc."""
     try:
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -278,14 +278,14 @@ def status(process: int) -> list[str]:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process has not ended, even if its parent has yet to ask for its end; never without /proc."""
+    """Whether a process is alive; a zombie is not, and without /proc no process is."""
     return status(process)[:1] not in ([], ["Z"], ["X"])
 
 
 def _stopped(process: int) -> list[int]:
     """Stop a process and its descendants, as far as the system lists them, and return their numbers.
 
-    A stopped process starts no others meanwhile.
+    A stopped process starts no further ones meanwhile.
     """
     _send(process, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Verilated nodes, of one kind or of several, in a ring or in any other wiring of their ports.
+"""Verilated nodes, of one or several kinds, in a ring or in any other wiring of their ports.
 
 Example
 -------
@@ -39,7 +39,7 @@ __all__ = ["NEVER", "LinkStatus", "NodeStatus", "RingLink", "VerilatedRing"]
 
 _MAGIC = b"gradring state\n"
 
-#: Cycles of a node that the library simulates in one call, at most about: signals wait for its end.
+#: Approximate maximum of node cycles that the library simulates in one call: signals wait for its end.
 _SLICE = 1 << 14
 #: A run that waits for a packet ends at a multiple of these cycles; :meth:`VerilatedRing.set_grid` changes them.
 _GRID = 16
@@ -51,18 +51,18 @@ class _Memory(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class NodeStatus:
-    """Counters of one node's host port since reset, and the words that it holds.
+    """Counters of one node's host port since reset, and the words in it.
 
     Members
     -------
     input_words, input_packets : int
-        Queued by the host and not yet taken by the node; a packet under way counts.
+        Queued by the host and not yet taken by the node; a partial packet counts.
     output_words, output_packets : int
-        Given by the node and not yet received by the host; a packet under way does not count.
+        Given by the node and not yet received by the host; a partial packet does not count.
     words_taken, words_given : int
         Words through the port.
     waits : int
-        Cycles in which the node refused a word.
+        Cycles when the node refused a word.
     last_taken, last_given : int
         Cycles of the last words; 0 if there were none.
     """
@@ -83,7 +83,7 @@ class _NodeStatus(Struct):
 
 
 class _Closed(ctypes.CDLL):
-    """Stands for the library once the simulation is freed."""
+    """Replacement of the library once the simulation is freed."""
 
     def __init__(self) -> None:
         pass
@@ -100,36 +100,37 @@ class VerilatedRing:
     Parameters
     ----------
     library : Library or sequence of Library
-        Library that :func:`~sim.verilated.build.build_ring` has built; or that of each node, where nodes differ. All
-        must have as many ports, links with the same wires, and the same arithmetic, and be traced or not.
+        Library from :func:`~sim.verilated.build.build_ring`; or one for each node, where nodes differ. All must have
+        the same number of ports, links with the same wires, and the same arithmetic, and be traced or not.
     nodes : int, optional
-        Number of nodes; 1 to 255 in a ring. By default 4, or as many as there are libraries.
+        Number of nodes; 1 to 255 in a ring. By default 4, or the number of libraries.
     threads : int
         Threads that step the nodes, at most one per node: more are not started.
     wiring : sequence, optional
-        Links: the (node, port) that sends words and the (node, port) that receives them. A port without a link to it
-        sees no words, and one without a link from it loses them. By default, port 0 leads to port 0 of the next node.
+        Links: the (node, port) that sends words and the (node, port) that receives them. A port without an incoming
+        link sees no words, and one without an outgoing link loses them. By default, port 0 leads to port 0 of the
+        next node.
     part : Part, optional
-        The nodes that this process has, where others have the rest: see :mod:`sim.verilated.parts`.
+        The nodes of this process, if other processes have the rest: see :mod:`sim.verilated.parts`.
 
     Members
     -------
     nodes : int
         Number of nodes.
     here : range
-        Those that this process has: all, without a part. Methods of single nodes are for these.
+        Nodes of this process: all, without a part. Methods of single nodes are for these only.
     ports : int
         Ports of each node.
     replay : bool
         Whether links have the wires of replay.
     far_widths : tuple of int
-        Elements in a row of each node's far memory; 0 without.
+        Elements in a row of each node's far memory; 0 without one.
     batched : bool
-        Whether the nodes of a library that are on a thread are evaluated together, function by function.
+        Whether the nodes of one library on one thread are evaluated together, function by function.
     links : tuple of RingLink
         Links in the order of the wiring; by default, link k leads from node k to its successor.
     spaces : tuple of int
-        Memory spaces of each node that :meth:`memory` reaches; 0 where its library knows none.
+        Memory spaces of each node that :meth:`memory` reaches; 0 if its library has none.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
@@ -148,19 +149,19 @@ class VerilatedRing:
             raise ValueError(f"Node count must be at least 1, not {nodes!r}")
         self.nodes = nodes
         self.here = range(nodes) if part is None else part.nodes
-        self._digest = _digest([one.digest for one in of_nodes])
-        loaded = {one.path: load(one.path) for one in of_nodes}
+        self._digest = _digest([lib.digest for lib in of_nodes])
+        loaded = {lib.path: load(lib.path) for lib in of_nodes}
         self._library = loaded[of_nodes[0].path]
-        _check_alike("kind of ports", [f"{one.ring_ports()} with {'replay' if one.ring_replay() else 'credits'}"
-                                       for one in loaded.values()])
-        _check_alike("arithmetic", [one.arithmetic.value for one in of_nodes])
-        _check_alike("kind of build", ["traced" if one.traced else "untraced" for one in of_nodes])
+        _check_alike("kind of ports", [f"{lib.ring_ports()} with {'replay' if lib.ring_replay() else 'credits'}"
+                                       for lib in loaded.values()])
+        _check_alike("arithmetic", [lib.arithmetic.value for lib in of_nodes])
+        _check_alike("kind of build", ["traced" if lib.traced else "untraced" for lib in of_nodes])
         self.ports: int = self._library.ring_ports()
         self.replay = bool(self._library.ring_replay())
         check_wiring(wiring, nodes=nodes, ports=self.ports)
-        self.batched = all(one.ring_batched() for one in loaded.values())
+        self.batched = all(lib.ring_batched() for lib in loaded.values())
         ends = [number for link in wiring for end in link for number in end]
-        kinds = [loaded[one.path].ring_kind() for one in of_nodes]
+        kinds = [loaded[lib.path].ring_kind() for lib in of_nodes]
         self._grid = _GRID
         self._ring = ctypes.c_void_p(self._library.ring_create(
             nodes, self._threads(threads), (ctypes.c_uint32 * len(ends))(*ends), len(wiring),
@@ -168,8 +169,8 @@ class VerilatedRing:
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
         self.links = tuple(RingLink(self._library, self._ring, index, *link) for index, link in enumerate(wiring))
-        self._far = [{number: words for number, words in enumerate(one.memories) if isinstance(words, range)}
-                     for one in of_nodes]  # memories that are in the far memory
+        self._far = [{number: words for number, words in enumerate(lib.memories) if isinstance(words, range)}
+                     for lib in of_nodes]  # memories that are in the far memory
         known = (int(self._library.ring_memories(self._ring, node)) if node in self.here else 0
                  for node in range(nodes))
         self.spaces = tuple(count and count + len(far) for count, far in zip(known, self._far, strict=True))
@@ -224,8 +225,8 @@ class VerilatedRing:
         return result
 
     def reset(self) -> None:
-        """Start again at cycle 0 with all nodes as configured, memories included; drop words that are queued or on
-        their way.
+        """Start again at cycle 0 with all nodes as configured, memories included; drop words that are queued or in
+        flight.
 
         Links keep latency, rate and cut.
         """
@@ -236,13 +237,13 @@ class VerilatedRing:
         self._library.ring_set_threads(self._ring, self._threads(threads))
 
     def set_quantum(self, cycles: int) -> None:
-        """Let nodes run ahead of each other by at most ``cycles`` cycles, where grid and latencies allow it."""
+        """Let nodes run ahead of each other by at most ``cycles`` cycles, if grid and latencies allow it."""
         if cycles < 1:
             raise ValueError(f"Quantum must be at least 1 cycle, not {cycles!r}")
         self._library.ring_set_quantum(self._ring, cycles)
 
     def set_grid(self, cycles: int) -> None:
-        """Let a run that waits for a packet end at a multiple of ``cycles`` cycles; 16 after the ring was made.
+        """Make a run that waits for a packet end at a multiple of ``cycles`` cycles; initially 16.
 
         No quantum is longer. A larger grid lets nodes run ahead of each other for longer, where latencies allow it.
         """
@@ -252,12 +253,12 @@ class VerilatedRing:
         self._library.ring_set_grid(self._ring, cycles)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
-        """Random faults of all links from now on; a reset keeps them."""
+        """Set random faults of all links from now on; a reset keeps them."""
         for link in self.links:
             link.set_faults(faults)
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
-        """Run for some cycles, or until there is a packet from a node; return how many cycles it took.
+        """Run for some cycles, or until there is a packet from a node; return the number of cycles.
 
         The library runs in slices, which end at multiples of the grid and change no cycle: between two of them Python
         handles signals.
@@ -265,7 +266,7 @@ class VerilatedRing:
         Parameters
         ----------
         cycles : int
-            Most cycles to run.
+            Maximum number of cycles to run.
         until_packet_at : int or None
             Stop when this node has given a whole packet: at once if there is one, else at a multiple of
             the grid.
@@ -285,7 +286,7 @@ class VerilatedRing:
                 return taken
 
     def send(self, node: int, words: Any) -> None:
-        """Queue one packet of at least one word for a node; its last word is the one marked so."""
+        """Queue one packet of at least one word for a node; the last word is marked as last."""
         self._check_node(node)
         packet = np.ascontiguousarray(words, dtype=np.uint32)
         if packet.ndim != 1 or not packet.size:
@@ -293,7 +294,7 @@ class VerilatedRing:
         self._library.ring_send(self._ring, node, packet.ctypes.data, packet.size)
 
     def receive(self, node: int) -> np.ndarray | None:
-        """Take the next packet from a node as uint32; None if no whole one is there."""
+        """Take the next packet from a node as uint32; None without a complete one."""
         self._check_node(node)
         length = self._library.ring_packet_length(self._ring, node)
         if length < 0:
@@ -313,7 +314,7 @@ class VerilatedRing:
         """View of the present elements of a node's memory, as uint32 or, for 16-bit integers, uint16.
 
         A value written to the array is in the memory at once. The array must not be used after :meth:`close`. In a
-        space of the far memory a row may come a few cycles after the end of the command that has written it.
+        space of the far memory a row may arrive a few cycles after the end of the command that has written it.
         """
         self._check_node(node)
         if not 0 <= space < self.spaces[node]:
@@ -330,7 +331,7 @@ class VerilatedRing:
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 
     def owners(self, node: int) -> np.ndarray:
-        """View of the owners of a node's rows of activations, as uint8; of no rows where the library knows none."""
+        """View of the buffer tags of a node's activation rows, as uint8; empty if the library has none."""
         self._check_node(node)
         memory = _Memory()
         self._library.ring_owners(self._ring, node, ctypes.byref(memory))
@@ -339,30 +340,29 @@ class VerilatedRing:
         return np.frombuffer((ctypes.c_uint8 * memory.bytes).from_address(memory.data), np.uint8)
 
     def set_far_speed(self, *, latency: int, rate: Fraction | float = 1, node: int | None = None) -> None:
-        """Latency and rate of the far memory of a node, or of all nodes that have one, at the end of each cycle.
+        """Set latency and rate of the far memory of a node, or of all nodes that have one, at the end of each cycle.
 
         Parameters
         ----------
         latency : int
-            Cycles from a request of a row to its answer; at least 1. It is 16 after the ring was made.
+            Cycles from a request of a row to its answer; at least 1; initially 16.
         rate : Fraction or float
-            Words per cycle, read and written ones together; 1 after the ring was made. With 0 the memory says
-            nothing.
+            Words per cycle, read and written ones together; initially 1. With 0 the memory does not answer.
         node : int, optional
         """
-        nodes = [one for one, width in enumerate(self.far_widths) if width]
+        nodes = [number for number, width in enumerate(self.far_widths) if width]
         if node is not None:
             self._check_far(node)
             nodes = [node]
         if not nodes:
             raise ValueError("Nodes must have far memories")
-        share, most = Fraction(rate).limit_denominator(1 << 16), min(self.far_widths[one] for one in nodes)
+        share, most = Fraction(rate).limit_denominator(1 << 16), min(self.far_widths[number] for number in nodes)
         if not 1 <= latency < 1 << 32:
             raise ValueError(f"Latency of a far memory must be at least 1 cycle, not {latency!r}")
         if not 0 <= share <= most:
             raise ValueError(f"Rate of a far memory must be between 0 and {most} words per cycle, not {rate!r}")
-        for one in nodes:
-            self._far_speed(one, latency, share)
+        for number in nodes:
+            self._far_speed(number, latency, share)
 
     def _far_speed(self, node: int, latency: int, rate: Fraction) -> None:
         self._library.ring_far_speed(self._ring, node, latency, rate.numerator, rate.denominator)
@@ -379,16 +379,16 @@ class VerilatedRing:
         return np.frombuffer(content, np.uint32), words[0], words[1]
 
     def counters(self, node: int) -> np.ndarray | None:
-        """Present counters of a node, in the order of their registers, as uint32.
+        """Current counters of a node, in the order of their registers, as uint32.
 
-        None if the library does not know them, and while they are cleared.
+        None if the library has none, and while they are cleared.
         """
         self._check_node(node)
         values = np.empty(len(COUNTERS), np.uint32)
         return values if self._library.ring_counters(self._ring, node, values.ctypes.data) else None
 
     def describe(self) -> str:
-        """Describe queues and links, one line each, which shows who waits for whom."""
+        """Describe queues and links, one line each, to show what waits for what."""
         lines = [f"cycle {self.cycle}"]
         for node in range(self.nodes):
             n = self.status(node)
@@ -401,13 +401,13 @@ class VerilatedRing:
         return "\n".join(lines)
 
     def save(self) -> bytes:
-        """Save the whole state: nodes, links and their settings, queues, cycle. Only waveforms are not part of it."""
+        """Save the whole state: nodes, links and their settings, queues, cycle. Only waveforms are not included."""
         state = np.empty(self._checked(self._library.ring_save(self._ring)), np.uint8)
         self._library.ring_saved(self._ring, state.ctypes.data)
         return self.header + state.tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Go on from a saved state, of this ring or of another of the same library and size."""
+        """Continue from a saved state, of this ring or of another of the same library and size."""
         header = self.header
         if not state.startswith(header):
             raise ValueError("State must be one saved from a ring of the same library and size")
@@ -416,14 +416,14 @@ class VerilatedRing:
 
     @property
     def header(self) -> bytes:
-        """Header of a saved state: the library, the number of nodes and the wiring that it belongs to."""
+        """Header of a saved state: its library, number of nodes and wiring."""
         wiring = hashlib.sha256(repr([(link.source, link.target) for link in self.links]).encode()).hexdigest()[:16]
         return _MAGIC + f"{self._digest} {self.nodes} {wiring}\n".encode()
 
     def start_wave(self, path: Path) -> None:
-        """Write all signals of all nodes to an FST file from here on; needs a traced library."""
+        """Write all signals of all nodes to an FST file from now on; needs a traced library."""
         with path.open("wb"):
-            pass  # the FST writer says nothing about a path that cannot be written
+            pass  # the FST writer does not report a path that cannot be written
         self._checked(self._library.ring_wave_open(self._ring, str(path).encode()))
 
     def stop_wave(self) -> None:
@@ -432,11 +432,11 @@ class VerilatedRing:
 
 
 def _check_alike(what: str, values: Sequence[object]) -> None:
-    """Raise ValueError if nodes differ in what all nodes of a ring must have alike."""
+    """Raise ValueError if nodes differ in a property that all nodes of a ring must share."""
     if len(different := dict.fromkeys(values)) > 1:
         raise ValueError(f"Nodes of a ring must have one {what}, not {' and '.join(map(str, different))}")
 
 
 def _digest(digests: Sequence[str]) -> str:
-    """Digest of the libraries of all nodes: that of the library where it is one."""
+    """Digest of the libraries of all nodes, or of the library if there is only one."""
     return digests[0] if len(set(digests)) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()

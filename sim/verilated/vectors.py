@@ -3,21 +3,21 @@
 Example
 -------
 Fixed pipelines, exhaustively or over millions of vectors. Ports of up to 64 bits are arrays of the smallest unsigned
-type which holds them; a wider port is an array of (cycles, words) of 32 bits, low word first::
+type that holds them; a wider port is an array of (cycles, words) of 32 bits, low word first::
 
     unit = Unit(FloatAdder(format=FP32))
     outputs = unit.run({"a": a, "b": b}, drain=adder.latency)
     assert (outputs["o"][adder.latency:] == add(a, b)).all()
 
 Streams, in lockstep with a model: the handshake is kept by the harness, which offers the given beats when willing and
-is ready when told, and every cycle of every port comes back::
+is ready as requested, and every cycle of every port is returned::
 
     unit = Unit(Queue(shape=word_layout(), depth=5))
     beats = pack(word_layout(), {"data": words, "last": lasts})
     trace = unit.lockstep(sources={"i": Feed(beats, willing=stalls)}, sinks={"o": ready})
     trace["i__ready"], trace["o__valid"], unpack(word_layout(), trace["o__payload"])["data"]
 
-A unit keeps its state from call to call; :meth:`Unit.reset` takes it back to the start.
+A unit keeps its state from call to call; :meth:`Unit.reset` returns it to the start.
 """
 
 import ctypes
@@ -48,8 +48,8 @@ class Feed:
     beats : array
         Rows of the payload, in order.
     willing : array of bool or None
-        Per cycle, whether the source may begin to offer its next beat; always, by default. An offer stands until it
-        is taken, and the payload is noise while there is none.
+        Per cycle, whether the source may begin to offer its next beat; always, by default. An offer stays until it
+        is accepted, and the payload is noise without an offer.
     """
 
     beats: np.ndarray
@@ -70,13 +70,13 @@ class Unit:
     Parameters
     ----------
     component : Component
-        Unit to simulate. It is built once per design: later runs of the same find their library.
+        Unit to simulate. It is built once per design: later runs reuse the library.
     name : str or None
-        Module and library name; by default that of the component's class.
+        Module and library name; by default the name of the component's class.
     arithmetic : Arithmetic
         Whether floating-point units are simulated as gateware.
     level : str
-        Optimization by the compiler, which takes long.
+        Optimization level of the compiler; higher levels take longer.
     """
 
     def __init__(self, component: Component, *, name: str | None = None,
@@ -123,9 +123,9 @@ class Unit:
         inputs : mapping
             Rows per input port; a port left out is zero, and a plain number is held.
         cycles : int or None
-            Cycles to run; by default as many as there are rows.
+            Cycles to run; by default the number of rows.
         drain : int
-            Cycles to run on, with zeros at every input given as an array.
+            Further cycles to run, with zeros at every input given as an array.
         """
         arrays = [value for value in inputs.values() if np.ndim(value)]
         if cycles is None:
@@ -160,7 +160,7 @@ class Unit:
                 raise ValueError(f"Cycle count must be given where no stall pattern is an array, not {cycles!r}")
         rows = self._rows(inputs or {}, cycles, 0)
         streams = (_Stream * len(patterns))()
-        alive = []  # memory that the library points at
+        alive = []  # memory in use by the library
         for stream, (name, feed) in zip(streams, sources.items(), strict=False):
             stream.source = 1
             stream.valid = self._index(self.inputs, f"{name}__valid")
@@ -168,7 +168,7 @@ class Unit:
             stream.ready = self._index(self.outputs, f"{name}__ready")
             port = self.inputs[stream.payload]
             beats = _fit(port, feed.beats)
-            # The harness masks its noise by what it finds in the row: all the bits that exist.
+            # The harness masks its noise by the content of the row: all existing bits.
             rows[port.name][...] = _ones(port)
             stream.beats, stream.count = beats.ctypes.data, len(beats)
             alive.append(beats)
@@ -235,14 +235,14 @@ def _ones(port: Port) -> np.ndarray:
 def _fit(port: Port, values: Any) -> np.ndarray:
     """Rows of a port, from any array or sequence of the right numbers."""
     dtype, words = row_type(port.width)
-    given = np.asarray(values)
-    if given.ndim != (1 if words == 1 else 2) or (words > 1 and given.shape[1] != words):
+    array = np.asarray(values)
+    if array.ndim != (1 if words == 1 else 2) or (words > 1 and array.shape[1] != words):
         form = "one number" if words == 1 else f"{words} words of 32 bits"
-        raise ValueError(f"Rows of {port.name} must be {form} each, not an array of shape {given.shape!r}")
-    rows = np.ascontiguousarray(given, dtype)
-    wrong = ((rows & ~_ones(port)) != 0) | (rows != given)
+        raise ValueError(f"Rows of {port.name} must be {form} each, not an array of shape {array.shape!r}")
+    rows = np.ascontiguousarray(array, dtype)
+    wrong = ((rows & ~_ones(port)) != 0) | (rows != array)
     if wrong.any():
-        raise ValueError(f"Values of {port.name} must be of {port.width} bits, not {given[wrong][0].item()!r}")
+        raise ValueError(f"Values of {port.name} must be of {port.width} bits, not {array[wrong][0].item()!r}")
     return rows
 
 

@@ -64,7 +64,7 @@ class Design:
         return any(port.name == "clk" for port in self.ports)
 
 
-#: Designs of components, by name and arithmetic. Elaboration takes longer than many a simulation.
+#: Designs of components, by name and arithmetic. Elaboration takes longer than many simulations.
 _converted: weakref.WeakKeyDictionary[Component, dict[tuple[str, Arithmetic], Design]] = weakref.WeakKeyDictionary()
 
 
@@ -72,9 +72,9 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
             arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Design:
     """Verilog of a component, with ports named as in its signature, joined by ``__``.
 
-    A component is converted once. It is elaborated only where no earlier run has seen the same component, from the
-    same sources (:mod:`sim.verilated.identity`), and Yosys runs only where none has seen the same design, version for
-    version.
+    A component is converted once. It is elaborated only if no earlier run has seen the same component, from the same
+    sources (:mod:`sim.verilated.identity`), and Yosys runs only if none has seen the same design, with the same
+    versions.
 
     Parameters
     ----------
@@ -82,10 +82,10 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
     name : str
         Name of the top module.
     identity : str or None
-        Class and parameters of a component from hdl/, where these alone decide its gateware, in place of what its
-        attributes say.
+        Class and parameters of a component from hdl/, if only these determine its gateware, in place of its
+        attributes.
     arithmetic : Arithmetic
-        Native arithmetic is for Verilator alone.
+        Native arithmetic is for Verilator only.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"Module name must be a Verilog identifier, not {name!r}")
@@ -140,7 +140,7 @@ def _known(component: Component, name: str, native: bool) -> Path:
         raise toolchain.ToolError(f"{folder} has been removed while it was looked for")
 
     design = parent / (toolchain.cached(parent / f"{name}-of-{key}", note) / "design").read_text()
-    # Of a design that was removed to make room, the note may still be there.
+    # The note may outlive a design that was removed to make room.
     return toolchain.cached(design, vanish) if toolchain.complete(design) else _design(component, name, native)
 
 
@@ -163,8 +163,8 @@ def _design(component: Component, name: str, native: bool) -> Path:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Suspend garbage collection: elaboration makes millions of objects that stay, and to look for others among them
-    takes a quarter of its time."""
+    """Suspend garbage collection: elaboration makes millions of objects that stay, and the search for garbage among
+    them takes a quarter of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -7,6 +7,6 @@ from boards import verilog
 
 @pytest.fixture
 def verilog_folder(tmp_path, monkeypatch):
-    """The folder that exported files are written to, empty."""
+    """The empty folder for exported files."""
     monkeypatch.setattr(verilog, "RESULTS", tmp_path)
     return tmp_path

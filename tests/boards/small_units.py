@@ -1,4 +1,4 @@
-"""Units that are soon made and read: with one lane, and small nodes."""
+"""Units that are quick to build and to read: with one lane, and small nodes."""
 
 import inspect
 
@@ -8,16 +8,16 @@ from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.fixed_point import INT16
 from hdl.optimizer.rules import Rule
 
-#: Options of a node that is soon made: one lane, SGD, and memories of two groups.
+#: Options of a node that is quick to build: one lane, SGD, and memories of two groups.
 NODE = {"lanes": 1, "segment": 32, "memories.gradient": 64, "memories.weight": 64, "memories.state": 32,
         "memories.planes": 0}
 
 
 def small(name):
-    """Options with which a unit is soon made and read: one lane where it has lanes, a small node where it takes a
-    NodeConfig, and two lanes and one row for what computes. What has blocks of as many rows as lanes has the rows of
-    its own. The optimizer with all rules in binary32 is ``optimizer.all``; what is a part of it, or another row of
-    the same component, has other formats or rules."""
+    """Options with which a unit is quick to build and to read: one lane where it has lanes, a small node where it
+    takes a NodeConfig, and two lanes and one row for compute units. A unit with blocks of ``lanes`` rows keeps its
+    own number of rows. The optimizer with all rules in binary32 is ``optimizer.all``; its parts, and other rows of
+    the same component, have other formats or rules."""
     factory, arguments = UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:

@@ -27,7 +27,7 @@ from tests.refusals import refuses
 
 @functools.cache
 def made(unit, **options):
-    """The Verilog of a unit, made once for several tests."""
+    """The Verilog of a unit, generated once for several tests."""
     return verilog.design(unit, options=options)
 
 
@@ -84,10 +84,10 @@ def vectors(generator, count):
 async def encodes(dut):
     bench = Bench(dut)
     await bench.start()
-    given = list(vectors(np.random.default_rng(regression.parameters()["seed"]), 30))
-    for vector in given:
+    expected = list(vectors(np.random.default_rng(regression.parameters()["seed"]), 30))
+    for vector in expected:
         await bench.sources["i"].send(frame(vector))
-    for vector in given:
+    for vector in expected:
         received = await bench.sinks["o"].recv()
         assert words(received).tolist() == model.encode(vector).tolist()
     assert bench.sinks["o"].empty()
@@ -97,10 +97,10 @@ async def encodes(dut):
 async def decodes(dut):
     bench = Bench(dut)
     await bench.start()
-    given = list(vectors(np.random.default_rng(regression.parameters()["seed"]), 30))
-    for vector in given:
+    expected = list(vectors(np.random.default_rng(regression.parameters()["seed"]), 30))
+    for vector in expected:
         await bench.sources["i"].send(frame(model.encode(vector)))
-    for vector in given:
+    for vector in expected:
         received = await bench.sinks["o"].recv(compact=False)
         assert words(received).tolist() == model.decode(model.encode(vector)).tolist()
         assert set(received.tkeep) == {1}
@@ -109,7 +109,7 @@ async def decodes(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def keeps_whole_elements(dut):
-    """An element of which a byte is not kept is not kept; the encoder takes it for zero."""
+    """The encoder takes an element with a missing byte for zero."""
     bench = Bench(dut)
     await bench.start()
     for missing in range(16):
@@ -139,7 +139,7 @@ async def begins_again_after_a_reset(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def serves_the_host(dut):
-    """Bursts into both memories and out of them, and mistakes among them."""
+    """Bursts into and out of both memories, with mistakes among them."""
     bench = Bench(dut, inputs=("host_i",), outputs=("host_o",))
     await bench.start()
     dut.ring_i__valid.value = 0
@@ -179,7 +179,7 @@ async def passes_every_field(dut):
     for _ in range(50):
         beats = generator.randint(1, 5)
         content = bytes(generator.randrange(256) for _ in range(7 * beats))
-        # The upper bit of an element's keep alone does not keep it, and that of the last byte is for nothing.
+        # The upper bit of an element's keep does not keep it on its own; the keep of the last byte has no effect.
         keep = [generator.choice([0, 1, 1, 1]) for _ in content]
         await bench.sources["i"].send(AxiStreamFrame(content, tkeep=keep))
         sent.append((content, keep))
@@ -187,8 +187,8 @@ async def passes_every_field(dut):
         received = await bench.sinks["o"].recv(compact=False)
         assert len(received.tdata) == len(content)
         for start in range(0, len(content), 7):
-            given, came = (int.from_bytes(text[start:start + 7], "little") for text in (content, received.tdata))
-            assert came == given & 0x0F_03FFFF_03FFFF
+            expected, actual = (int.from_bytes(text[start:start + 7], "little") for text in (content, received.tdata))
+            assert actual == expected & 0x0F_03FFFF_03FFFF
             lanes = [min(keep[start + lane:start + lane + 3]) for lane in (0, 3)]
             assert received.tkeep[start:start + 7] == [*[lanes[0]] * 3, *[lanes[1]] * 3, 1]
 
@@ -197,7 +197,7 @@ async def passes_every_field(dut):
 
 
 class Mixed(wiring.Component):
-    """Every kind of port, with no logic inside: each stream goes on as another one."""
+    """Every kind of port, with no logic inside: each input stream is connected to an output stream."""
 
     payload = data.StructLayout({
         "pair": data.StructLayout({"low": 3, "high": signed(5)}),

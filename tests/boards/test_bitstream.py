@@ -35,7 +35,7 @@ def results(tmp_path, monkeypatch):
 
 
 class Canned:
-    """Tools with canned reports: the speed of each seed, or the log with which placement ends."""
+    """Tools with canned reports: the speed of each seed, or the log at the end of placement."""
 
     def __init__(self, reached, log=None, constraint=62.5):
         self.reached, self.log, self.constraint = reached, log, constraint
@@ -89,14 +89,14 @@ def test_first_seed_that_meets_the_clock(canned, results):
     assert (results / "ulx3s-25f.bit").read_bytes() == b"bits of seed 3"
     assert result == json.loads((results / "ulx3s-25f.json").read_text())
     assert result["fmax_mhz"] == {"median": 62.25, "min": 50.0, "max": 70.5}
-    assert [one["fmax_mhz"] for one in result["placements"]] == [50.0, 62.25, 70.5]
+    assert [placement["fmax_mhz"] for placement in result["placements"]] == [50.0, 62.25, 70.5]
     assert (result["seed"], result["seeds"], result["clock_mhz"]) == (3, 3, 62.5)
     assert (result["lut4"], result["ccu2c"], result["lut_ram"], result["lut4_occupied"]) == (4, 1, 1, 4 + 2 + 6)
     assert result["utilisation"] == {"TRELLIS_COMB": {"used": 12, "available": 24288}}
     # Nothing runs again, not even a seed that was too slow.
     again, _ = build()
     assert (tools.seeds, again) == ([1, 2, 3], result)
-    # It is a row of the table of boards, and none of the table of units.
+    # It is a row of the table of boards, and not of the table of units.
     assert bitstream.table().splitlines()[2] == (
         "| ulx3s-25f | LFE5U-25F-6-BG381 | 1 | 34 + 1 | 4 | 12 of 24,288 | 0 | 0 | 0 | 62.5 | 62.2 (50.0 to 70.5) | "
         "3 |")
@@ -148,7 +148,7 @@ def test_unconstrained_clock_is_an_error(canned):
 
 
 class Slow(Echo):
-    """Words that go through more logic than a cycle has time for."""
+    """Words that pass through more logic than fits in a cycle."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -164,7 +164,7 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
     result = json.loads((results / "ulx3s-25f.json").read_text())
     bits = (results / "ulx3s-25f.bit").read_bytes()
     assert b"LFE5U-25F" in bits[:200]
-    assert result["ff"] >= 21  # of the echo, and of what holds it in reset
+    assert result["ff"] >= 21  # of the echo, and of its reset
     assert result["utilisation"]["EHXPLLL"]["used"] == 1
     assert result["fmax_mhz"]["min"] > 62.5
     assert result["units"][""]["lut4"] == result["lut4"]
@@ -177,7 +177,7 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
 
 
 def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
-    """All flip-flops are on that net, none has another reset, and the clock of the design is gated."""
+    """All flip-flops are on that net, none has another reset, and the design's clock is gated."""
     bitstream.build("ulx3s-25f", design=Echo())
     netlist, = results.glob("cache/placement/*/top.json")
     cells = list(json.loads(netlist.read_text())["modules"]["top"]["cells"].values())
@@ -188,17 +188,17 @@ def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
     (gated,), (enable,), (start,) = gate["CLKO"], gate["CE"], of["SGSR"][0]["connections"]["CLK"]
     clocked = {clock: [cell for cell in of["TRELLIS_FF"] if cell["connections"]["CLK"] == [clock]]
                for clock in (start, gated)}
-    # What holds the reset; the echo and its lights.
+    # The reset counter; the echo and its lights.
     assert [len(cells) for cells in clocked.values()] == [19, 5]
     assert not any(isinstance(net, int) for cell in clocked[gated] for net in cell["connections"].get("LSR", []))
-    # The clock stands still until the counter has run down.
+    # The clock does not run until the counter has run down.
     opens, = (cell for cell in cells if cell["type"] == "LUT4" and cell["connections"]["Z"] == [enable])
     held, = ([net] for port in "ABCD" for net in opens["connections"][port] if isinstance(net, int))
     assert held in [cell["connections"]["Q"] for cell in clocked[start]]
 
 
 class Remembering(Echo):
-    """Words that come out of a block memory a while later."""
+    """Words that a block memory outputs a while later."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -210,11 +210,11 @@ class Remembering(Echo):
 
 
 def test_block_memory_needs_nothing_beside_it(results):
-    """A memory that is never read and written at once has no registers that keep the old row."""
+    """A memory that is never read and written in the same cycle has no registers for the old row."""
     least = bitstream.build("ulx3s-25f", design=Echo())
     result = bitstream.build("ulx3s-25f", design=Remembering())
     assert result["bram"] == 1
-    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # the word, what comes out, and the place
+    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # the word, the output, and the address
 
 
 def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
@@ -229,7 +229,7 @@ def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
                r"\d+\.\d\d MHz; there is no bitstream$")
     with pytest.raises(SynthesisError, match=message):
         bitstream.build("icebreaker", design=Slow())
-    # Nor is there one of before.
+    # No older bitstream is left either.
     assert not list(results.glob("icebreaker.*"))
 
 
@@ -339,7 +339,7 @@ def test_pins_are_missing():
 
 
 def test_results_cannot_be_written(tmp_path, monkeypatch, capsys):
-    """A folder of results that cannot be made is found before anything is built."""
+    """A folder of results that cannot be made is reported before anything is built."""
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "synth"
     monkeypatch.setattr(bitstream, "RESULTS", folder)

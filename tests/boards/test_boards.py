@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The wiring of every board, as it comes out in the constraints."""
+"""The wiring of every board, as the constraints show it."""
 
 
 import pytest
@@ -15,7 +15,7 @@ from hdl import board as configs
 from hdl.config import NodeConfig, SingleRing
 from tests.refusals import refused
 
-#: Pin of each wire, and what else is said of it.
+#: Pin of each wire, and its other attributes.
 PINS = {
     "ulx3s-85f": {
         "clk25_0__io": "G2", "button_fire_0__io": "R1", "uart_0__rx__io": "M1", "uart_0__tx__io": "L4",
@@ -58,18 +58,18 @@ def test_constraints(name):
     made = bitstream.plan(wired, Top(board=wired, clock=config.clock, design=Echo()))
     lines = [line.strip() for line in made.constraints.splitlines()]
     if wired.family.packer == "icepack":
-        found = dict(line.split()[1:] for line in lines if line.startswith("set_io "))
+        pins = dict(line.split()[1:] for line in lines if line.startswith("set_io "))
         clock = "set_frequency clk12_0__io 12.0"
     else:
-        found = {line.split('"')[1]: line.split('"')[3] for line in lines if line.startswith("LOCATE ")}
-        reference = next(wire for wire in found if wire.startswith("clk"))
+        pins = {line.split('"')[1]: line.split('"')[3] for line in lines if line.startswith("LOCATE ")}
+        reference = next(wire for wire in pins if wire.startswith("clk"))
         clock = f'FREQUENCY PORT "{reference}" {REFERENCES[name]};'
         # Every wire has its voltage.
-        assert {line.split('"')[1] for line in lines if line.startswith("IOBUF ")} == set(found)
-    assert found == PINS[name]
+        assert {line.split('"')[1] for line in lines if line.startswith("IOBUF ")} == set(pins)
+    assert pins == PINS[name]
     assert clock in lines
     # Each of them is a port of the design as well, and the design has its PLL.
-    for wire in found:
+    for wire in pins:
         assert f"\\{wire}\n" in made.design
     assert ("cell \\EHXPLLL" in made.design) == (wired.family.packer == "ecppack")
     assert ("cell \\SB_PLL40_PAD" in made.design) == (wired.family.packer == "icepack")
@@ -104,7 +104,7 @@ def test_part_names():
 
 
 def test_queues():
-    """Nodes of the largest chip have programs, and something to compute; those where an engine is alone do not."""
+    """Nodes of the largest chip have programs, and something to compute; nodes with a single engine do not."""
     nodes = {name: config.node for name, config in configs.BOARDS.items()}
     assert {name for name, node in nodes.items() if node.queues == 2} == {
         "ulx3s-85f", "ulx3s-85f-tenants", "ulx3s-85f-compute"}

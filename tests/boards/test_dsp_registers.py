@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Registers of DSP blocks: which flip-flops move in netlists made by hand, and that a multiplier stays as it is."""
+"""Registers of DSP blocks: the flip-flops that move in handmade netlists, and equal behaviour of a multiplier."""
 
 import copy
 import importlib.util
@@ -34,17 +34,17 @@ def flip_flop(source, sink, clock=CLOCK, **parameters):
 
 
 def module_of(a=3, b=2):
-    """A product of two numbers of so many bits, between flip-flops; a LUT reads the result."""
+    """A product of numbers of ``a`` and ``b`` bits, between flip-flops; a LUT reads the result."""
     width = a + b
-    connections = {f"{name}{place}": ["0"] for name in "AB" for place in range(18)}
-    connections |= {f"P{place}": [900 + place] for place in range(36)}
+    connections = {f"{name}{bit}": ["0"] for name in "AB" for bit in range(18)}
+    connections |= {f"P{bit}": [900 + bit] for bit in range(36)}
     cells = {}
-    for number, (name, place) in enumerate([("A", n) for n in range(a)] + [("B", n) for n in range(b)]):
-        connections[f"{name}{place}"] = [HELD + number]
+    for number, (name, bit) in enumerate([("A", n) for n in range(a)] + [("B", n) for n in range(b)]):
+        connections[f"{name}{bit}"] = [HELD + number]
         cells[f"operand_{number}"] = flip_flop(GIVEN + number, HELD + number)
-    for place in range(width):
-        connections[f"P{place}"] = [MULTIPLIED + place]
-        cells[f"result_{place}"] = flip_flop(MULTIPLIED + place, KEPT + place)
+    for bit in range(width):
+        connections[f"P{bit}"] = [MULTIPLIED + bit]
+        cells[f"result_{bit}"] = flip_flop(MULTIPLIED + bit, KEPT + bit)
     cells["product"] = {
         "type": "MULT18X18D", "parameters": {}, "connections": connections,
         "port_directions": {port: "output" if port.startswith("P") else "input" for port in connections}}
@@ -60,7 +60,7 @@ def test_flip_flops_move():
     product = module["cells"]["product"]
     assert [product["connections"][port] for port in ("A0", "A2", "A3", "B0", "B1", "B2")] == [
         [GIVEN], [GIVEN + 2], ["0"], [GIVEN + 3], [GIVEN + 4], ["0"]]
-    assert [product["connections"][f"P{place}"] for place in (0, 4, 5)] == [[KEPT], [KEPT + 4], [905]]
+    assert [product["connections"][f"P{bit}"] for bit in (0, 4, 5)] == [[KEPT], [KEPT + 4], [905]]
     assert product["connections"] | {"CLK0": [CLOCK], "CE0": ["1"], "RST0": ["0"]} == product["connections"]
     assert set(product["port_directions"]) == set(product["connections"])
     assert product["parameters"]["GSR"] == "DISABLED"
@@ -85,25 +85,25 @@ def test_an_operand_that_others_read_stays():
 
 
 def test_two_products_of_one_operand():
-    """A flip-flop that two blocks read goes when both have taken it."""
+    """A flip-flop that two blocks read is removed when both have absorbed it."""
     module, other = module_of(), module_of()
     connections = module["cells"]["second"] = other["cells"]["product"]
-    for place in range(5):
-        connections["connections"][f"P{place}"] = [MULTIPLIED + 50 + place]
-        module["cells"][f"second_{place}"] = flip_flop(MULTIPLIED + 50 + place, KEPT + 50 + place)
+    for bit in range(5):
+        connections["connections"][f"P{bit}"] = [MULTIPLIED + 50 + bit]
+        module["cells"][f"second_{bit}"] = flip_flop(MULTIPLIED + 50 + bit, KEPT + 50 + bit)
     assert absorb(module) == (2, 15)
     assert set(module["cells"]) == {"product", "second", "reader"}
 
 
 def test_products_in_a_row():
-    """A register between two products is one of the first; the second has none of its own for that bit."""
+    """A register between two products belongs to the first; the second has no register for that bit."""
     module, other = module_of(), module_of()
     second = module["cells"]["second"] = other["cells"]["product"]
     for number, name in enumerate(("A0", "A1", "A2", "B0", "B1")):
         second["connections"][name] = [KEPT + number]
-    for place in range(5):
-        second["connections"][f"P{place}"] = [MULTIPLIED + 50 + place]
-        module["cells"][f"second_{place}"] = flip_flop(MULTIPLIED + 50 + place, KEPT + 50 + place)
+    for bit in range(5):
+        second["connections"][f"P{bit}"] = [MULTIPLIED + 50 + bit]
+        module["cells"][f"second_{bit}"] = flip_flop(MULTIPLIED + 50 + bit, KEPT + 50 + bit)
     module["cells"]["reader"]["connections"]["A"] = [KEPT + 50]
     assert absorb(module) == (1, 10)
     assert "CLK0" not in second["connections"]
@@ -143,7 +143,7 @@ def test_what_stays(change):
 
 
 def test_files(tmp_path):
-    """The statistic has the flip-flops that are left, and other modules are not touched."""
+    """The statistics count the remaining flip-flops, and other modules are not touched."""
     netlist, statistic = tmp_path / "top.json", tmp_path / "stat.json"
     netlist.write_text(json.dumps({"modules": {"top": module_of(), "other": module_of()}}))
     statistic.write_text(json.dumps({"design": {"num_cells_by_type": {"TRELLIS_FF": 10, "LUT4": 1}}}))
@@ -156,7 +156,7 @@ def test_files(tmp_path):
 
 @pytest.fixture
 def netlist():
-    """A multiplier's netlist as Verilog of cells, with their models, and its counts of cells."""
+    """A multiplier's netlist as Verilog of cells, with their models, and its numbers of cells."""
     design = convert(FloatMultiplier(), name="multiplier")
     tools = Tools()
 
@@ -168,7 +168,7 @@ def netlist():
         run("unit.json", "read_verilog unit.v", *(step.format(top="multiplier") for step in synth.MAPPERS["abc9"]),
             "tee -q -o stat.json stat -json -top multiplier", "write_json unit.json")
         rewrite(folder / "unit.json", "multiplier", folder / "stat.json")
-        # What it has of the cells' own modules is without their parameters.
+        # The file's modules for the cells themselves lack their parameters.
         modules = json.loads((folder / "unit.json").read_text())["modules"]
         (folder / "unit.json").write_text(json.dumps({"modules": {"multiplier": modules["multiplier"]}}))
         run("cells.v", "read_verilog -lib +/ecp5/cells_sim.v +/ecp5/cells_bb.v", "read_json unit.json",
@@ -205,6 +205,6 @@ def test_a_netlist_does_what_the_multiplier_does(netlist, monkeypatch):
 
 
 def test_boards():
-    """Boards whose figures are of netlists without are built without."""
+    """Boards with figures from netlists without absorbed registers are built without them."""
     assert board("ulx3s-85f-compute")[0].dsp_registers
     assert not board("ulx3s-85f")[0].dsp_registers

@@ -9,7 +9,7 @@ from boards.tools import SynthesisError
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """Every unit is as fast as it has lanes, in place of being placed."""
+    """Replace placement: a unit's speed is its number of lanes."""
     calls = []
 
     def measure(name, *, options, seeds, part, progress):

@@ -60,12 +60,12 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert synth.measure("stream.skid_buffer", seeds=2, part=SMALL) == result
     row = f"| {name} | {SMALL} | {result['lut4']} | 0 | 0 | 68 | 0 | 0 |"
     assert row in synth.table()
-    # Counting takes the same netlist, places nothing and leaves no result.
+    # Counting uses the same netlist, places nothing and leaves no result.
     assert synth.main(["--unit", "stream.skid_buffer", "--count"]) == 0
     counted = json.loads(capsys.readouterr().out)
     assert counted == {"name": "stream.skid_buffer", **{key: result[key] for key in counted if key != "name"}}
     assert [path.name for path in results.glob("*.json")] == [f"{name}.json"]
-    # So does counting by part; the harness is in none.
+    # Counting by part does the same; the harness is in no part.
     assert synth.main(["--unit", "stream.skid_buffer", "--count", "--breakdown"]) == 0
     assert f"  {result['lut4']:7}  100.0%  unit\n" in capsys.readouterr().err
 
@@ -78,7 +78,7 @@ def test_missed_target_is_said(results, capsys):
 
 
 def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
-    # Its Verilog, which the same tool writes, is there.
+    # The Verilog file, which the same tool writes, is there.
     convert(units.UNITS["stream.skid_buffer"].component({}), name="stream_skid_buffer")
 
     def run(command, *, cwd, log, env=None):
@@ -104,7 +104,7 @@ def test_mapper_survives_names_of_bits(results, monkeypatch):
     synth._synthesise(results, design, Tools(), "abc9")
     assert json.loads((results / "stat.json").read_text())["design"]["num_cells_by_type"]["TRELLIS_FF"] == 32
     (results / "wrapper.json").unlink()
-    # Should this pass one day, then Yosys has been mended, and the mapper's additional step can go.
+    # If this ever passes, Yosys has been fixed and the mapper's additional step can be removed.
     monkeypatch.setitem(synth.MAPPERS, "plain", ["synth_ecp5 -top {top}"])
     with pytest.raises(SynthesisError, match=r"ERROR: Assert"):
         synth._synthesise(results, design, Tools(), "plain")

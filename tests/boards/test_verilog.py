@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Exported files: every unit, names, options, mistakes, and the page about them."""
+"""Exported files: every unit, names, options, mistakes, and their page."""
 
 import os
 import re
@@ -36,14 +36,14 @@ def test_every_unit_is_clean(name, verilog_folder):
 def test_files_are_the_same_each_time(verilog_folder, monkeypatch):
     first = verilog.write("rows.serializer")
     text, control = first.read_text(), first.with_suffix(".vlt").read_text()
-    monkeypatch.setenv("GRADRING_CACHE", str(verilog_folder / "cache"))  # nothing is found that was made before
+    monkeypatch.setenv("GRADRING_CACHE", str(verilog_folder / "cache"))  # no earlier build is found
     assert verilog.write("rows.serializer").read_text() == text
     assert first.with_suffix(".vlt").read_text() == control
     assert sorted(path.name for path in verilog_folder.glob("rows*")) == ["rows.serializer.v", "rows.serializer.vlt"]
 
 
 def test_two_units_in_one_project(verilog_folder):
-    """No module of a file has the name of a module of another one."""
+    """No module of a file has the name of a module in the other file."""
     names = [set(re.findall(r"^module (\S+?) ?\(", verilog.design(unit, options=options).text, flags=re.MULTILINE))
              for unit, options in (("compression.zero_value.encoder", {}), ("compression.zero_value.decoder", {}),
                                    ("compression.zero_value.encoder", {"lanes": 8}))]

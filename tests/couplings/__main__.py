@@ -16,15 +16,15 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of these.")] = 0,
 ) -> None:
     """Print all pairs of values that no context allows, and compare hashes of nodes with their circuits."""
-    found: dict[frozenset[str], int] = {}
+    counts: dict[frozenset[str], int] = {}
     for kind, values in refused():
-        found[frozenset(values)] = found.get(frozenset(values), 0) + 1
+        counts[frozenset(values)] = counts.get(frozenset(values), 0) + 1
         print(f"{kind}: " + " and ".join(f"{name}={value!r}" for name, value in values.items()))
-    print(f"{sum(found.values())} pairs of values in {len(found)} pairs of sections: "
-          + ", ".join(sorted(" and ".join(sorted(pair)) for pair in found)))
+    print(f"{sum(counts.values())} pairs of values in {len(counts)} pairs of sections: "
+          + ", ".join(sorted(" and ".join(sorted(pair)) for pair in counts)))
     listed = {frozenset(coupling.sections) for coupling in all_couplings() if len(coupling.sections) == 2}
-    wrong = len(found.keys() ^ listed)
-    for pair in found.keys() ^ listed:
+    wrong = len(counts.keys() ^ listed)
+    for pair in counts.keys() ^ listed:
         print(f"{' and '.join(sorted(pair))}: {'only' if pair in listed else 'not'} in hdl/config/couplings.py")
     generator = random.Random(seed)
     for number in range(circuits):

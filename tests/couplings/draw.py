@@ -1,6 +1,6 @@
-"""Draws of sections of a node: pairs of values that no context allows, and circuits of nodes that are alike.
+"""Draws of sections of a node: pairs of values that no context allows, and circuits of similar nodes.
 
-The search knows nothing of the table of couplings: a pair of values is refused if it is in all contexts that are
+The search does not use the table of couplings: a pair of values is refused if it is refused in all contexts that are
 tried.
 """
 
@@ -75,8 +75,8 @@ INT16: dict[str, tuple[Any, ...]] = {
 }
 _KINDS = ((NodeConfig, NODE), (ServerConfig, SERVER), (Int16Config, INT16))
 
-#: Values of the sections that others ask for, in the order in which they are tried; all further ones are as small and
-#: plain as they can be.
+#: Values of the sections that other sections need, in the order of the attempts; all further sections are as small
+#: and plain as they can be.
 _CONTEXTS: dict[str, tuple[Any, ...]] = {
     "link": (Replay(), Credits(), Slots()), "programs": (Programs(), None, Programs(move_queue=True)),
     "lanes": (4, 8, 2, 1), "topology": (SingleRing(), SingleRing(max_nodes=1), SingleRing(max_nodes=255)),
@@ -86,14 +86,14 @@ _PLAIN: dict[str, Any] = {"gradients": "zero_value", "masking": False, "sparsify
 
 
 def made(kind: type, values: dict[str, Any]) -> Any:
-    """A configuration from values of sections, features among them; a ValueError if it is refused."""
+    """A configuration from values of sections, including features; a ValueError if it is refused."""
     features = tuple(values[name] for name in FEATURES if values.get(name) is not None)
     fields = {name: value for name, value in values.items() if name not in FEATURES}
     return kind(**fields, features=features)
 
 
 def _allowed(kind: type, table: dict[str, tuple[Any, ...]], fixed: dict[str, Any]) -> bool:
-    """Whether any context allows some values."""
+    """Whether any context allows the fixed values."""
     names = [name for name in _CONTEXTS if name in table and name not in fixed]
     plain = {name: value for name, value in _PLAIN.items() if name in table}
     for chosen in itertools.product(*(_CONTEXTS[name] for name in names)):
@@ -112,9 +112,9 @@ def refused() -> Iterator[tuple[str, dict[str, Any]]]:
             for memories, masking, sparsify in itertools.product(*table.values()):
                 Int16Config(memories=memories, masking=masking, sparsify=sparsify)
             continue
-        for one, other in itertools.combinations(table, 2):
-            for pair in itertools.product(table[one], table[other]):
-                fixed = dict(zip((one, other), pair, strict=True))
+        for section, other in itertools.combinations(table, 2):
+            for pair in itertools.product(table[section], table[other]):
+                fixed = dict(zip((section, other), pair, strict=True))
                 if not _allowed(kind, table, fixed):
                     yield kind.__name__, fixed
 
@@ -136,7 +136,7 @@ def small(generator: random.Random) -> Configuration:
 
 
 def neighbours(config: Configuration, generator: random.Random, count: int) -> Iterator[Configuration]:
-    """Legal nodes that differ from one in a section, or only in how they are written."""
+    """Legal nodes that differ from a node in one section, or only in notation."""
     while count:
         name = generator.choice(sorted(NODE))
         value = generator.choice(NODE[name])
@@ -153,7 +153,7 @@ def neighbours(config: Configuration, generator: random.Random, count: int) -> I
 
 
 def circuit(config: Configuration) -> str:
-    """Digest of a node's RTLIL but for the hash of its configuration."""
+    """Digest of a node's RTLIL without the hash of its configuration."""
     with mock.patch.object(Configuration, "hash", 0):
         text = rtlil.convert(node_of(config), name="node", emit_src=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -27,7 +27,7 @@ from tests.refusals import refuses
 COUPLINGS = all_couplings()
 _QUORUM, _PROGRAMS = ComputeStub(quorum=True), Programs()
 _CONTROL = {"link": Replay(), "programs": _PROGRAMS}
-#: A node that each coupling refuses, in order, and how its advice mends it.
+#: A node that each coupling refuses, in order, and the change that its advice suggests.
 EXAMPLES = [
     ({"optimizer": Optimizer(lanes=8)}, {"lanes": 8}),
     ({"role": RootReduce(), "weights": Weights(codec="mx9")}, {"weights": Weights(master=True)}),
@@ -64,7 +64,7 @@ def pairs():
 @pytest.mark.parametrize(("coupling", "example"), list(zip(COUPLINGS, EXAMPLES, strict=True)),
                          ids=[" and ".join(coupling.sections) for coupling in COUPLINGS])
 def test_message(coupling, example):
-    """Each coupling refuses a node, with a message that names its sections and what to do; and that is enough."""
+    """Each coupling refuses a node, with a message that names its sections and a change that makes the node legal."""
     values, change = example
     message = f"{coupling.rule}, since {coupling.reason}: {coupling.advice}"
     refuses(message, NodeConfig, **values)
@@ -76,7 +76,7 @@ def test_message(coupling, example):
 
 
 def test_texts():
-    """Two messages as they are read."""
+    """Full text of two messages."""
     with pytest.raises(ValueError, match=r"^links Slots and JobSlots need topology SingleRing, since their TIME is "
                                          r"of one ring: leave topology out, or take link Credits or Replay$"):
         NodeConfig(link=Slots(), programs=Programs(), topology=Grid())
@@ -95,10 +95,10 @@ def test_servers_have_the_same_couplings():
 
 
 def test_no_other_pair_is_refused(capsys):
-    """The pairs of sections with values that no context allows are those of the table."""
-    found = {frozenset(values) for _, values in refused()}
-    assert found == set(pairs())
-    assert len(found) <= 17
+    """Exactly the pairs of sections in the table have values that no context allows."""
+    refused_pairs = {frozenset(values) for _, values in refused()}
+    assert refused_pairs == set(pairs())
+    assert len(refused_pairs) <= 17
     assert len(COUPLINGS) - len(pairs()) == 2
     main(circuits=0)
     out = capsys.readouterr().out
@@ -120,7 +120,7 @@ def test_draws_find_what_the_table_lacks(monkeypatch, capsys):
 
 
 def test_equal_hashes_are_equal_circuits():
-    """Of int16 nodes, with every value of each field; and of a full node with another field."""
+    """Int16 nodes, with every value of each field, and a full node with another field."""
     nodes = [Int16Config(memories=memories) for memories in INT16["memories"]]
     nodes += [Int16Config(masking=False), Int16Config(sparsify=False)]
     assert len({circuit(node) for node in nodes}) == len({node.hash for node in nodes}) == len(nodes)

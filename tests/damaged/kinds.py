@@ -1,4 +1,4 @@
-"""Kinds of files that commands read: a whole one of each, and the function that the command calls with it."""
+"""Kinds of files that commands read: an undamaged file of each, and the function that reads it for the command."""
 
 import dataclasses
 import functools
@@ -49,10 +49,10 @@ KEY = bytes(range(32))
 @dataclasses.dataclass(frozen=True)
 class Kind:
     name: str  # of the file
-    write: Callable[[Path], object]  # writes a whole file
-    read: Callable[[Path], Any]  # reads it as a command does
+    write: Callable[[Path], object]  # writes an undamaged file
+    read: Callable[[Path], Any]  # reads it like a command
     mutations: list[Callable[..., bytes]]
-    unchanged: bool = False  # what was read must be the original's, or nothing
+    unchanged: bool = False  # a non-empty value that is read must equal the original
     needs: str = ""  # package of an extra
 
 

@@ -1,4 +1,4 @@
-"""Damages of files: of any file, of JSON, and of zip archives of arrays."""
+"""Damage to files: to any file, to JSON, and to zip archives of arrays."""
 
 import functools
 import io
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def flip(data, rng):
-    """Up to eight wrong bits."""
+    """Flip up to eight bits."""
     damaged = bytearray(data)
     for bit in rng.integers(len(damaged) * 8, size=rng.integers(1, 9)) if damaged else ():
         damaged[bit // 8] ^= 1 << bit % 8
@@ -23,31 +23,31 @@ def truncate(data, rng):
 
 
 def zero(data, rng):
-    """A range of zeros."""
+    """Overwrite a range with zeros."""
     start, end = sorted(rng.integers(len(data) + 1, size=2))
     return data[:start] + bytes(int(end - start)) + data[end:]
 
 
 def double(data, rng):
-    """A range twice."""
+    """Repeat a range."""
     start, end = sorted(rng.integers(len(data) + 1, size=2))
     return data[:end] + data[start:]
 
 
 def swap(data, rng):
-    """Two ranges in the place of each other."""
+    """Swap two ranges."""
     a, b, c = sorted(rng.integers(len(data) + 1, size=3))
     return data[:a] + data[b:c] + data[a:b] + data[c:]
 
 
 def replace(data, rng):
-    """Random bytes, of which some are no UTF-8."""
+    """Replace a range with random bytes, partly invalid as UTF-8."""
     start = rng.integers(len(data) + 1)
     return data[:start] + rng.bytes(int(rng.integers(1, 64))) + data[start + rng.integers(64):]
 
 
 def inflate(data, rng):
-    """A field of 2, 4 or 8 bytes that becomes large."""
+    """Make a field of 2, 4 or 8 bytes large."""
     size = int(rng.choice([2, 4, 8]))
     start = int(rng.integers(max(1, len(data) - size)))
     value = [(1 << 8 * size) - 1, (1 << 8 * size - 1) - 1, 1 << 8 * size - 4][rng.integers(3)]
@@ -60,7 +60,7 @@ def extend(data, rng):
 
 ANY = [flip, flip, truncate, zero, double, swap, replace, inflate, extend]
 
-#: Texts of JSON that may stand in place of a value.
+#: JSON texts that can replace a value.
 VALUES = [b"null", b"true", b"-1", b"0", b"1.5", b'""', b"[]", b"{}", b"NaN", b"Infinity", b"1e400", b"-1e308",
           b"18446744073709551616", b"9" * 30, b"9" * 4300, b"9" * 100_000, b'"\\ud800"', b'"\xff"',
           b'"\\u0000\\u001b[31m"', b"[" * 50 + b"]" * 50, b"[" * 100_000, b'{"a":' * 100_000,
@@ -82,7 +82,7 @@ def _at(value, path):
 
 
 def json_value(data, rng):
-    """Another value somewhere."""
+    """Replace a value."""
     value = json.loads(data)
     paths = list(_paths(value))
     path = paths[rng.integers(len(paths))]
@@ -93,7 +93,7 @@ def json_value(data, rng):
 
 
 def json_key(data, rng):
-    """A key that is missing, doubled, new or another; an item that is missing or doubled."""
+    """Remove, double, add or rename a key; remove or double an item."""
     value = json.loads(data)
     paths = [path for path in _paths(value) if path]
     path = paths[rng.integers(len(paths))]
@@ -113,7 +113,7 @@ def json_key(data, rng):
 
 
 def json_number(data, rng):
-    """A number that is a little off, or of another sign or size."""
+    """Change a number a little, or its sign or size."""
     value = json.loads(data)
     paths = [path for path in _paths(value) if path and type(_at(value, path)) in (int, float)]
     if not paths:
@@ -148,7 +148,7 @@ def npy(array):
 
 
 def archive_swap(data, rng):
-    """Members under each other's names."""
+    """Swap the names of members."""
     members = _members(data)
     contents = list(members.values())
     rng.shuffle(contents)
@@ -156,7 +156,7 @@ def archive_swap(data, rng):
 
 
 def archive_names(data, rng):
-    """Members that are missing, new, doubled or of strange names."""
+    """Remove, add, double or rename members."""
     members = list(_members(data).items())
     chosen = int(rng.integers(len(members)))
     name, content = members[chosen]
@@ -182,7 +182,7 @@ ARRAYS = [np.array([{}], object), np.zeros(3, np.float16), np.array(np.nan, np.f
 
 
 def archive_array(data, rng):
-    """An array of another type, shape or value."""
+    """Change the type, shape or values of an array."""
     members = _members(data)
     name = list(members)[rng.integers(len(members))]
     array = ARRAYS[rng.integers(len(ARRAYS))]
@@ -197,7 +197,7 @@ def archive_array(data, rng):
 
 
 def archive_header(data, rng):
-    """A header of an array that declares too much, or is none."""
+    """Make an array's header declare too much, or make it invalid."""
     members = _members(data)
     name = list(members)[rng.integers(len(members))]
     shape = [b"(1152921504606846976,)", b"(4294967295,)", b"(1000000000, 1000000000)", b"(-1,)", b"(" * 500,
@@ -217,14 +217,14 @@ def _zeros(size):
 
 
 def archive_bomb(data, rng):
-    """A small file with an array of 300 MB, whose size is declared as it is, or as another one."""
+    """Make a small file with an array of 300 MB that declares its true size or another size."""
     members = _members(data)
     name, size = list(members)[rng.integers(len(members))], 300 << 20
     return _stored({**members, name: b""}, name, _zeros(size), int(rng.choice([size, 1000, 0xFFFFFFF0])))
 
 
 def _stored(members, name, packed, declared):
-    """A zip archive by hand, with one member that has been deflated before, and declares a size."""
+    """A handmade zip archive, with one member that is already deflated and declares a given size."""
     parts, directory, offset = [], [], 0
     for member, content in members.items():
         body, size, method = (packed, declared, 8) if member == name else (content, len(content), 0)
@@ -241,7 +241,7 @@ def _stored(members, name, packed, declared):
 
 
 def archive_sizes(data, rng):
-    """A declared size in the directory, or in front of a member, that becomes large."""
+    """Make a declared size large, in the directory or in front of a member."""
     damaged = bytearray(data)
     mark, field = [(b"PK\1\2", 24), (b"PK\1\2", 20), (b"PK\3\4", 22), (b"PK\5\6", 10), (b"PK\5\6", 12),
                    (b"PK\5\6", 16), (b"PK\1\2", 42)][rng.integers(7)]
@@ -255,7 +255,7 @@ def archive_sizes(data, rng):
 
 
 def archive_flags(data, rng):
-    """Members that are encrypted, or packed in another way."""
+    """Mark members as encrypted, or as packed with another method."""
     damaged = bytearray(data)
     for mark, field in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
         position = data.find(mark) + field

@@ -1,4 +1,4 @@
-"""Damaged files, read one after the other in a process of their own with a bound of memory."""
+"""Damaged files, read one after the other in a process of their own with limited memory."""
 
 import dataclasses
 import multiprocessing
@@ -16,7 +16,7 @@ import numpy as np
 from host.cli import EXPECTED
 from tests.damaged.kinds import KINDS
 
-#: Bytes that reading may take beyond what the process has, and seconds for one file.
+#: Bytes that reading may take in addition to the process's memory, and seconds for one file.
 BOUND, SECONDS = 1 << 30, 30
 #: Bytes of zeros at the end of every hundredth file.
 LARGE = 4 << 30
@@ -25,10 +25,10 @@ LARGE = 4 << 30
 @dataclasses.dataclass
 class Outcome:
     files: int = 0
-    refused: int = 0  # in a line
-    taken: int = 0  # as they are, or as if there were none
-    wrong: list[str] = dataclasses.field(default_factory=list)  # with the number of the file
-    bytes: int = 0  # most memory beyond that of the process before
+    refused: int = 0  # with a message of one line
+    taken: int = 0  # read, or treated as absent
+    wrong: list[str] = dataclasses.field(default_factory=list)  # each with its file number
+    bytes: int = 0  # peak memory in addition to the process's memory before
     seconds: float = 0.0  # processor time
 
 
@@ -62,7 +62,7 @@ def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
         outcome.files += 1
         signal.alarm(SECONDS)
         try:
-            found = kind.read(path)
+            value = kind.read(path)
         except TimeoutError as error:
             outcome.wrong.append(f"{number} {mutation.__name__}: {error}")
         except EXPECTED as error:
@@ -73,7 +73,7 @@ def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
             outcome.wrong.append(f"{number} {mutation.__name__}: {traceback.format_exc()[-1500:]}")
         else:
             outcome.taken += 1
-            if kind.unchanged and found and repr(found) != repr(original):  # arrays in them are short
+            if kind.unchanged and value and repr(value) != repr(original):  # arrays in them are short
                 outcome.wrong.append(f"{number} {mutation.__name__}: a damaged file was taken")
         finally:
             signal.alarm(0)
@@ -92,7 +92,7 @@ def _child(connection: Any, name: str, files: int, seed: int, folder: Path) -> N
 
 
 def play(name: str, *, files: int, seed: int) -> Outcome:
-    """Read damaged files of a kind in a process of its own; the memory of the mutations counts as well."""
+    """Read damaged files of a kind in a process of its own; the memory of the mutations counts too."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         here, there = context.Pipe(duplex=False)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", KINDS)
 def test_damaged_files(name):
-    """Each is refused in a line, or does no harm, within 1 GB."""
+    """Each is refused with a message of one line, or does no harm, within 1 GB."""
     needs = KINDS[name].needs
     if needs and importlib.util.find_spec(needs.partition(".")[0]) is None:
         pytest.skip(f"{needs} is not installed")
@@ -101,7 +101,7 @@ class TestArchives:
         assert arrays["c"].shape == (0,)
 
     def test_14_megabytes_that_took_4_gigabytes(self, tmp_path):
-        """The size that an array declares is compared with that of the file before memory is taken."""
+        """The size that an array declares is compared with the file's size before memory is allocated."""
         path = tmp_path / "a.npz"
         header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1073741824,), }\n"
         with zipfile.ZipFile(path, "w") as archive:
@@ -127,7 +127,7 @@ class TestArchives:
             archives.read_arrays(path, self.KINDS, largest=1 << 16)
 
     def test_bomb(self, tmp_path):
-        """No more is unpacked than the directory declares, and no more declared than is allowed."""
+        """Unpacking is limited to the size in the directory, and that size is limited too."""
         rng = np.random.default_rng(0)
         path = tmp_path / "weights.npz"
         kinds.write_weights(path)

@@ -1,4 +1,4 @@
-"""``make features``: a copy without each feature, which lints, imports, elaborates, trains and collects tests."""
+"""``make features``: a copy of the tree without a feature lints, imports, elaborates, trains and collects tests."""
 
 import dataclasses
 import json
@@ -24,16 +24,16 @@ _CHECKS = (("ruff", ["-m", "ruff", "check", "--quiet", "."]),
 
 @dataclasses.dataclass(frozen=True)
 class Deletion:
-    """A copy without a feature, and what became of it."""
+    """A copy without a feature, and the result of its checks."""
 
     names: tuple[str, ...]  # features that are not in it
     files: int  # files that are not in it
-    elsewhere: int  # those of tests and labs that are in no folder of these features
+    elsewhere: int  # missing tests and labs outside of these features' folders
     result: dict[str, Any]  # result of the probe
 
     @property
     def line(self) -> str:
-        """The copy in a line."""
+        """The copy in one line."""
         result = self.result
         return (f"without {', '.join(self.names)}: {self.files} files fewer, {self.elsewhere} of them elsewhere; "
                 f"{result['modules']} modules, {result['collected']:,} tests, {result['refusals']} refusals")

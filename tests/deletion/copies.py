@@ -1,4 +1,4 @@
-"""Copies of the tree without a feature, those that need it, and the tests and labs that do."""
+"""Copies of the tree without a feature, its dependants, and the tests and labs that need it."""
 
 import ast
 import compileall
@@ -14,25 +14,25 @@ from hdl.registry import FEATURES, feature
 
 ROOT = Path(__file__).parents[2]
 
-#: Folders with a folder of each feature.
+#: Folders with a folder for each feature.
 TREES = ("hdl/features", "sim/golden/features", "host/features", "sim/verilated/features", "tests/features",
          "tests/host/features")
-#: Programs on top of the product, of which those go that import what is not there.
+#: Programs on top of the product. Programs that import missing modules are removed.
 _PROGRAMS = ("tests/", "host/labs/", "sim/bench/")
 
 
 def dependants(name: str) -> tuple[str, ...]:
-    """A feature, and those that cannot be without it, in the order of the registry."""
-    found = {name}
-    while more := {other for other, entry in FEATURES.items() if other not in found
-                   and found & {*entry.uses, *feature(other).requires}}:
-        found |= more
-    return tuple(other for other in FEATURES if other in found)
+    """A feature, and the features that depend on it, in the order of the registry."""
+    names = {name}
+    while more := {other for other, entry in FEATURES.items() if other not in names
+                   and names & {*entry.uses, *feature(other).requires}}:
+        names |= more
+    return tuple(other for other in FEATURES if other in names)
 
 
 @functools.cache
 def files() -> tuple[str, ...]:
-    """Files of the tree that git knows, or would know."""
+    """Files of the tree that git tracks, or would add."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
                             text=True, check=True)
     return tuple(path for path in listed.stdout.split("\n") if path and (ROOT / path).is_file())
@@ -47,30 +47,30 @@ def _is_typing(node: ast.AST) -> bool:
 
 
 def imported(text: str) -> set[str]:
-    """Modules, and objects of modules, that a file imports when it is imported itself."""
-    found: set[str] = set()
+    """Modules, and objects of modules, that a file imports on its own import."""
+    names: set[str] = set()
     waiting: list[ast.AST] = [ast.parse(text)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not _is_typing(node):
             waiting += ast.iter_child_nodes(node)
-    return found
+    return names
 
 
 @functools.cache
 def imports() -> dict[str, frozenset[str]]:
-    """What each Python file of the tree imports, by its path."""
+    """Imports of each Python file of the tree, by path."""
     return {path: frozenset(imported((ROOT / path).read_text(encoding="utf-8"))) for path in files()
             if path.endswith(".py")}
 
 
 @functools.cache
 def pages() -> dict[str, str]:
-    """Pages that describe a feature, and its name: the first source in their first paragraph is the feature's."""
+    """Names of features by the page that describes them: the first source in its first paragraph is the feature's."""
     heads = {path: (ROOT / path).read_text(encoding="utf-8").split("\n\n")[1] for path in files()
              if path.startswith("docs/") and path.endswith(".md")}
     sources = {path: re.search(r"`(?:hdl|sim|host)/[\w/]+", head) for path, head in heads.items()}
@@ -79,17 +79,17 @@ def pages() -> dict[str, str]:
 
 
 def removed(names: Iterable[str]) -> set[str]:
-    """Files that are not in a copy without some features: theirs, their pages, and what imports them."""
+    """Files removed from a copy without some features: the features' files and pages, and importers of them."""
     names = tuple(names)
     folders = tuple(f"{tree}/{name}/" for tree in TREES for name in names)
     gone = {path for path in files() if path.startswith(folders)}
     gone |= {path for path, feature in pages().items() if feature in names}
     modules = {_module(path) for path in gone if path.endswith(".py")}
-    others = {path: found for path, found in imports().items() if path.startswith(_PROGRAMS) and path not in gone}
-    while more := {path for path, found in others.items() if found & modules}:
+    programs = {path: used for path, used in imports().items() if path.startswith(_PROGRAMS) and path not in gone}
+    while more := {path for path, used in programs.items() if used & modules}:
         gone |= more
         modules |= set(map(_module, more))
-        others = {path: found for path, found in others.items() if path not in more}
+        programs = {path: used for path, used in programs.items() if path not in more}
     return gone
 
 
@@ -112,7 +112,7 @@ def compile_all() -> None:
 
 
 def make(folder: Path, names: Iterable[str]) -> set[str]:
-    """Make a copy without some features, with byte code; the files that are not in it."""
+    """Make a copy without some features, with byte code, and return the removed files."""
     names = tuple(names)
     gone = removed(names)
     for path in files():

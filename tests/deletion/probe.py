@@ -1,4 +1,4 @@
-"""What a copy without a feature must do: run in it, with the names of the features that it lacks."""
+"""Checks of a copy without a feature: run in it, with the names of the missing features."""
 
 import contextlib
 import importlib
@@ -14,7 +14,7 @@ import pytest
 
 
 def modules():
-    """Import everything but tests; the number of modules."""
+    """Import everything but tests, and return the number of modules."""
     paths = [path for tree in ("hdl", "sim", "host", "boards", "gradring")
              for path in sorted(Path(tree).rglob("*.py")) if path.name != "__main__.py"]
     for path in paths:
@@ -35,7 +35,7 @@ def core_node():
 
 
 def training():
-    """Train two steps on golden nodes; the losses."""
+    """Train two steps on golden nodes, and return the losses."""
     from host.run.execution import train
     from host.run.spec import RunSpec
     from host.transports.session import TransportName
@@ -48,7 +48,7 @@ def training():
 
 
 def refusals(names):
-    """Boards, units and commands that need a feature which is not there are refused with its name; their number."""
+    """Check that boards, units and commands refuse to run without a feature and name it; return their number."""
     from boards.tools import SynthesisError
     from boards.units import UNITS
     from hdl.board import BOARDS
@@ -66,7 +66,7 @@ def refusals(names):
 
 
 def commands(lacks):
-    """Commands and labs without their feature end with one line, and ``gradring info`` works; their number."""
+    """Check that commands and labs without their feature end with one line, and that ``gradring info`` works."""
     from host import cli
     from host.commands.registry import COMMANDS
     from host.labs.registry import LABS
@@ -100,7 +100,7 @@ class Collected:
 
 
 def collection():
-    """Collect the tests of the core; their number."""
+    """Collect the tests of the core, and return their number."""
     collected = Collected()
     ignored = [f"--ignore={tree}" for tree in ("tests/features", "tests/host/features")]
     options = ["--collect-only", "-qq", "-n0", "-p", "no:cacheprovider", "--assert=plain", "--no-header"]

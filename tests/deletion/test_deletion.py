@@ -1,4 +1,4 @@
-"""Features that are deleted in copies of the tree, and what they declare."""
+"""Deletion of features in copies of the tree, and their declarations."""
 
 import random
 import subprocess
@@ -12,7 +12,7 @@ from tests.host.rings import CONFIGS, MIXED
 
 
 def drawn():
-    """Three features, by the commit."""
+    """Three features, drawn with the commit as seed."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return random.Random(commit.stdout).sample(list(FEATURES), 3)
 
@@ -35,19 +35,19 @@ def test_dependants():
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_declared(name):
-    """A feature imports files of those features alone that its entry, or its description, names."""
+    """A feature imports only files of features that its entry, or its description, names."""
     declared = {name, *FEATURES[name].uses, *feature(name).requires}
     folders = tuple(f"{tree}/{name}/" for tree in TREES if not tree.startswith("tests"))
-    others = {module.split(".features.")[1].split(".")[0] for path, modules in imports().items()
-              if path.startswith(folders) for module in modules if ".features." in module}
-    assert others <= declared
+    imported = {module.split(".features.")[1].split(".")[0] for path, modules in imports().items()
+                if path.startswith(folders) for module in modules if ".features." in module}
+    assert imported <= declared
 
 
 def test_folders():
     """Folders of features have the names of the registry."""
-    found = {path.removeprefix(f"{tree}/").split("/")[0] for tree in TREES for path in files()
+    names = {path.removeprefix(f"{tree}/").split("/")[0] for tree in TREES for path in files()
              if path.startswith(f"{tree}/")}
-    assert found == {*FEATURES, "__init__.py"}
+    assert names == {*FEATURES, "__init__.py"}
 
 
 def test_registry_without():
@@ -66,7 +66,7 @@ def test_removed():
 
 
 def test_pages():
-    """Pages go with the feature that they describe."""
+    """Pages are removed with the feature that they describe."""
     assert {path for path, name in pages().items() if name == "quorum"} == {"docs/late.md", "docs/ring/quorum.md"}
     assert "docs/ring/quorum.md" in removed(("quorum",))
     assert "docs/control/commands.md" not in pages()

@@ -1,4 +1,4 @@
-"""The page of concepts: its example is computed, and its words are those of its table."""
+"""The page of concepts: its example is computed, and its words match its table."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ LENGTH, NODES = 4810, 4
 
 
 def test_segments():
-    """The block of Python prints the lengths on the page, and the picture shows the first block."""
+    """The page's block of Python prints the lengths on the page, and the picture shows the first block."""
     ((source, expected),) = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -47,7 +47,7 @@ def test_default_node():
 
 
 def test_fused_update():
-    """Packets and bursts of the example, as simulated nodes count them."""
+    """Packets and bursts of the example, as counted by simulated nodes."""
     with gradring.simulate(nodes=NODES, length=LENGTH, node=NodeConfig(), optimizer=gradring.SGD(0.1)) as job:
         job.load(np.zeros(LENGTH, np.float32))
         counters = job.session.ring.counters

@@ -28,8 +28,8 @@ print(json.dumps(["ring_idle" in counts_layout(config).members, list(config.feat
 
 def blocks():
     """Blocks of Python on the page: the counter, its statement, the entry, the description and the extension."""
-    found = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
-    return [textwrap.dedent(block) for block in found]
+    sources = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block) for block in sources]
 
 
 def insert(path, before, text):

@@ -21,7 +21,7 @@ def links(name, pages):
 
 
 def clicks(pages):
-    """Least number of links that lead from the home page to each page that can be reached."""
+    """Minimum number of links from the home page to each page that can be reached."""
     counts, current = {HOME: 0}, {HOME}
     while current:
         following = {other for name in current for other in links(name, pages)} - counts.keys()
@@ -31,7 +31,7 @@ def clicks(pages):
 
 
 def without_inbound_link(pages):
-    """Pages, except the home page, to which no other page links."""
+    """Pages without a link from another page, except the home page."""
     return pages.keys() - {HOME} - {other for name in pages for other in links(name, pages)}
 
 

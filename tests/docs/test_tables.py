@@ -1,4 +1,4 @@
-"""Tables of all pages: every row is in a table that begins with a heading, and has its columns."""
+"""Tables of all pages: every row is in a table that starts with a heading, and has the heading's columns."""
 
 import re
 import subprocess
@@ -13,13 +13,13 @@ _RULE = re.compile(r"\|( *:?-+:? *\|)+")
 
 
 def cells(row):
-    """Cells of a row; a bar in code or after a backslash is not one of its borders."""
+    """Number of cells of a row; a bar in code or after a backslash is not a border."""
     return len(re.sub(r"`[^`]*`|\\.", "", row).strip().strip("|").split("|"))
 
 
 def faults(text):
-    """Rows outside of tables, and rows with other columns than the heading, by the number of their line."""
-    found, columns, fenced, before = [], None, False, ""
+    """Rows outside of tables, and rows with another number of columns than the heading, by line number."""
+    rows, columns, fenced, before = [], None, False, ""
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         stripped = line.strip()
@@ -30,11 +30,11 @@ def faults(text):
             following = lines[number].strip() if number < len(lines) else ""
             columns = cells(stripped)
             if not _RULE.fullmatch(following) or before:
-                found.append((number, "begins no table"))
+                rows.append((number, "begins no table"))
         elif cells(stripped) != columns:
-            found.append((number, f"has {cells(stripped)} of {columns} cells"))
+            rows.append((number, f"has {cells(stripped)} of {columns} cells"))
         before = "" if stripped.startswith("|") else stripped
-    return found
+    return rows
 
 
 def test_rows_outside_tables_are_found():

@@ -1,4 +1,4 @@
-"""The tutorial, docs/quick-start.md: its blocks of Python run in order, and print what the page shows."""
+"""The tutorial, docs/quick-start.md: its blocks of Python run in order and print the output on the page."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ STEPS = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILI
 
 @pytest.fixture
 def shared_nodes(monkeypatch):
-    """Nodes with gradients in mx9 whose library other tests use too: the same sums and words, in other cycles."""
+    """Nodes with gradients in mx9 that share a library with other tests: the same sums and words, in other cycles."""
     simulate = gradring.simulate
 
     def simulated(*, node, announce, **rest):

@@ -1,6 +1,6 @@
-"""``make faults``: a million single faults on a link, and many others, in parts whose results are kept.
+"""``make faults``: a million single faults on a link, and many multiple faults, in parts with results that are kept.
 
-A part is not played again as long as neither the ends of the link nor its harness have changed.
+A part is not run again as long as neither the ends of the link nor its harness have changed.
 """
 
 import time
@@ -21,7 +21,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1)] = 0,
     jobs: campaign.Jobs = campaign.CORES,
 ) -> None:
-    """Damage the wires of a link, and compare what arrives with what was sent."""
+    """Damage the wires of a link, and compare the received words with the sent ones."""
     began = time.monotonic()
     folder = toolchain.BUILD / "faults" / link().digest
     parts = {folder / ("-".join(str(int(field)) for field in part) + ".json"): (part,)
@@ -39,13 +39,13 @@ def report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                   "passed the check", "CRC-32", "invented", "silent", "hanging", title="faults on a link")
     rows = []
     for kind in Fault:
-        mine = [result for result in results if result["kind"] == kind.name]
+        of_kind = [result for result in results if result["kind"] == kind.name]
         row: dict[str, Any] = {"kind": kind.name.lower()}
         for name in ("faults", "cycles", "words", "controls", "restarts", "repeated", "failed", "escaped", "refused",
                      "invented", "silent", "hanging", "overrun"):
-            row[name] = sum(result[name] for result in mine)
+            row[name] = sum(result[name] for result in of_kind)
         for latency in (1, 2, 16, 64):
-            measured = [result for result in mine if result["latency"] == latency and result["measured"]]
+            measured = [result for result in of_kind if result["latency"] == latency and result["measured"]]
             count = sum(result["measured"] for result in measured)
             row[f"mean_{latency}"] = sum(result["lost"] for result in measured) / count if count else None
             row[f"most_{latency}"] = max((result["most"] for result in measured), default=None)

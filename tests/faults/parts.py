@@ -20,8 +20,8 @@ def link() -> FaultyLink:
 
 def play_part(part: Part) -> dict[str, Any]:
     kind, latency, stalls, faults, seed = part
-    found = link().run(Fault(kind), latency=latency, faults=faults, seed=seed, stalls=stalls)
-    return {"kind": Fault(kind).name, "latency": latency, "stalls": stalls, "seed": seed, **found}
+    counts = link().run(Fault(kind), latency=latency, faults=faults, seed=seed, stalls=stalls)
+    return {"kind": Fault(kind).name, "latency": latency, "stalls": stalls, "seed": seed, **counts}
 
 
 def parts_of(faults: int, seed: int) -> list[Part]:
@@ -38,10 +38,10 @@ def parts_of(faults: int, seed: int) -> list[Part]:
 
 
 def is_wrong(result: dict[str, Any]) -> bool:
-    """Whether something came wrong that nothing found, or a link stood still.
+    """Whether a wrong word was not detected, or a link hung.
 
-    Of a word of random bits a check of 8 bits lets every 256th pass: the packet's CRC-32 finds those of packets, and
-    nothing those that are control words.
+    A check of 8 bits accepts every 256th word of random bits: the packet's CRC-32 detects such words in packets, and
+    nothing detects those among control words.
     """
     noise = result["kind"] == Fault.NOISE.name
     return bool(result["silent"] or (not noise and (

@@ -1,4 +1,4 @@
-"""Engines of a node with its two memories, and the host behind them."""
+"""Engines of a node with its two memories, and the host access to them."""
 
 import numpy as np
 from amaranth.hdl import Module
@@ -22,12 +22,12 @@ class Bench(wiring.Component):
     Parameters
     ----------
     engine : wiring.Component
-        With streams ``command`` and ``event``, ``link_reset``, ``weight_version``, ``count``, and of
-        ``gradient_read``, ``gradient_write``, ``weight_read`` and ``weight_write`` those that it has, alone or as
+        With streams ``command`` and ``event``, ``link_reset``, ``weight_version``, ``count``, and any of
+        ``gradient_read``, ``gradient_write``, ``weight_read`` and ``weight_write``, as single ports or as
         arrays.
     config : NodeConfig
     settings : tuple of str
-        Inputs of 32 bits that the engine has besides.
+        Other inputs of the engine, of 32 bits.
     """
 
     def __init__(self, engine, config, *, settings=()):
@@ -58,10 +58,10 @@ class Bench(wiring.Component):
             readers, writers = [*ports(f"{name}_read"), reader], [*ports(f"{name}_write"), writer]
             m.submodules[name] = memory = LanedMemory(
                 rows=count, lanes=config.lanes, readers=len(readers), writers=len(writers))
-            for one, port in zip(readers, memory.read, strict=True):
-                wiring.connect(m, reader=one, memory=port)
-            for one, port in zip(writers, memory.write, strict=True):
-                wiring.connect(m, writer=one, memory=port)
+            for access_port, port in zip(readers, memory.read, strict=True):
+                wiring.connect(m, reader=access_port, memory=port)
+            for access_port, port in zip(writers, memory.write, strict=True):
+                wiring.connect(m, writer=access_port, memory=port)
         for outer, inner in ((self.command, engine.command), (self.host_read, access.read.request),
                              (self.host_write, access.write.request), (self.host_words, access.write.data)):
             connect_stream(m, outer, inner)
@@ -104,9 +104,9 @@ def command(**fields):
 
 
 def run(bench, *commands, counts, cycles=3_000, pattern="none", seed=0, reading=None, **settings):
-    """Commands one behind the other: their events, and the sums of the counters.
+    """Run commands one after the other: their events, and the sums of the counters.
 
-    ``counts`` is the layout of the latter, and ``reading`` a space of which the host reads 5,000 elements meanwhile.
+    ``counts`` is the layout of the counters; the host reads 5,000 elements of the space ``reading`` meanwhile.
     """
     rows = pack(command_layout(), {name: np.array([each[name] for each in commands]) for name in commands[0]})
     sources = {"command": Feed(rows, stall_array(pattern, cycles, seed=seed))}

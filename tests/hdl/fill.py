@@ -1,6 +1,6 @@
-"""An engine that is no part of gradring: FILL writes one number to a run of the gradient memory.
+"""An engine outside of gradring: FILL writes one number to a range of the gradient memory.
 
-It shows the parts of a local command: an engine and its description. No other module has to know it.
+It shows the parts of a local command: an engine and its description. No other module refers to it.
 """
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
@@ -52,13 +52,13 @@ class FillEngine(wiring.Component):
         connect_stream(m, self.command, runner.command)
         connect_stream(m, runner.event, self.event)
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
-        given = self.command.payload
+        fields = self.command.payload
         row, number = Signal.like(writer.job.payload.row), Signal(32)
-        left = Signal.like(writer.job.payload.count)  # elements that the writer has not taken
+        left = Signal.like(writer.job.payload.count)  # elements that the writer has not taken yet
         taken = Mux(left < lanes, left[:lanes.bit_length()], lanes)
         moves = Signal()
         with m.If(self.command.ready):
-            m.d.sync += [row.eq(given.gradient_base >> exact_log2(lanes)), left.eq(given.length),
+            m.d.sync += [row.eq(fields.gradient_base >> exact_log2(lanes)), left.eq(fields.length),
                          number.eq(self.number)]
         m.d.comb += [
             runner.link_reset.eq(self.link_reset),

@@ -8,7 +8,7 @@ from tests.hdl.engines import command
 class LocalPorts:
     """Ports for commands, events and counts of an engine, and for one memory that it reads and writes.
 
-    A row is answered two cycles after its read was granted. Inputs and outputs of a cycle are those of the engine's
+    A row is answered two cycles after its read was granted. Inputs and outputs of a cycle are fields of the engine's
     model: ``command``, ``event_ready``, ``read_ready``, ``write_ready`` and ``link_reset``; ``command_ready``,
     ``event``, ``read``, ``write`` and ``busy``.
 
@@ -16,12 +16,12 @@ class LocalPorts:
     ----------
     dut
     memory : str
-        Name of the memory in front of the names of its ports.
+        Prefix of the names of the memory's ports.
     lanes : int
     counts : StructLayout
-        Layout of the counts, which are busy cycles and those in which a port of the memory waits.
+        Layout of the counts: busy cycles, and cycles when a port of the memory waits.
     read, written : callable
-        Elements of a row by its number: of one that the memory answers with, and of one that is written.
+        Elements of a row by its number: of a row read from the memory, and of a written row.
 
     Members
     -------
@@ -39,32 +39,32 @@ class LocalPorts:
         self._version = 0
         self.ended = []
 
-    def drive(self, generator, given):
-        """Give the inputs of a cycle; what has no meaning is random."""
+    def drive(self, generator, inputs):
+        """Drive the inputs of a cycle; values without meaning are random."""
         dut, ports = self._dut, self._ports
         self._version = generator.getrandbits(32)
-        dut.command__valid.value = given.command is not None
+        dut.command__valid.value = inputs.command is not None
         dut.command__payload.value = to_int(
-            command_layout(), given.command or command(length=generator.getrandbits(10)))
-        dut.event__ready.value, dut.link_reset.value = given.event_ready, given.link_reset
+            command_layout(), inputs.command or command(length=generator.getrandbits(10)))
+        dut.event__ready.value, dut.link_reset.value = inputs.event_ready, inputs.link_reset
         dut.weight_version.value = self._version
-        ports["read__ready"].value, ports["write__ready"].value = given.read_ready, given.write_ready
+        ports["read__ready"].value, ports["write__ready"].value = inputs.read_ready, inputs.write_ready
         row = self._coming[0]
         ports["read__response"].value = row is not None
         elements = self._read(row) if row is not None else [generator.getrandbits(32)] * self._lanes
         ports["read__elements"].value = sum(element << 32 * n for n, element in enumerate(elements))
 
-    def compare(self, expected, given, where):
-        """Compare the outputs of a cycle with those of the model."""
+    def compare(self, expected, inputs, where):
+        """Compare the outputs of a cycle with the model's."""
         dut, ports = self._dut, self._ports
         assert dut.command__ready.value == expected.command_ready, where
         assert dut.event__valid.value == (expected.event is not None), where
         assert ports["read__valid"].value == (expected.read is not None), where
         assert ports["write__valid"].value == (expected.write is not None), where
         if expected.event is not None:
-            found = from_int(event_layout(), int(dut.event__payload.value))
-            assert {**expected.event, "flags": 0, "queue": 0, "weight_version": self._version} == found, where
-            if given.event_ready:
+            event = from_int(event_layout(), int(dut.event__payload.value))
+            assert {**expected.event, "flags": 0, "queue": 0, "weight_version": self._version} == event, where
+            if inputs.event_ready:
                 self.ended.append(expected.event)
         if expected.read is not None:
             assert ports["read__row"].value == expected.read, where
@@ -73,9 +73,9 @@ class LocalPorts:
             assert (ports["write__row"].value, ports["write__keep"].value) == (row, (1 << kept) - 1), where
             elements = int(ports["write__elements"].value)
             assert [elements >> 32 * n & 0xFFFFFFFF for n in range(kept)] == self._written(source)[:kept], where
-        waits = (expected.read is not None and not given.read_ready) or (
-            expected.write is not None and not given.write_ready)
+        waits = (expected.read is not None and not inputs.read_ready) or (
+            expected.write is not None and not inputs.write_ready)
         assert from_int(self._counts, int(dut.count.value)) == {
             "command_cycles": expected.busy, "stall_memory": waits}, where
-        granted = expected.read if expected.read is not None and given.read_ready else None
+        granted = expected.read if expected.read is not None and inputs.read_ready else None
         self._coming = [self._coming[1], granted]

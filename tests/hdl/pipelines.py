@@ -6,7 +6,7 @@ from sim.golden.stream import Feed, first_from
 
 
 def together(gives, *, latency, willing, ready):
-    """Handshakes of inputs that are taken at once, and the index of the result on offer in each cycle, or -1.
+    """Handshakes of inputs that are taken together, and the index of the offered result in each cycle, or -1.
 
     Parameters
     ----------
@@ -15,9 +15,9 @@ def together(gives, *, latency, willing, ready):
     latency : int
         Cycles from that beat to the offer of its result.
     willing : mapping of str to array of bool
-        Cycles in which the source of each input may begin to offer its next beat.
+        Cycles when the source of each input may begin to offer its next beat.
     ready : array of bool
-        Cycles in which the sink is ready.
+        Cycles when the sink is ready.
 
     Returns
     -------

@@ -20,7 +20,7 @@ RATES = {"clock": 16, "baud": 4}
 
 
 class Sender(wiring.Component):
-    """A node that sends its number and that of the port, without end."""
+    """A node that sends its number and the port's number, without end."""
 
     def __init__(self, config, number):
         self.number, self.ports = number, config.topology.ports
@@ -42,11 +42,11 @@ class Sender(wiring.Component):
     (TWO, 2, (2, 1), GridTopology(2, 1).wiring),
 ])
 def test_links(monkeypatch, config, nodes, grid, links):
-    """Each port that a link leads to sees the words of its other end, a cycle later; others see none."""
+    """Each linked port receives the words of its other end, a cycle later; other ports receive none."""
     senders = []
     monkeypatch.setattr(board, "node_of", lambda config: senders.append(Sender(config, len(senders))) or senders[-1])
     top = board.BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)
-    found = []
+    received = []
 
     async def look(context):
         for cycle in range(2):
@@ -54,11 +54,11 @@ def test_links(monkeypatch, config, nodes, grid, links):
                 for port, (predecessor, _) in enumerate(ports_of(node)):
                     if context.get(predecessor.valid):
                         sent = context.get(predecessor.data)
-                        found.append((cycle, ((sent >> 4, sent & 15), (node.number, port))))
+                        received.append((cycle, ((sent >> 4, sent & 15), (node.number, port))))
             await context.tick()
 
     pysim.simulate(top, look)
-    assert sorted(found) == sorted((1, link) for link in links)
+    assert sorted(received) == sorted((1, link) for link in links)
 
 
 test_impossible = refused(board.BoardTop, {"config": TWO, **RATES}, [

@@ -1,4 +1,4 @@
-"""Checksums: the CRC-32 of words is zlib's, and parities are those of their places."""
+"""Checksums: the CRC-32 of words equals zlib's, and parities cover the chosen bits."""
 
 import random
 import zlib
@@ -12,16 +12,16 @@ from tests.hdl import pysim
 WORDS = 40
 
 
-def played(given, values, found):
-    """Values of an expression of ``given``, for each of its values."""
+def played(source, values, expression):
+    """Values of ``expression`` for each value of ``source``."""
     m = Module()
-    result = Signal(len(found))
-    m.d.comb += result.eq(found)
+    result = Signal(len(expression))
+    m.d.comb += result.eq(expression)
     seen = []
 
     async def testbench(ctx):
         for value in values:
-            ctx.set(given, value)
+            ctx.set(source, value)
             seen.append(ctx.get(result))
 
     pysim.simulate(m, testbench, clock=False)
@@ -45,6 +45,6 @@ def test_parities(shared):
     generator, bits = random.Random(2), Signal(24)
     chosen = [set(generator.sample(range(24), generator.randint(1, 16))) for _ in range(8)]
     values = [generator.getrandbits(24) for _ in range(WORDS)]
-    found = played(bits, values, Cat(shared(bits, chosen)))
-    assert found == [sum((sum(value >> place & 1 for place in places) & 1) << n for n, places in enumerate(chosen))
-                     for value in values]
+    actual = played(bits, values, Cat(shared(bits, chosen)))
+    assert actual == [sum((sum(value >> bit & 1 for bit in positions) & 1) << n for n, positions in enumerate(chosen))
+                      for value in values]

@@ -93,7 +93,7 @@ def test_new_and_old_commands_in_one_queue(ring):
     sparse = Command(operation=Operation.SPARSIFY, gradient_base=64, weight_base=64, length=32)
     commands = [sparse, Command(operation=fill.FILL, gradient_base=64, length=11), sparse]
     pending = [ring.commands.submit_apart({0: command}) for command in commands]
-    events = [found[0] for found in ring.commands.wait(*pending)]
+    events = [node_events[0] for node_events in ring.commands.wait(*pending)]
     kept, errors, bound = memory[64:96].view(np.uint32), errors.view(np.uint32), int(np.float32(0.5).view(np.uint32))
     dropped = []
     for step in range(2):
@@ -109,7 +109,7 @@ def test_new_and_old_commands_in_one_queue(ring):
 
 
 def test_engines_of_a_configuration():
-    """Every operation is in one engine, and those that a node lacks are in none."""
+    """Every operation is in one engine, and missing operations are in none."""
     full = NodeConfig(
         topology=Grid(), link=Replay(), programs=Programs(), compute=Compute(rows=1, far=64),
         stub=ComputeStub(quorum=True), features=(Quantization(),))
@@ -130,11 +130,11 @@ def test_engines_of_a_configuration():
 
 
 def test_engines_that_cannot_be_together():
-    one = fill.describe(CONFIG)
+    filler = fill.describe(CONFIG)
     with pytest.raises(ValueError, match=rf"^Operations of a node must have different codes, not {fill.FILL} twice$"):
-        Node(CONFIG, [one, dataclasses.replace(one, name="other")])
-    other = dataclasses.replace(one, operations=(OperationDescription(code=20),))
-    refuses("Engines of a node must have different names, not filler, filler", Node, CONFIG, [one, other])
+        Node(CONFIG, [filler, dataclasses.replace(filler, name="other")])
+    other = dataclasses.replace(filler, operations=(OperationDescription(code=20),))
+    refuses("Engines of a node must have different names, not filler, filler", Node, CONFIG, [filler, other])
     lacking = EngineDescription(name="x", make=None, operations=(OperationDescription(code=20, extents=(
         Extent(base="state_base", memory="state_0", reach=Reach.BLOCK),)),))
     with pytest.raises(ValueError, match=r"^Memory of engine x must be one of gradients, weights, not 'state_0'$"):

@@ -43,14 +43,14 @@ def whole(row, base, size):
 
 
 def check(unit, generator, rows, cycles, *, readers, writers, window=None, throttled=False):
-    """Check reads and writes beside each other: turns, words, zeros, and who has strayed.
+    """Check simultaneous reads and writes: turns, words, zeros, and the ports that strayed.
 
-    A read returns all writes of the cycles before its grant, and waits if one was in the last of them. With a window
-    the last reader and the last writer are the host's. Returns how often a read waited, how often one was outside,
-    and how often an engine and the host met.
+    A read returns all writes before the cycle of its grant, and waits if the row is written in the previous cycle.
+    With a window the last reader and the last writer are the host's. Returns the numbers of waiting reads, of reads
+    outside, and of conflicts between an engine and the host.
     """
     asks, offers = generator.random((readers, cycles)) < 0.6, generator.random((writers, cycles)) < 0.4
-    read_rows, places = generator.choice(rows, (readers, cycles)), generator.choice(rows, (writers, cycles))
+    read_rows, write_rows = generator.choice(rows, (readers, cycles)), generator.choice(rows, (writers, cycles))
     words = generator.integers(1, 1 << 32, (writers, cycles, LANES), dtype=np.uint64)
     keep = generator.integers(0, 1 << LANES, (writers, cycles))
     enables = generator.random(cycles) < (0.4 if throttled else 1)
@@ -60,7 +60,7 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None, throt
     for n in range(readers):
         inputs |= {f"read__{n}__valid": asks[n], f"read__{n}__row": read_rows[n]}
     for n in range(writers):
-        inputs |= {f"write__{n}__valid": offers[n], f"write__{n}__row": places[n], f"write__{n}__keep": keep[n],
+        inputs |= {f"write__{n}__valid": offers[n], f"write__{n}__row": write_rows[n], f"write__{n}__keep": keep[n],
                    f"write__{n}__elements": words[n] @ POWERS}
     unit.reset()
     trace = unit.run(inputs)
@@ -90,8 +90,8 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None, throt
         if asking:
             served = asking[0]
             row = place_of(read_rows[served, cycle], host=served == readers - 1)
-            found = trace[f"read__{served}__elements"][cycle + READ_LATENCY]
-            assert found == (0 if row is None else content[row] @ POWERS), f"{cycle=}"
+            elements = trace[f"read__{served}__elements"][cycle + READ_LATENCY]
+            assert elements == (0 if row is None else content[row] @ POWERS), f"{cycle=}"
             if row is None:
                 strays |= 1 << OWNERS[0][served]
                 zeros += 1
@@ -102,14 +102,14 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None, throt
         latest = landed = None
         if first is not None:
             host = first == writers - 1
-            latest = (places[first, cycle], host) if keep[first, cycle] else None
-            place = place_of(places[first, cycle], host=host)
-            if place is None:
+            latest = (write_rows[first, cycle], host) if keep[first, cycle] else None
+            target = place_of(write_rows[first, cycle], host=host)
+            if target is None:
                 strays |= 1 << OWNERS[1][first]
             else:
-                landed = place if keep[first, cycle] else None
+                landed = target if keep[first, cycle] else None
                 kept = (keep[first, cycle] >> np.arange(LANES) & 1).astype(bool)
-                content[place, kept] = words[first, cycle, kept]
+                content[target, kept] = words[first, cycle, kept]
     return waited, zeros, meetings
 
 
@@ -135,10 +135,10 @@ def test_guarded_memory(base, size):
 
 
 class Inside(wiring.Component):
-    """Specification of a guarded memory, for any ports and any window that does not change: a word that comes to the
-    output for an engine is of the row in the window that it has asked for, and else zero; a row that is written for
-    one is in the window; what is outside is told; a word of the host's answers no engine; and no row is read while it
-    is written."""
+    """Specification of a guarded memory, for any ports and any constant window: a word for an engine comes from the
+    requested row in the window, or is zero; a row written for an engine is in the window; accesses outside are
+    reported; a word for the host answers no engine; and no row is read while it is
+    written."""
 
     def __init__(self):
         super().__init__({
@@ -169,22 +169,22 @@ class Inside(wiring.Component):
                    | ((accesses.written_row >= begin) & (accesses.written_row < end))),
         ]
         outside = Signal(3)
-        told, passed, hosts = Signal(2), Signal(), Signal()
+        reported, passed, hosts = Signal(2), Signal(), Signal()
         taken = [port.valid & port.ready for port in unit.read]
-        m.d.comb += outside.eq(Cat(*(one & (port.row >= self.window.size * (32 // lanes))
-                                     for one, port in zip(taken, unit.read[:2], strict=False)),
+        m.d.comb += outside.eq(Cat(*(granted & (port.row >= self.window.size * (32 // lanes))
+                                     for granted, port in zip(taken, unit.read[:2], strict=False)),
                                    unit.write[0].valid & (unit.write[0].row >= self.window.size * (32 // lanes))))
-        # The port that was served in the cycle before, with its row of the memory.
+        # The port that was served in the previous cycle, with its row of the memory.
         served, asked = Signal(3), Signal(range(2 * rows))
-        m.d.sync += [told.eq(Cat(outside[0], outside[1] | outside[2])), served.eq(Cat(taken)),
+        m.d.sync += [reported.eq(Cat(outside[0], outside[1] | outside[2])), served.eq(Cat(taken)),
                      passed.eq(accesses.reads), hosts.eq(accesses.read_by_host)]
-        for one, port, first in zip(taken, unit.read, (begin, begin, 0), strict=True):
-            with m.If(one):
+        for granted, port, first in zip(taken, unit.read, (begin, begin, 0), strict=True):
+            with m.If(granted):
                 m.d.sync += asked.eq(port.row + first)
         blank = Signal(2)
         m.d.sync += blank.eq(Cat(outside[:2].any(), blank[0]))
         m.d.comb += [
-            Assert(~settled | (unit.strays == told)),
+            Assert(~settled | (unit.strays == reported)),
             Assert(passed | ~settled | (unit.read[0].elements.as_value() == 0)),
             Assert(~blank[1] | (unit.read[0].elements.as_value() == 0)),
             Assert(~hosts | ~(unit.read[0].response | unit.read[1].response)),

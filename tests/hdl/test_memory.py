@@ -28,10 +28,10 @@ PITCHES = {"none": 3, "geometric": 1, "alternating": 7, "freeze": 15}
 
 
 class Bench(wiring.Component):
-    """One memory with two readers, the first of gradients, one writer, and the host behind them.
+    """One memory with two readers, the first of gradients, one writer, and the host's access.
 
-    With ``strided`` the reader of gradients and the writer have a pitch. That of eight lanes is one for a memory with
-    guards.
+    With ``strided`` the reader of gradients and the writer have a pitch. With eight lanes, the reader of gradients is
+    for a memory with guards.
     """
 
     def __init__(self, lanes, depth=9, *, strided=False):
@@ -87,7 +87,7 @@ def stepped(request):
 def jobs(generator, lanes, count=30, *, strided=False):
     length = generator.integers(1, ELEMENTS + 1, count)
     row = generator.integers(0, ROWS - ELEMENTS // lanes, count)
-    if strided:  # from the start of any group on; places are modulo the memory's size
+    if strided:  # from the start of any group on; rows are modulo the memory's size
         row = generator.integers(0, ROWS * lanes // GROUP, count) * (GROUP // lanes)
     return {"row": row, "count": length}
 
@@ -103,11 +103,11 @@ def feed(job, willing=None):
 
 
 def check_reader(trace, name, content, job, lanes, pitch=1):
-    """Check the elements that a reader gives for its jobs; the cycles of its beats."""
-    given, rest, when = packets.taken(trace, lanes, name=name)
+    """Check the elements that a reader outputs for its jobs, and return the cycles of its beats."""
+    outputs, rest, when = packets.taken(trace, lanes, name=name)
     assert not len(rest)
     assert len(when) == (-(-job["count"] // lanes)).sum()
-    for got, index in zip(given, elements_of(job, lanes, pitch), strict=True):
+    for got, index in zip(outputs, elements_of(job, lanes, pitch), strict=True):
         np.testing.assert_array_equal(got, content[index])
     return when
 
@@ -170,7 +170,7 @@ def test_readers(stepped, pattern):
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 def test_shallow_reader(depth):
-    """A reader gives as many beats in every four cycles as it holds, whatever takes them."""
+    """A reader outputs ``depth`` beats in every four cycles, for any sink."""
     lanes = 4
     unit = Unit(Bench(lanes, depth), name=f"ShallowBench{depth}")
     generator = np.random.default_rng(depth)
@@ -193,10 +193,10 @@ def test_nan_is_reported(bench):
     fill(unit, 0, np.zeros(ROWS * lanes, np.uint32))
     job = feed({"row": np.array([0]), "count": np.array([8])})
     # A NaN beyond the count is in the row that is read, but not in the job.
-    for numbers, found in (([0x7F800000], 0), ([0xFF800001], 1), ([0, 0, 0, 0x7FC00000], 0)):
+    for numbers, expected in (([0x7F800000], 0), ([0xFF800001], 1), ([0, 0, 0, 0x7FC00000], 0)):
         fill(unit, 0, np.array(numbers, np.uint32), 5)
         trace = unit.lockstep(sources={"gradient_job": job}, sinks={"gradient": True}, cycles=40)
-        assert trace["nan"].sum() == found
+        assert trace["nan"].sum() == expected
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -210,7 +210,7 @@ def test_writer(stepped, pattern):
     job = jobs(generator, lanes, strided=strided)
     elements, keep, last = [], [], []
     for index, count in zip(elements_of(job, lanes, pitch), job["count"], strict=True):
-        extra = int(generator.integers(0, 3))  # whole beats beyond the count, as a decoder gives them
+        extra = int(generator.integers(0, 3))  # whole beats beyond the count, as from a decoder
         rows = -(-count // lanes) + extra
         values = generator.integers(0, 1 << 32, rows * lanes, dtype=np.uint32)
         content[index] = values[:count]

@@ -1,4 +1,4 @@
-"""The node as a whole, by its ports alone: hdl/node.py.
+"""The node as a whole, through its ports only: hdl/node.py.
 
 Rings of nodes are in tests/hdl/ring/test_collective.py and tests/host/.
 """
@@ -48,28 +48,28 @@ def node():
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 def test_update_alone(node, pattern):
-    """A ring of one: a burst over the local gradient, whatever the host's stalls."""
+    """A ring of one: a burst over the local gradient, under any stalls of the host."""
     generator = np.random.default_rng(3)
     gradients = generator.standard_normal(LENGTH).astype(np.float32)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     node.reset()
-    *others, found = exchange(node, *update(gradients, weights), pattern=pattern, cycles=60_000)
-    assert [response[1] for response in [*others, found]] == [Status.OK] * 6
-    event = others[-1][2:]
+    *rest, last = exchange(node, *update(gradients, weights), pattern=pattern, cycles=60_000)
+    assert [response[1] for response in [*rest, last]] == [Status.OK] * 6
+    event = rest[-1][2:]
     assert event[0] == 5  # its tag, and no status or flag
     expected = weights - np.float32(0.5) * gradients
-    assert (np.array(found[2:], np.uint32) == golden.bits(expected)).all()
+    assert (np.array(last[2:], np.uint32) == golden.bits(expected)).all()
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 200])
 def test_reset_in_the_middle_of_a_packet(node, words):
-    """After a reset the node takes the next word for the first of a packet, and its registers are as at the start."""
+    """After a reset the next word starts a packet, and all registers have their initial values."""
     gradients = np.ones(LENGTH, np.float32)
     first = update(gradients, gradients)
     node.reset()
     assert len(exchange(node, first[0], first[1][:words], cycles=1000)) >= 1
     node.reset()
-    identifier, rate, *others, found = exchange(
+    identifier, rate, *rest, last = exchange(
         node,
         request(Opcode.READ_REGISTER, 1, register("ID").address),
         request(Opcode.READ_REGISTER, 1, register("LEARNING_RATE").address),
@@ -77,8 +77,8 @@ def test_reset_in_the_middle_of_a_packet(node, words):
     )
     assert identifier[1:] == [Status.OK, IDENTIFIER]
     assert rate[1:] == [Status.OK, 0]
-    assert [response[1] for response in [*others, found]] == [Status.OK] * 6
-    assert set(found[2:]) == {int(np.float32(0.5).view(np.uint32))}
+    assert [response[1] for response in [*rest, last]] == [Status.OK] * 6
+    assert set(last[2:]) == {int(np.float32(0.5).view(np.uint32))}
 
 
 def test_reset_in_the_middle_of_a_command(node):
@@ -87,9 +87,9 @@ def test_reset_in_the_middle_of_a_command(node):
     node.reset()
     exchange(node, *requests[:4], cycles=2 * LENGTH + 200)  # the burst has begun
     node.reset()
-    *others, found = exchange(node, *requests)
-    assert [response[1] for response in [*others, found]] == [Status.OK] * 6
-    assert set(found[2:]) == {int(np.float32(0.5).view(np.uint32))}
+    *rest, last = exchange(node, *requests)
+    assert [response[1] for response in [*rest, last]] == [Status.OK] * 6
+    assert set(last[2:]) == {int(np.float32(0.5).view(np.uint32))}
 
 
 # Masking.
@@ -141,9 +141,9 @@ def test_masking_and_updates_by_turns(node):
 
 
 def test_a_ring_under_cocotb_answers_as_the_verilated_ring():
-    """The same words to two nodes in both simulations: every response is the same, cycles of commands among them.
+    """The same words to two nodes in both simulations: every response is the same, including cycles of commands.
 
-    Nodes in one model take long to make, so they are of the kind that has SGD alone, one lane and no masks.
+    Nodes in one model take long to build, so they have only SGD, one lane and no masks.
     """
     config = bench_ring_speed.CONFIG.replace(lanes=1, memories={"planes": 0}, masking=False, sparsify=False)
     speed = bench_ring_speed.measure(config, nodes=2, threads=(1,), repetitions=1)

@@ -6,12 +6,12 @@ from hdl.throttle import RATE_BITS, Throttle
 from tests.hdl import pysim
 from tests.refusals import refuses
 
-#: Cycles that a rate counts in: a rate of n enables n of them.
+#: Period of a rate in cycles: a rate of n enables n of them.
 FULL = 1 << 16
 
 
 def enabled(rate: int, cycles: int, *, total: int = 0) -> npt.NDArray[np.int64]:
-    """How many of the first 0, 1, ... ``cycles`` cycles are enabled."""
+    """Number of enabled cycles among the first 0, 1, ... ``cycles`` cycles."""
     numbers = np.arange(cycles + 1, dtype=np.int64)
     return numbers if rate == 0 else (total + rate * numbers) // FULL
 
@@ -21,9 +21,9 @@ def test_parameters():
 
 
 def enables(rates, cycles, *, steps=None):
-    """Enables of a throttle that is given each rate for so many cycles, one cycle later."""
+    """Enables of a throttle with each rate for ``cycles`` cycles, one cycle later."""
     dut = Throttle(paced=steps is not None)
-    found = []
+    levels = []
 
     async def bench(ctx):
         for rate in rates:
@@ -32,48 +32,48 @@ def enables(rates, cycles, *, steps=None):
                 if steps is not None:
                     ctx.set(dut.step, int(steps[cycle]))
                 await ctx.tick()
-                found.append(ctx.get(dut.enable))
+                levels.append(ctx.get(dut.enable))
 
     pysim.simulate(dut, bench)
-    return np.array(found)
+    return np.array(levels)
 
 
 def test_known_answers():
     """n = 21,845: 333 or 334 of any 1,000 cycles; n = 0 after reset: every cycle."""
-    found = np.concatenate([[0], np.cumsum(enables([21845], 4000))])
-    assert set(found[1000:] - found[:-1000]) == {333, 334}
+    counts = np.concatenate([[0], np.cumsum(enables([21845], 4000))])
+    assert set(counts[1000:] - counts[:-1000]) == {333, 334}
     assert enables([0], 100).all()
 
 
 def test_as_the_model():
-    """Rates one behind the other, the accumulator going on."""
+    """Rates one after the other; the accumulator keeps its value."""
     rates = [1, FULL - 1, 0x8000, 21845, 0, 3, *np.random.default_rng(1).integers(0, FULL, 6).tolist()]
-    found, total = enables(rates, 700).reshape(len(rates), 700), 0
-    for rate, mine in zip(rates, found, strict=True):
+    rows, total = enables(rates, 700).reshape(len(rates), 700), 0
+    for rate, row in zip(rates, rows, strict=True):
         counts = enabled(rate, 700, total=total)
-        assert (np.concatenate([[0], np.cumsum(mine)]) == counts).all(), rate
+        assert (np.concatenate([[0], np.cumsum(row)]) == counts).all(), rate
         total = (total + rate * 700) % FULL
 
 
 def test_paced():
-    """Between two steps ``enable`` holds; of the steps, as many are enabled as of cycles otherwise."""
+    """Between two steps ``enable`` holds; the steps are enabled like the cycles without pacing."""
     steps = np.random.default_rng(2).random(3000) < 0.25
-    found = enables([40000], 3000, steps=steps)
-    assert (found[steps] == np.diff(enabled(40000, steps.sum()))).all()
-    assert (found[1:][~steps[1:]] == found[:-1][~steps[1:]]).all()
+    levels = enables([40000], 3000, steps=steps)
+    assert (levels[steps] == np.diff(enabled(40000, steps.sum()))).all()
+    assert (levels[1:][~steps[1:]] == levels[:-1][~steps[1:]]).all()
 
 
 def test_every_rate_in_every_window():
-    """W * rate / 65,536 of any W cycles are enabled, give or take less than one, whatever was before: all rates."""
+    """W * rate / 65,536 of any W cycles are enabled, with an error below one, at any time and rate."""
     assert RATE_BITS == 16
     windows = np.array([1, 2, 3, 7, 10, 64, 100, 333, 1000, 4096, 65535, 65536, 100003])
     generator = np.random.default_rng(3)
     for rate in range(1, FULL):
-        first = generator.integers(0, FULL)  # what any time before has left in the accumulator
-        found = (first + rate * windows) // FULL - first // FULL
-        assert (np.abs(found * FULL - windows * rate) < FULL).all(), rate
+        first = generator.integers(0, FULL)  # any earlier content of the accumulator
+        in_window = (first + rate * windows) // FULL - first // FULL
+        assert (np.abs(in_window * FULL - windows * rate) < FULL).all(), rate
     for rate in (1, 2, 21845, 0x8000, 40000, FULL - 1):
         counts = enabled(rate, 2 * FULL)
         for window in (1, 10, 1000, 4096):
-            found = counts[window:] - counts[:-window]
-            assert (np.abs(found * FULL - window * rate) < FULL).all(), (rate, window)
+            in_window = counts[window:] - counts[:-window]
+            assert (np.abs(in_window * FULL - window * rate) < FULL).all(), (rate, window)

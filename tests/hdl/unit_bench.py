@@ -28,13 +28,13 @@ from sim.payload import pack
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
 
-#: Cycles that a unit without stalls runs for, but for the beats of its inputs.
+#: Cycles of a run without stalls, in addition to the beats of its inputs.
 SPARE = 500
 
 
 @dataclasses.dataclass(frozen=True)
 class Drive:
-    """Beats of each input stream, rows of other inputs, or numbers that are held, and what the model is given.
+    """Beats of each input stream, rows or held values of other inputs, and the data for the model.
 
     ``cycles`` is the length of a run; by default twice the beats, and more.
     """
@@ -47,10 +47,10 @@ class Drive:
 
 @dataclasses.dataclass(frozen=True)
 class Want:
-    """Ports that are compared in every cycle, and of each output stream its beats in order and the one on offer.
+    """Ports to compare in every cycle, and for each output stream its beats in order and the offered one.
 
-    Without the latter, all beats must have come at the end of the run. A port may be a pair, of its values and of the
-    cycles in which they count. Beats may be a pair too, of rows and of the bits that count in them.
+    Without the offered one, all beats must arrive by the end of the run. A port may be a pair, of its values and of
+    the cycles that count. Beats may be a pair too, of rows and of their bits that count.
     """
 
     ports: Mapping[str, Any]
@@ -67,14 +67,14 @@ class Want:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Trace of a run, its expectation, and the beats that it was driven with."""
+    """Trace of a run, its expectation, and its input beats."""
 
     trace: Mapping[str, np.ndarray]
     want: Want
     drive: Drive
 
     def moves(self, stream="o"):
-        """Cycles in which beats of a stream moved."""
+        """Cycles when beats of a stream moved."""
         return np.flatnonzero(self.trace[f"{stream}__valid"] & self.trace[f"{stream}__ready"])
 
 
@@ -102,7 +102,7 @@ def numbers(rows):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def passes_beats(dut):
-    """All beats come, in order and no more, after a reset while the same ones were on their way."""
+    """All beats arrive, in order and no more, after a reset while the same beats were in transit."""
     p = regression.parameters()
 
     def sources(kind):
@@ -141,7 +141,7 @@ async def passes_beats(dut):
 
 
 def under_cocotb(component, kind, beats, wanted, *, cut=30, inputs=None, name=None):
-    """Send beats under cocotb, after a reset in the middle of them, and demand these beats of the outputs."""
+    """Send beats under cocotb, after a reset in the middle of them, and check the output beats."""
     regression.run(component, module=__name__, name=name, parameters={
         "stalls": kind, "cut": cut, "inputs": dict(inputs or {}),
         "sources": {stream: numbers(rows) for stream, rows in beats.items()},
@@ -156,8 +156,8 @@ class UnitBench:
     make : callable
         Component of a case, which is a tuple of parameters.
     model : callable
-        Expectation (:class:`Want`) of a component, what its drive has in ``drawn``, and dictionaries of the cycles in
-        which sources may begin to offer, and in which sinks are ready.
+        Expectation (:class:`Want`) of a component, from its drive's ``drawn``, and dictionaries of the cycles when
+        sources may begin to offer, and when sinks are ready.
     drive : callable
         Beats (:class:`Drive`) of a case, drawn from a generator.
     name : callable or None
@@ -193,8 +193,8 @@ class UnitBench:
         if count is None:
             count = drive.cycles or SPARE + 2 * sum(map(len, drive.beats.values()))
         patterns = {
-            name: stall_array(kinds if isinstance(kinds, str) else kinds[name], count, seed=seed + place,
-                              rate=self._rate) for place, name in enumerate(self._streams(case))}
+            name: stall_array(kinds if isinstance(kinds, str) else kinds[name], count, seed=seed + number,
+                              rate=self._rate) for number, name in enumerate(self._streams(case))}
         willing = {name: patterns[name] for name in drive.beats}
         ready = {name: pattern for name, pattern in patterns.items() if name not in willing}
         if reset:
@@ -251,7 +251,7 @@ class UnitBench:
         return test
 
     def resets(self, cases, cuts, *, count=None, drive=None):
-        """Test that a reset after any of these numbers of cycles leaves nothing of what came before."""
+        """Test that a reset after any of these numbers of cycles clears all earlier content."""
         drive = drive or self._drive
 
         @pytest.mark.parametrize("cut", cuts)
@@ -283,7 +283,7 @@ class UnitBench:
 
 
 class _Kinds(dict):
-    """Pattern of each stream: that of the sources, that of the sinks, and for further ones the next ones in turn."""
+    """Pattern of each stream: the source pattern, the sink pattern, and for further streams the next ones in turn."""
 
     def __init__(self, inputs, source, sink, turn):
         super().__init__()
@@ -292,12 +292,12 @@ class _Kinds(dict):
 
     def __missing__(self, name):
         side = name in self._inputs
-        place = STALLS.index(self._first[side]) + self._counts[side] * (1 + self._turn)
+        index = STALLS.index(self._first[side]) + self._counts[side] * (1 + self._turn)
         self._counts[side] += 1
-        self[name] = STALLS[place % len(STALLS)]
+        self[name] = STALLS[index % len(STALLS)]
         return self[name]
 
 
 def offers(make, *, depth, mode="prove"):
-    """Test that offers of a unit stand until they are taken, proven."""
+    """Test, by proof, that offers of a unit stand until they are taken."""
     return lambda: formal.prove(formal.Offers(make()), depth=depth, mode=mode)

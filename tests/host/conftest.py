@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""The transports that the contract tests run on.
+"""Transports that the contract tests run on.
 
-To hold another transport to the contract, add a factory to :data:`RINGS`: a context manager that gives two devices on
-one ring, both connected, with the configuration they have in common.
+To hold another transport to the contract, add a factory to :data:`RINGS`: a context manager that gives two
+connected devices on one ring, with their common configuration.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from tests.host.board import devices_of, open_link
 from tests.host.golden import SMALL
 from tests.host.rings import CONFIGS, JOBS, MIXED, library
 
-#: Modules of features that make nodes themselves.
+#: Modules of features that build their own nodes.
 OWN_NODES = [f"host.features.{name}.{module}" for name, module in (("quantization", "command"), ("quorum", "run"))
              if name in FEATURES]
 
@@ -52,9 +52,9 @@ TINY = NodeConfig(lanes=2, memories=Memories(gradient=96, weight=64, state=32, p
 
 
 class TinyNode(wiring.Component):
-    """A node without a collective engine: every command that can be started ends well at once.
+    """Node without a collective engine: every command that can be started succeeds at once.
 
-    Its event has the command's length as detail. Nothing is sent on the ring.
+    The detail of its event is the command's length. Nothing is sent on the ring.
     """
 
     def __init__(self, config):
@@ -121,7 +121,7 @@ def tiny_ring():
 
 @contextlib.contextmanager
 def pysim():
-    """The control plane alone, in Amaranth's simulator, as after power-up."""
+    """Only the control plane, in Amaranth's simulator, as after power-up."""
     ring = tiny_ring()
     ring.reset()
     yield [Device(transport, TINY, name=f"node {n}") for n, transport in enumerate(ring.transports)]
@@ -129,7 +129,7 @@ def pysim():
 
 @contextlib.contextmanager
 def verilated():
-    """Whole nodes, Verilated."""
+    """Whole nodes, simulated with Verilator."""
     with OpenRing(library(NodeConfig()), nodes=2, threads=1) as ring:
         yield [Device(transport, NodeConfig(), name=f"node {n}") for n, transport in enumerate(ring.transports)]
 
@@ -157,7 +157,7 @@ def devices(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def known_rings():
-    """Refuses to simulate a ring of nodes that have no place in tests/host/rings.py."""
+    """Refuse to simulate a ring of nodes without an entry in tests/host/rings.py."""
     def build(node, **options):
         known = [*CONFIGS.values(), JOBS, *itertools.chain(*MIXED.values())]
         assert node.config in known, f"Nodes must be those of tests/host/rings.py, not {node.config}"
@@ -170,8 +170,7 @@ def known_rings():
 
 @pytest.fixture(autouse=True)
 def planes_as_they_are(monkeypatch):
-    """Leaves simulated nodes the state planes that they have, unless others are asked for: one library less for each
-    optimizer."""
+    """Keep simulated nodes' state planes unless a test asks otherwise: one library less per optimizer."""
     def fitted(node, allocations, *, nodes, planes=None):
         planes = node.memories.planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
@@ -181,7 +180,7 @@ def planes_as_they_are(monkeypatch):
 
 @pytest.fixture
 def nodes_of(monkeypatch):
-    """Has the program make nodes that other tests simulate too, by their name in tests/host/rings.py."""
+    """Make the program use nodes that other tests simulate too, by their name in tests/host/rings.py."""
     def use(name):
         for module in (preparation, *map(importlib.import_module, OWN_NODES)):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
@@ -197,7 +196,7 @@ def device(devices):
 
 @pytest.fixture(scope="session")
 def data():
-    """All digits."""
+    """All the digits."""
     return digits()
 
 
@@ -209,7 +208,7 @@ def few(data):
 
 @pytest.fixture(scope="session")
 def third(data):
-    """A third of the images, 479, of which an epoch is five steps."""
+    """A third of the images, 479: five steps per epoch."""
     return Dataset(data.train_x[::3], data.train_y[::3], data.test_x, data.test_y, data.classes)
 
 
@@ -251,7 +250,7 @@ def run(program):
 
 @pytest.fixture
 def succeed(run):
-    """Run the program, which must end with code 0 and no error: standard output."""
+    """Run the program, which must end with code 0 and without error: standard output."""
     def call(*arguments):
         code, out, err = run(*arguments)
         assert (code, err) == (0, "")

@@ -18,17 +18,17 @@ from sim.golden import ring as golden
 
 SMALL = TransformerConfig(width=8, heads=2, hidden=6, context=8)
 TEXT = TrainingConfig(batch=30, max_steps=5, interval=2, optimizer=Adam(learning_rate=0.03))
-#: Word of a memory that nobody has written.
+#: Word of memory that was never written.
 NAN = 0x7FC0_0001
 
 
 class Hooks:
-    """Calls after commands of golden nodes, and counts of these.
+    """Callbacks after commands of golden nodes, and counts of the commands.
 
     Members
     -------
     steps, lists, moved, loads : int
-        Updates on all nodes, lists of layers, words that moves have moved, and programs that were loaded.
+        Updates on all nodes, lists of layers, words that MOVE_IN and MOVE_OUT have moved, and programs loaded.
     """
 
     def __init__(self, nodes, *, fault, broken):
@@ -51,10 +51,10 @@ class Hooks:
 
 
 class GoldenRing(Ring):
-    """Golden nodes in a ring, whose counters are just before they wrap when they are cleared.
+    """Ring of golden nodes with cleared counters close to wrapping.
 
-    Memories hold NaN where nothing was written, but for the weights. ``weights``, ``errors`` and ``residuals`` are
-    views of the memories, from their starts to the length of the run's vector; ``master`` and ``state`` are copies.
+    Unwritten memory holds NaN, except for the weights. ``weights``, ``errors`` and ``residuals`` are views of the
+    memories, from their starts to the length of the run's vector; ``master`` and ``state`` are copies.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class GoldenRing(Ring):
 
 
 def written_to(ring):
-    """Words that the host writes to gradient and activation memories from now on."""
+    """Count the words that the host writes to gradient and activation memories from now on."""
     written = {"gradients": 0, "activations": 0}
 
     def wrap(name, write):
@@ -158,14 +158,14 @@ def written_to(ring):
 
 
 def compute_options(*, words=8192, centroids=0, sequences=False, **options):
-    """Options of nodes that compute."""
+    """Options of nodes with COMPUTE."""
     compute = section("Compute")(rows=4, activations=words, codebook=centroids, scale_mask=sequences,
                                  sequences=sequences)
     return {"programs": section("Programs")(), "compute": compute, **options}
 
 
 def far_options(*, words=8192, far_words=8192, **options):
-    """Options of nodes that compute, with a far memory."""
+    """Options of nodes with COMPUTE and a far memory."""
     compute = section("Compute")(rows=4, activations=words, scale_mask=True, sequences=True, buffer_tags=True,
                                  far=far_words)
     return {"programs": section("Programs")(depth=256, move_queue=True), "masking": False, "sparsify": False,
@@ -173,7 +173,7 @@ def far_options(*, words=8192, far_words=8192, **options):
 
 
 def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):
-    """A node with such codecs, sections as in ``options``, and room for text on a single node."""
+    """A node with these codecs and ``options``, and room for text on a single node."""
     return NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec, **{
         "memories": Memories(gradient=1 << 15, weight=1 << 15, state=1 << 14), **options})
 
@@ -186,7 +186,7 @@ def masked(jobs, alternative):
 
 
 def trained(ring, length, *, packed_state):
-    """Bits of all that the nodes of a ring keep."""
+    """Bits of all state that the nodes of a ring keep."""
     vectors = [ring.memory.read_weights(length)]
     vectors += [ring.memory.read_master(length)] if ring.formats.has_master else []
     vectors += [ring.memory.read_state(length, plane, packed_state=packed_state)
@@ -201,5 +201,5 @@ def schedule(examples, config):
 
 
 def after(step, action):
-    """A fault at one step."""
+    """Fault after one step."""
     return lambda ring: action(ring) if ring.steps == step else None

@@ -1,10 +1,10 @@
 # amaranth: UnusedElaboratable=no
-"""A training program, and a writer of checkpoints, that are killed at random instants.
+"""Training program and writer of checkpoints, killed at random instants.
 
     python -m tests.host.killed folder kills seed
 
-prints a line of JSON: how often they were killed, where they stood, and what came of it. Processes are forked from
-one that has imported everything, since imports take longer than all the rest.
+prints a line of JSON: the number of kills, the steps at each kill, and the results. Processes are forked from one
+that has imported everything, since imports take longer than everything else.
 """
 
 import functools
@@ -38,7 +38,7 @@ DEADLINE = 60.0
 
 
 def start(action, log):
-    """A process that does one task and ends."""
+    """Start a process that does one task and ends."""
     pid = os.fork()
     if pid:
         return pid
@@ -62,18 +62,18 @@ def train(folder, *options):
 
 
 def write(path):
-    """Checkpoints without end, each of one number alone."""
+    """Write checkpoints without end, each with a single number."""
     for number in range(1 << 20):
         checkpoint.save(path, {}, {"number": number, "array": np.full(100_000, number)})
 
 
 def identity(path):
-    """Identity of a file, which changes each time that the file is replaced."""
+    """Identity of a file, which changes each time the file is replaced."""
     return path.stat().st_ino if path.exists() else None
 
 
 def replaced(path, times):
-    """A function that tells whether a file has been seen to be replaced a number of times."""
+    """Function that reports whether a file was replaced more than a number of times."""
     seen = [identity(path)]
 
     def tell():
@@ -85,7 +85,7 @@ def replaced(path, times):
 
 
 def wait(pid, seconds, begun=lambda: True):
-    """Wait for a condition, then some seconds more, and kill; tell whether it was killed, and its exit code."""
+    """Wait for a condition, then some seconds more, and kill: whether it was killed, and its exit code."""
     def lives():
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
@@ -102,7 +102,7 @@ def wait(pid, seconds, begun=lambda: True):
 
 
 def steps(path):
-    """Steps of a checkpoint, which must be whole."""
+    """Steps of a checkpoint, which must be complete."""
     if not path.exists():
         return 0
     number: int = checkpoint.peek(path)["content"]["state"]["batches"]["number"]
@@ -139,7 +139,7 @@ def main(folder, kills, seed):
         same = same and results(broken) == results(whole)
         if killed >= kills:
             break
-        shutil.rmtree(broken)  # and once more from the beginning
+        shutil.rmtree(broken)  # and again from the beginning
 
     path, numbers = folder / "writer.npz", [-1]
     for kill in range(kills):

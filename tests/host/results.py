@@ -4,7 +4,7 @@ import json
 
 __all__ = ["report", "results"]
 
-#: Figures of the time that a run took.
+#: Figures that depend on wall time.
 TIMED = ("run", "stage_seconds", "simulated_cycles_per_second")
 
 
@@ -13,6 +13,6 @@ def report(folder):
 
 
 def results(folder):
-    """Report but for wall times, and the file of trained weights."""
+    """Report without wall times, and the file of trained weights."""
     return ({name: value for name, value in report(folder).items() if name not in TIMED},
             (folder / "weights.npz").read_bytes())

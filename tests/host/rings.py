@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The simulated rings of whole nodes that tests share, one library for each configuration of a node."""
+"""Simulated rings of whole nodes that tests share: one library per node configuration."""
 
 import contextlib
 import dataclasses
@@ -24,8 +24,8 @@ TIMEOUT = 4000
 
 
 class Rings(Mapping):
-    """Configurations by the names of rings, each made when it is read; those whose features are not in this copy are
-    left out, and a test that asks for one is skipped."""
+    """Configurations by the names of rings, each made when it is read. Configurations with features that this copy
+    lacks are left out, and a test that asks for one is skipped."""
 
     def __init__(self, makers):
         self._makers = makers
@@ -46,22 +46,22 @@ class Rings(Mapping):
 
 
 def engines():
-    """Every engine, two ports, and segments short enough for several in a block of little memories."""
+    """All engines, two ports, and segments short enough for several per block of small memories."""
     from tests.pairs.memories import CONFIG
 
     return CONFIG
 
 
 def mx9():
-    """Both directions through blocks of shared exponents, two ports, programs as long as they are by default, and a
-    count of updates that can be set."""
+    """Shared-exponent blocks in both directions, two ports, programs of the default length, and a settable count of
+    updates."""
     return NodeConfig(
         topology=section("Grid")(), weights=Weights(codec="mx9"), gradients="mx9", masking=False, sparsify=False,
         programs=section("Programs")(), stub=section("ComputeStub")(), features=(section("SettableVersion")(),))
 
 
 def table():
-    """A codebook beside residuals, rows of eight elements, programs, and interleaved segments."""
+    """A codebook with residuals, rows of eight elements, programs, and interleaved segments."""
     return NodeConfig(
         lanes=8, segment=64, memories=Memories(gradient=5120, weight=5120, state=2560, planes=0),
         weights=Weights(codec="table32"), gradients="mxfp8_e4m3", masking=False, sparsify=False,
@@ -69,8 +69,8 @@ def table():
 
 
 def centroid():
-    """A codebook beside gradients that no codec makes shorter, an optimizer that waits, two ports, an engine with
-    products of indices, and programs of three queues, with a far memory."""
+    """A codebook with uncompressed gradients, an optimizer that waits, two ports, an engine with index products,
+    and programs of three queues, with a far memory."""
     return NodeConfig(
         segment=64, topology=section("Grid")(), memories=Memories(gradient=2048, weight=2048, state=2048),
         optimizer=Optimizer(interval=4), weights=Weights(codec="centroid16"), gradients="raw", masking=False,
@@ -81,8 +81,8 @@ def centroid():
 
 
 def wide():
-    """Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that repeat
-    words, rounds, tenants, and interleaved segments."""
+    """Rows of eight elements, two optimizer lanes, and programs with zero-value gradients; links that repeat words,
+    quorum updates, tenants, and interleaved segments."""
     return NodeConfig(
         lanes=8, segment=64, topology=SingleRing(max_nodes=4),
         memories=Memories(gradient=4096, weight=4096, state=1024, planes=1),
@@ -93,8 +93,8 @@ def wide():
 
 
 def narrow():
-    """One element per row, as little room for packets as there can be, gradients in a format that tests add, and
-    COMPUTE in the only queue; two ports whose links repeat words."""
+    """One element per row, the least room for packets, gradients in a format that tests add, and COMPUTE in the
+    only queue; two ports with links that repeat words."""
     from tests import mx5
 
     with mx5.registered():
@@ -106,17 +106,17 @@ def narrow():
 
 
 def server():
-    """The server of a relay: weights and state in the far memory, an optimizer as wide as rows, and two banks of
-    programs; in a ring as large as there can be."""
+    """The server of layer streaming: weights and state in the far memory, an optimizer as wide as rows, and two
+    banks of programs; in a ring of the maximum size."""
     return section("ServerConfig")(
         topology=SingleRing(max_nodes=255), memories=section("ServerMemories")(state=16384, far=49152),
         optimizer=Optimizer(lanes=4), role=section("Server")(broadcast_formats=True),
         programs=section("Programs")(depth=256, banks=2, move_queue=True), features=(section("SettableVersion")(),))
 
 
-#: Nodes of all rings that tests simulate, with one library for each, and the features that they need. Options that do
-#: not depend on each other are in one configuration together: every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2
-#: state planes are in some. The default is what a node is if nothing is said, and what most tests use.
+#: Nodes of all rings that tests simulate, one library each, and the features that they need. Independent options
+#: share a configuration: every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes occur. ``default`` is a
+#: node with default options, which most tests use.
 CONFIGS = Rings({
     "default": ((), NodeConfig),
     "engines": (("grid", "programs", "compute", "compute_stub", "quantization", "throttles", "tenants"), engines),
@@ -130,12 +130,12 @@ CONFIGS = Rings({
 })
 
 
-#: Nodes of jobs of the library and of PyTorch, where no codec is named: the default with raw gradients.
+#: Nodes of library and PyTorch jobs without a named codec: the default with raw gradients.
 JOBS = NodeConfig(gradients="raw")
 
 
 def relay():
-    """Two workers, whose weight and gradient memories have room for two layers of 64 x 64, and their server."""
+    """Two workers with weight and gradient memories for two layers of 64 x 64, and their server."""
     worker = NodeConfig(
         memories=Memories(gradient=8320, weight=8320, state=1024, planes=0), masking=False, sparsify=False,
         role=section("Worker")(broadcast_formats=True),
@@ -144,12 +144,12 @@ def relay():
     return worker, worker, CONFIGS["server"]
 
 
-#: Rings of nodes that differ, as the configuration of each node.
+#: Rings of unequal nodes, as the configuration of each node.
 MIXED = Rings({"relay": (("streaming",), relay)})
 
 
 class Reference(reference.Reference):
-    """The state that a ring must hold: weights, masters, the optimizer's state, and residuals."""
+    """State that a ring must hold: weights, master weights, optimizer state, and residuals."""
 
     def __init__(self, ring, weights, *, planes=0, centroids=None):
         super().__init__(ring, weights, planes, centroids)
@@ -164,13 +164,13 @@ class Reference(reference.Reference):
 
     def compare_residuals(self, message=""):
         if self.residuals is not None:
-            found = self.ring.memory.read_residual(len(self.master))
-            assert (found.view(np.uint32) == self.residuals).all(), message
-            assert np.isfinite(found).all(), message
+            residuals = self.ring.memory.read_residual(len(self.master))
+            assert (residuals.view(np.uint32) == self.residuals).all(), message
+            assert np.isfinite(residuals).all(), message
 
 
 def known_formats(*configs):
-    """Has both registries know the format that tests add, for nodes that use it."""
+    """Register the format that tests add in both registries, for nodes that use it."""
     if not any("mx5" in (config.weights.codec, config.gradients) for config in configs):
         return contextlib.nullcontext()
     from tests import mx5
@@ -180,16 +180,16 @@ def known_formats(*configs):
 
 @functools.cache
 def library(config):
-    """The simulated ring; making sure that it is up to date takes longer than most tests."""
+    """Simulated ring; checking that it is up to date takes longer than most tests."""
     return build_ring(node_of(config), identity=f"Node({config})")
 
 
 @contextlib.contextmanager
 def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True, processes=None):
-    """Ring and simulation, whose links can be cut; without the host port, memories are reached directly. Nodes are of
-    one configuration, or of one each; others of the ``processes`` have some of them."""
+    """Ring and simulation, with links that can be cut; without the host port, memories are accessed directly.
+    ``config`` is one configuration or one per node; other ``processes`` simulate some of the nodes."""
     configs = [config] * nodes if isinstance(config, Configuration) else list(config)
-    with known_formats(*configs), OpenRing([library(one) for one in configs], threads=threads,
+    with known_formats(*configs), OpenRing([library(node_config) for node_config in configs], threads=threads,
                                                     processes=processes) as opened:
         for link in opened.simulation.links:
             link.set_latency(data=latency, credit=latency)
@@ -207,14 +207,14 @@ def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_po
 
 
 def random(generator, shape, *, density=1.0):
-    """Normal numbers, of which only a part are not zero."""
+    """Normal random numbers, with a fraction ``density`` of nonzero values."""
     values = generator.standard_normal(shape).astype(np.float32)
     values[generator.random(shape) >= density] = 0
     return values
 
 
 def train_twice(reference, optimizer, generator, *, packed_state, message):
-    """Update twice with random gradients from cleared state; compare weights, words, bursts, and state at the end."""
+    """Update twice with random gradients from cleared state; compare weights, words, bursts and state."""
     ring, length = reference.ring, len(reference.master)
     ring.memory.clear_state(length, packed_state=packed_state)
     for step in (1, 2):
@@ -232,5 +232,5 @@ def train_twice(reference, optimizer, generator, *, packed_state, message):
         if length >= 32 * ring.nodes:
             assert all(node["OPTIMIZER_BURSTS"] > 0 for node in counters), f"{message}, step {step}"
     for plane, expected in enumerate(reference.state):
-        found = ring.memory.read_state(length, plane, packed_state=packed_state).view(np.uint32)
-        assert (found == expected).all(), message
+        actual = ring.memory.read_state(length, plane, packed_state=packed_state).view(np.uint32)
+        assert (actual == expected).all(), message

@@ -18,7 +18,7 @@ from tests import mx5
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "compression" / "adding-a-format.md").read_text()
 
-#: What the program says in a tree to which the format was added.
+#: Prints the entries of the added format.
 _SAYS = """
 import json
 from boards.synth import UNITS
@@ -36,7 +36,7 @@ print(json.dumps({
 
 @pytest.fixture
 def patched(tmp_path):
-    """A copy of the tree to which the format was added, and the files that were changed for it."""
+    """A copy of the tree with the added format, and the files that were changed for it."""
     for folder in ("hdl", "sim", "boards", "host"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, behind, line in mx5.PATCH:
@@ -49,7 +49,7 @@ def patched(tmp_path):
 
 
 def run_in(folder, *arguments):
-    """Output of a program that is run in a tree."""
+    """Output of a program that runs in a tree."""
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)},
                           capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -57,7 +57,7 @@ def run_in(folder, *arguments):
 
 
 def test_three_files_change(patched):
-    """The registry and the golden registry, and then every part of the program knows the format."""
+    """Three changed files, with both registries, make every part of the program support the format."""
     folder, changed = patched
     assert sorted(map(str, changed)) == [
         "hdl/features/mx/formats.py", "hdl/registry.py", "sim/golden/codecs.py"]
@@ -67,7 +67,7 @@ def test_three_files_change(patched):
 
 
 def test_is_synthesised(patched):
-    """``make synth UNIT=compression.weight_codec.mx5``, but for the placement."""
+    """``make synth UNIT=compression.weight_codec.mx5``, without placement."""
     folder, _ = patched
     cells = json.loads(run_in(folder, "-m", "boards.synth", "--unit", "compression.weight_codec.mx5", "--count"))
     assert cells["name"] == "compression.weight_codec.mx5"
@@ -76,7 +76,7 @@ def test_is_synthesised(patched):
 
 
 def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
-    """Twelve steps on four nodes: every node is as the golden model says after each, and the report names it."""
+    """Twelve steps on four nodes: each matches the golden model after each, and the report names the format."""
     with mx5.registered():
         nodes_of("narrow")
         monkeypatch.setattr(sys, "argv", [
@@ -98,7 +98,7 @@ def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def followed(tmp_path):
-    """A copy of the tree to which the example of the page was added, by its files and the lines on the page."""
+    """A copy of the tree with the page's example, added by its files and the lines on the page."""
     for name in ("hdl", "sim", "host", "tests", "gradring", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
@@ -118,7 +118,7 @@ def followed(tmp_path):
 
 
 def test_page(followed):
-    """The page's commands pass in a tree to which its example was added; its code is that of the example."""
+    """The page's commands pass in a tree with its example; its code equals the example's."""
     commands = re.findall(r"^ {4}python -m pytest (.*)$", PAGE, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:

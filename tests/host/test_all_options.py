@@ -1,7 +1,7 @@
-"""All options of all commands: wrong values are refused in one line, before anything is built, run or written.
+"""All options of all commands: wrong values are refused in one line, before any build, run or output.
 
-Commands and options are those of the command line itself, so that a new one is tried without a change here. A value
-that is legal is in :data:`LEGAL`.
+Commands and options come from the command line itself, so that a new one is tried without a change here. Legal
+values are in :data:`LEGAL`.
 """
 
 import enum
@@ -23,7 +23,7 @@ from sim.verilated import cache_content
 
 LARGE = str(10**22 + 7)
 
-#: Command lines that options apply to; an option is tried with the first one that takes it.
+#: Command lines that options apply to; an option is tried with the first that accepts it.
 CONTEXTS = {
     "train": ("{}", "--straggler 3:2 {}", "--schedule streaming {}", "--links slots --jobs 2 {}",
               "--overlap layers {}", "--compute node {}",
@@ -52,11 +52,11 @@ LEGAL = {
 
 
 class Reached(BaseException):
-    """Something would have been built, run or written."""
+    """Something would be built, run or written."""
 
 
 def walk(command, path=()):
-    """All commands that can be called, with their names."""
+    """All callable commands, with their names."""
     children = getattr(command, "commands", {})
     if not children:
         yield " ".join(path), command
@@ -82,14 +82,14 @@ def stop(*arguments, **options):
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
-    """Run the program to the first thing that is built or run: exit code, None if there is one, and error."""
+    """Run the program to the first build or run: exit code, None if it gets there, and error."""
     monkeypatch.setattr(cache_content, "prune", stop)
     monkeypatch.setattr(execution, "execute", stop)
     monkeypatch.setattr(learning, "learn", stop)
     monkeypatch.setattr(verilated, "build_ring", stop)
     stage = console.Progress.stage
-    monkeypatch.setattr(console.Progress, "stage", lambda self, name, *others: (
-        stage(self, name, *others) if name == "data" else stop()))
+    monkeypatch.setattr(console.Progress, "stage", lambda self, name, *rest: (
+        stage(self, name, *rest) if name == "data" else stop()))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("")
 
@@ -108,7 +108,7 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 def outcome(call, command, option):
-    """What comes of an option, with the first context that takes it."""
+    """Result of an option with the first context that accepts it."""
     for context in CONTEXTS.get(command, ("{}",)):
         code, err = call(*command.split(), *context.format(option).split())
         if "leave it out" not in err:
@@ -145,7 +145,7 @@ def test_wrong_paths(call, tmp_path, command, parameter):
 
 
 def similar(option):
-    """Choices of an option, each with another letter: of its type, or words of one kind in its help."""
+    """Choices of an option, each with an extra letter: of its type, or words of one kind in its help."""
     kind = option.type_descriptor.annotation
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [str(member.value) for member in kind]
@@ -168,7 +168,7 @@ CHOICES = {
 @pytest.mark.parametrize(("command", "option"), [
     (name, option) for name, option in OPTIONS if similar(option)], ids=name_of)
 def test_similar_names(call, command, option):
-    """A name with a letter too many is answered with the right one."""
+    """A name with an extra letter is answered with the right one."""
     wrong = {}
     for name in similar(option):
         if len(name) < 4:
@@ -193,7 +193,7 @@ def test_messages(call, arguments, message):
                                      "lab migrate"])
 @pytest.mark.parametrize("content", [b"", b"x" * 5000])
 def test_wrong_key(call, monkeypatch, tmp_path, command, content):
-    """A key that is none is refused before anything is built."""
+    """An unknown key is refused before anything is built."""
     (tmp_path / "key").write_bytes(content)
     monkeypatch.setenv("GRADRING_KEY", str(tmp_path / "key"))
     assert call(*command.split(), "--output", "new") == (

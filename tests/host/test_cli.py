@@ -23,7 +23,7 @@ from tests import mx5
 from tests.sim.verilated.modes import hostile
 from tests.tensorboard_events import scalars
 
-#: Options of a run of text on nodes with far memories.
+#: Options of a text run on nodes with far memories.
 FAR = ("--workload", "text", "--compute", "node", "--activations", 6144)
 
 
@@ -61,16 +61,16 @@ class TestTrain:
         assert result["bit_exact"] is other["bit_exact"] is True
         assert other["training"]["optimizer"] == "sgd"
         for figures, name in ((result, "adamw"), (other, "sgd")):
-            found = scalars(tmp_path / "events" / name)
+            events = scalars(tmp_path / "events" / name)
             for tag, column in (("loss/training", "loss"), ("cycles/update", "cycles"), ("words/sent", "words_sent")):
-                assert found[tag] == {step["number"]: np.float32(step[column]) for step in figures["per_step"]}
-            assert list(found["accuracy/test"].values()) == [np.float32(one) for one in figures["accuracy_per_epoch"]]
+                assert events[tag] == {step["number"]: np.float32(step[column]) for step in figures["per_step"]}
+            assert list(events["accuracy/test"].values()) == [np.float32(x) for x in figures["accuracy_per_epoch"]]
         assert "adamw: " in (tmp_path / "report.html").read_text()
         assert [len(curve) for curve in (other["loss_per_epoch"], other["accuracy_per_epoch"])] == [2, 2]
         assert "comparison" in result["stage_seconds"]
 
     def test_faults(self, succeed, nodes_of, tmp_path):
-        """Damaged words are repeated: the bits are those of links without faults, and nothing is done again."""
+        """Damaged words are repeated: the bits match links without faults, and nothing is computed again."""
         nodes_of("wide")
         results, trained = [], []
         for rate in (0, 1e-3):
@@ -152,7 +152,7 @@ class TestTrain:
         assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
 
     def test_native_arithmetic(self, run, nodes_of, tmp_path, monkeypatch):
-        """The weights, cycles and words of gateware, whatever the modes of the caller's floating-point unit are."""
+        """The weights, cycles and words match gateware in all modes of the caller's floating-point unit."""
         nodes_of("narrow")
         simulate, trained, results = VerilatedRing.run, [], []
 
@@ -291,13 +291,13 @@ class TestInfo:
 
     def test_as_a_module(self):
         root = Path(cli.__file__).parents[1]
-        found = subprocess.run([sys.executable, "-m", "host.cli", "info"], cwd=root, capture_output=True, text=True,
-                               timeout=60, check=True)
-        assert found.stdout.startswith("configuration")
+        result = subprocess.run([sys.executable, "-m", "host.cli", "info"], cwd=root, capture_output=True, text=True,
+                                timeout=60, check=True)
+        assert result.stdout.startswith("configuration")
 
 
 class Recorder:
-    """A ring on which everything goes well, or one of its parts or methods."""
+    """A ring on which every call succeeds, or one of its parts or methods."""
 
     def __init__(self, name="ring", calls=None):
         self._name = name
@@ -362,8 +362,8 @@ class TestBench:
             return rows
 
         monkeypatch.setattr(bench, "collect", collect)
-        found, out, _ = run("bench", "--output", tmp_path)
-        assert found == code
+        status, out, _ = run("bench", "--output", tmp_path)
+        assert status == code
         assert out.startswith("ring of 2: compile …\n")
         assert all(name in out for name in rows[0] if name != "config")
         assert all(part in out for part in CODED.split())

@@ -11,7 +11,7 @@ from host.plain_text import PlainConsole
 
 @dataclasses.dataclass
 class Figures:
-    """Some figures."""
+    """A few figures."""
 
     cycles: int
     bound: int
@@ -26,7 +26,7 @@ def test_shown(value, form, text):
 
 
 def test_modelled():
-    """A modelled figure is called so, and one that the model lacks is not a dash."""
+    """A modelled figure is marked as modelled, and a figure that the model lacks is not shown as a dash."""
     column = Column("host_cycles", ",", modelled=True)
     assert column.heading == "host cycles, modelled"
     assert [column.text({"host_cycles": value}) for value in (1000, None)] == ["1,000", "not modelled"]
@@ -54,7 +54,7 @@ def printed(table, width):
 
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_print(width):
-    """No cell is cut or broken, whatever the width; headings wrap, groups are separated, a row may have a mark."""
+    """No cell is cut or broken at any width; headings wrap, groups are separated, a row may have a mark."""
     columns = (Column("name"), Column("cycles_of_a_long_heading", format=","), Column("kind"))
     rows = [{"name": f"row {number}", "cycles_of_a_long_heading": 10**6 * number, "kind": "k" * 24}
             for number in range(1, 4)]

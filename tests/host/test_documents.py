@@ -1,4 +1,4 @@
-"""Documents: those that are made from the sources are up to date, and every page has short lines and good links."""
+"""Documents: generated pages are up to date, and every page has short lines and good links."""
 
 import re
 
@@ -13,17 +13,17 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def anchors(text):
-    """Anchors of a page's headings, as GitHub makes them: the second of two equal ones ends with -1."""
-    found = []
+    """Anchors of a page's headings, as GitHub makes them: the second of two equal anchors ends with -1."""
+    slugs = []
     for heading in re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE):
         title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
-        found.append(re.sub(r"[^\w\- ]", "", title).replace(" ", "-"))
-    return {f"{name}-{found[:place].count(name)}" if name in found[:place] else name
-            for place, name in enumerate(found)}
+        slugs.append(re.sub(r"[^\w\- ]", "", title).replace(" ", "-"))
+    return {f"{name}-{slugs[:index].count(name)}" if name in slugs[:index] else name
+            for index, name in enumerate(slugs)}
 
 
 def bad_links(page):
-    """Relative links of a page whose file or anchor does not exist."""
+    """Relative links of a page to a missing file or anchor."""
     bad = []
     for target in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", target):
@@ -51,7 +51,7 @@ def test_check_finds_what_is_stale(tmp_path):
 
 
 def test_pages_that_sources_name():
-    """Docstrings, comments and messages name pages that are there."""
+    """Docstrings, comments and messages name existing pages."""
     sources = [path for tree in ("hdl", "sim", "host", "boards", "gradring")
                for path in (documents.ROOT / tree).rglob("*.py")]
     pages = {(page, path.name) for path in sources for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
@@ -59,7 +59,7 @@ def test_pages_that_sources_name():
 
 
 def test_walks_are_short():
-    """The walks through the core, of as many files as docs/architecture.md says, and definitions that are there."""
+    """Reading paths through the core have as few files as docs/architecture.md says, and existing names."""
     text = documents.architecture_page()
     walks = text[text.index("### Four walks"):text.index("## From Python")].split("\n\nFrom ")[1:]
     files = [len({match[1] for match in documents._PLACE.finditer(walk)}) for walk in walks]
@@ -99,8 +99,8 @@ def test_lines_and_links_of_pages(page):
 def test_bad_links_are_found(tmp_path):
     (tmp_path / "there.md").write_text("# One\n\n## `Two` words, twice\n\n## Two words twice\n")
     page = tmp_path / "page.md"
-    page.write_text("# Here\n[a](there.md#one) [b](there.md#two-words-twice-1) [c](#here) [d](https://example.org/x)\n"
-                    "```\n# Code\n[e](nowhere.md)\n```\n")
+    page.write_text("# Here\n[a](there.md#one) [b](there.md#two-words-twice-1) [c](#here) "
+                    "[d](https://example.org/x)\n```\n# Code\n[e](nowhere.md)\n```\n")
     assert bad_links(page) == []
     page.write_text("[a](nowhere.md) [b](there.md#three) [c](#here) [d](there.md#two-words-twice-2)\n")
     assert bad_links(page) == ["nowhere.md", "there.md#three", "#here", "there.md#two-words-twice-2"]

@@ -1,4 +1,4 @@
-"""The program's surroundings: full disks, folders that cannot be written, plain terminals, numbers out of range."""
+"""The program's environment: full disks, read-only folders, plain terminals, numbers out of range."""
 
 import contextlib
 import os
@@ -58,14 +58,14 @@ NUMBERS = {
 @pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
                                                  for option in options])
 def test_numbers_out_of_range(run, command, option, tmp_path):
-    """One line says which numbers are allowed, before anything is built; no number leads to a traceback."""
+    """One line says which numbers are allowed, before anything is built; no number causes a traceback."""
     for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
         code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
         assert code in (1, 2), (value, out)
         lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
         assert len(lines) == 1, (value, err)
         assert "Traceback" not in err
-        # Numbers of threads beyond the nodes' are taken for as many, and large ones are ordinary binary32.
+        # More threads than nodes count as one per node, and large numbers are ordinary binary32.
         large = ("threads", "learning-rate", "momentum", "weight-decay", "clip")
         allowed = option == "dampening" or (
             value == LARGE and option in (large[:1] if "--straggler" in command else large))
@@ -129,8 +129,8 @@ def test_wave_output_is_checked_first(run, tmp_path):
     ("--device /dev/null --transport pysim", "--device is for --transport serial, not pysim (it is a serial port)"),
 ])
 def test_options_that_do_not_apply(run, arguments, message, tmp_path):
-    found = run("train", *arguments.split(), "--output", tmp_path)
-    assert found == (1, "", f"error: Option {message}: leave it out\n")
+    result = run("train", *arguments.split(), "--output", tmp_path)
+    assert result == (1, "", f"error: Option {message}: leave it out\n")
 
 
 class TestNodesThatFit:
@@ -155,13 +155,13 @@ class TestNodesThatFit:
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
-        for planes in (0, 1, 2):  # those of the optimizer that needs the most, or as many as are asked for
+        for planes in (0, 1, 2):  # most of any optimizer, or the request
             several = [Allocation(length=100), Allocation(length=100, planes=planes)]
             assert fitted(node, several, nodes=4) == node.replace(memories={"planes": planes})
             assert fitted(node, several, nodes=4, planes=1) == node.replace(memories={"planes": 1})
-        found = fitted(node, [Allocation(length=22_510, planes=1, errors=True), Allocation(length=100)], nodes=2)
-        assert found.memories == Memories(gradient=32_768, weight=65_536, state=16_384, planes=1)
-        Allocation(length=22_510, planes=1, errors=True).check(found, nodes=2)
+        fit = fitted(node, [Allocation(length=22_510, planes=1, errors=True), Allocation(length=100)], nodes=2)
+        assert fit.memories == Memories(gradient=32_768, weight=65_536, state=16_384, planes=1)
+        Allocation(length=22_510, planes=1, errors=True).check(fit, nodes=2)
         with pytest.raises(ValueError, match=r"^Vector must have at most 16,777,216 elements, which"):
             fitted(node, [Allocation(length=WORDS + 1)], nodes=4)
 
@@ -186,22 +186,22 @@ print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")
     ({"PYTHONIOENCODING": "utf-8"}, "utf-8", "\u2192"),
 ])
 def test_plain_terminals(environment, encoding, arrow, tmp_path):
-    """The table and every line come out, in line, in whatever encoding standard output has."""
+    """The table and every line are printed, aligned, in any encoding of standard output."""
     import json
 
     (tmp_path / "report.json").write_text(json.dumps(test_report.build()))
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
-    found = subprocess.run([sys.executable, "-c", PRINT, tmp_path / "report.json"], cwd=ROOT, capture_output=True,
-                           env={**clean, **environment}, timeout=60, check=True)
-    lines = found.stdout.decode(encoding).splitlines()
-    assert found.stderr == b""
+    result = subprocess.run([sys.executable, "-c", PRINT, tmp_path / "report.json"], cwd=ROOT, capture_output=True,
+                            env={**clean, **environment}, timeout=60, check=True)
+    lines = result.stdout.decode(encoding).splitlines()
+    assert result.stderr == b""
     assert any(f"1.5000 {arrow} 0.2500" in line for line in lines)
     assert len({len(line) for line in lines[1:-1]}) == 1
     assert lines[-1].startswith(f"1 {arrow} 2 ")
     assert lines[-1][-1] == ("\u4e2d" if encoding == "utf-8" else "?")
 
 
-#: Trains with a limit on the size of files, as a full disk has for its last file.
+#: Trains with a limit on file sizes, like a disk that is full at its last file.
 FULL = """
 import resource, signal, sys
 from host import cli
@@ -218,15 +218,15 @@ cli.main()
 
 @pytest.mark.parametrize(("room", "file"), [(0, "report.json"), (20_000, "report.png")])
 def test_disk_full_while_results_are_written(room, file, tmp_path):
-    """The file is named, whole files stay, those of the run before in their folder, and there is no other
-    traceback."""
+    """The file is named, complete files stay, the previous run's files stay in their folder, and no other traceback
+    appears."""
     (tmp_path / "report.json").write_text("{}")
     command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none",
                "--state-planes", "2", "--batch", "1500", "--output", str(tmp_path), str(room)]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert found.returncode == 1
-    assert found.stderr.startswith(f"error: {tmp_path / file} cannot be written: ")
-    assert found.stderr.count("\n") == 1
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: {tmp_path / file} cannot be written: ")
+    assert result.stderr.count("\n") == 1
     assert (tmp_path / "previous" / "report.json").read_text() == "{}"
     assert (tmp_path / "report.json").exists() is (file != "report.json")
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]

@@ -1,4 +1,4 @@
-"""Descriptions of features on the host: which there are, and what the core gets where there is none."""
+"""Feature descriptions on the host: the existing ones, and the core's default without one."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.refusals import refuses
 def test_each():
     for name in FEATURES:
         assert isinstance(feature(name), Feature)
-    assert type(feature("mx")) is Feature  # which has nothing on the host
+    assert type(feature("mx")) is Feature  # no host part
     assert type(feature("programs")) is not Feature
 
 

@@ -1,4 +1,4 @@
-"""The program, interrupted by signals: runs that go on from their checkpoints with the same results."""
+"""The program, interrupted by signals: runs resume from their checkpoints with the same results."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.host.results import report, results
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Send the program a signal when it has done a number of steps."""
+    """Send the program a signal after a number of steps."""
     def call(number, step):
         def advance(run):
             do(run)
@@ -27,7 +27,7 @@ def signalled(monkeypatch):
 
 
 def check_same(whole, broken):
-    """Results of two runs are the same, but for seconds."""
+    """Results of two runs are equal, except for wall times."""
     assert results(whole) == results(broken)
     for file in whole.glob("timeline*"):
         assert file.read_bytes() == (broken / file.name).read_bytes()
@@ -41,8 +41,8 @@ class TestInterrupted:
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         assert run(*self.ARGUMENTS, "--output", whole)[0] == 0
         signalled(number, 2)
-        found, out, err = run(*self.ARGUMENTS, "--output", broken, "--resume")
-        assert (found, err) == (code, "")
+        status, out, err = run(*self.ARGUMENTS, "--output", broken, "--resume")
+        assert (status, err) == (code, "")
         lines = out.splitlines()
         assert lines[0].endswith("checkpoint.tar: there is none, so the run begins at its first step")
         assert lines[-1].endswith("checkpoint.tar holds 2 steps: the same command with --resume (make: RESUME=1) "
@@ -92,12 +92,12 @@ class TestInterrupted:
 
 
 def spans_of(path):
-    """Spans of a file in Chrome's trace format, whose members are checked: node, queue, name, start and end."""
+    """Node, queue, name, start and end of the spans in a checked file of Chrome's trace format."""
     content = json.loads(path.read_text())
     assert set(content) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert content["displayTimeUnit"] in ("ms", "ns")
     assert content["otherData"]["compute"] == "modelled"
-    names, found = {}, []
+    names, spans = {}, []
     for event in content["traceEvents"]:
         assert all(type(event[name]) is int and event[name] >= 0 for name in ("pid", "tid"))
         if event["ph"] == "M":
@@ -108,8 +108,8 @@ def spans_of(path):
             assert all(type(event[name]) is int and event[name] >= 0 for name in ("ts", "dur"))
             assert event["cat"] == names["thread_name", event["pid"], event["tid"]]
             assert names["process_name", event["pid"], 0] == f"node {event['pid']}"
-            found.append((event["pid"], event["tid"], event["name"], event["ts"], event["ts"] + event["dur"]))
-    return found
+            spans.append((event["pid"], event["tid"], event["name"], event["ts"], event["ts"] + event["dur"]))
+    return spans
 
 
 class TestOverlap:
@@ -122,7 +122,7 @@ class TestOverlap:
         nodes_of("centroid")
 
     def test_all(self, run, succeed, tmp_path, signalled):
-        """All schedules, one after the other; then the same with a signal in each run, and the same results."""
+        """All schedules in sequence; then again with a signal in each run, and the same results."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         out = succeed(*self.ARGUMENTS, "--overlap", "all", "--output", whole)
         result = report(whole)
@@ -152,7 +152,7 @@ class TestOverlap:
         check_same(whole, broken)
 
     def test_search(self, run, succeed, tmp_path, signalled):
-        """A search that is interrupted after its first size goes on with the second one."""
+        """A search that is interrupted after its first size continues with the second."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         out = succeed(*self.ARGUMENTS, "--overlap", "search", "--output", whole)
         row, = report(whole)["schedules"]
@@ -167,7 +167,7 @@ class TestOverlap:
         check_same(whole, broken)
 
     def test_nodes_that_compute(self, run, tmp_path, signalled):
-        """Nodes that compute go on after an interruption with the cycles of each step that they had taken."""
+        """After an interruption, nodes with COMPUTE continue with the recorded cycles of each step."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         arguments = ("train", "--nodes", 3, "--hidden", "8", "--batch", 24, "--steps", 4, "--weights", "centroid16",
                      "--gradients", "raw", "--threads", 1, "--macs", 4, "--compute", "node",

@@ -1,4 +1,4 @@
-"""Options as fields of sections: what Typer makes of them, their checks, and all commands."""
+"""Options as fields of sections: their form in Typer, their checks, and all commands."""
 
 import dataclasses
 import enum
@@ -88,7 +88,7 @@ def test_command_checks_before_call():
 
 
 def test_help():
-    """Help, names, defaults and panels are those of the fields."""
+    """Help, names, defaults and panels come from the fields."""
     @command
     def work(count: Count = 3, links: Links = Links()) -> None:
         """Do it."""
@@ -115,7 +115,7 @@ class Speed(Section):
 
 
 def test_with_sections():
-    """A function has the fields of its sections as parameters, with their types and defaults, and checks kinds."""
+    """A function has its sections' fields as parameters, with types and defaults, and checks kinds."""
     @with_sections
     def work(name: str, *, count: int = 2, speed: Speed) -> tuple[str, int, Speed]:
         return name, count, speed

@@ -17,15 +17,15 @@ from host.commands import launch
 from host.run import steps
 from sim.json_files import sealed
 
-#: Arguments without which a command ends before it takes its folder, or takes long.
+#: Arguments of commands that otherwise end before they take their folder, or run long.
 _NEEDED = {"launch": ("script.py",), "lab estimate": ("--targets", "4 MACs", "--lengths", 256)}
-#: Commands with the name of a single file in place of a folder, and with files of any number.
+#: Commands with the name of a single file instead of a folder, and with any number of files.
 _OTHER = ("wave", "lab schedules")
 _FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
 
 
 def commands():
-    """Commands that write an output folder, and the files that their help names."""
+    """Commands that write an output folder, and the files named in their help."""
     program = typer.main.get_command(cli.app).commands
     labs = {f"lab {name}": lab for name, lab in program["lab"].commands.items()}
     for name, command in (*program.items(), *labs.items()):
@@ -39,13 +39,13 @@ COMMANDS = dict(commands())
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An output folder, from outside of which programs are run."""
+    """An output folder; programs run outside of it."""
     monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name)  # PyTorch is not needed for this
     (tmp_path / "script.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    found = tmp_path / "output"
-    found.mkdir()
-    return found
+    output = tmp_path / "output"
+    output.mkdir()
+    return output
 
 
 def test_all_commands_are_known():
@@ -57,7 +57,7 @@ def test_all_commands_are_known():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_running(run, folder, name):
-    """A folder in which a run is going is refused, before anything is moved."""
+    """A folder that a run is using is refused, before anything is moved."""
     (folder / COMMANDS[name][0]).write_text("of the run that is going")
     with (folder / ".run.lock").open("w+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -73,7 +73,7 @@ def test_running(run, folder, name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_previous(run, folder, monkeypatch, name):
-    """Results of the run before are in previous/ when work begins, and a user's own files are where they were."""
+    """When work begins, the last run's results are in previous/, and the user's own files in place."""
     put_away = output._put_away
 
     def stop(*arguments):
@@ -96,7 +96,7 @@ def test_previous(run, folder, monkeypatch, name):
 
 
 def test_memory_continues(run, folder, monkeypatch):
-    """Parts of memory.json that are there are not computed again."""
+    """Existing parts of memory.json are not computed again."""
     from host.labs.memory import lab as memory
 
     monkeypatch.setattr(memory.Parts, "complete", lambda self: iter(()))
@@ -108,7 +108,7 @@ def test_memory_continues(run, folder, monkeypatch):
 
 
 def test_killed_run(run, folder):
-    """The lock of a run ends with its process, which is killed; children that it has forked do not hold it."""
+    """The lock of a killed run ends with its process; forked children do not hold it."""
     program = ("import os, sys, time; from pathlib import Path; from host import output\n"
                "output.claim(Path('output'), files=('predict.json',))\n"
                "reader, writer = os.pipe()\n"
@@ -118,7 +118,7 @@ def test_killed_run(run, folder):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONPATH": root})
-    child = int(process.stdout.readline())  # which has closed what it inherited
+    child = int(process.stdout.readline())  # which has closed inherited files
     try:
         options = ("--nodes", 2, "--formats", "dense", "--output", folder)
         code, _, err = run("lab", "predict", *options)
@@ -135,7 +135,7 @@ def test_killed_run(run, folder):
 
 
 def test_interrupted_build(run, folder, monkeypatch):
-    """A run whose build fails has moved the results of the run before; the next one leaves them in previous/."""
+    """A run with a failed build has moved the last run's results; the next run leaves them in previous/."""
     def fail(*arguments, **options):
         raise ValueError("no compiler")
 

@@ -1,4 +1,4 @@
-"""Texts are printed as they are, whatever names users choose: by the console, in tables, in bars, in all commands."""
+"""Texts are printed unchanged for all names that users choose: in lines, tables and bars of all commands."""
 
 import ast
 import contextlib
@@ -28,7 +28,7 @@ HOSTILE = {
 
 
 def recording(**options):
-    """A console as commands have it, which keeps what is printed."""
+    """A console as commands have it, which keeps the printed text."""
     return PlainConsole(file=io.StringIO(), width=1000, **options)
 
 
@@ -36,7 +36,7 @@ def recording(**options):
 def test_text(name):
     """A text, a table with its title, headings and cells, and a bar with its description and note."""
     console, seen = recording(force_terminal=True, color_system=None), HOSTILE[name]
-    # What a caller asks for has no effect.
+    # Options of the caller have no effect.
     console.print(f"<{name}>", soft_wrap=True, markup=True, emoji=True, highlight=True)
     assert console.file.getvalue() == f"<{seen}>\n"
     columns = (Column("cell", title=f"first {name}"), Column("second"))
@@ -56,7 +56,7 @@ def test_printable():
 
 
 def test_shown(tmp_path, monkeypatch):
-    """A path is one line, from the folder in which the program runs or as a whole."""
+    """A path is one line, relative to the working directory or complete."""
     monkeypatch.chdir(tmp_path)
     assert shown(tmp_path / "[/b]\n" / "\x1b") == r"[/b]\n/\x1b"
     assert shown(Path("/a\rb")) == r"/a\rb"
@@ -80,8 +80,8 @@ def test_progress(terminal):
 
 # All commands.
 
-class ComputeModel(str):
-    """Any value of a command: it has every attribute, can be called and calculated with, and is shown as a name."""
+class Placeholder(str):
+    """Any value of a command: it has all attributes, can be called and calculated with, and prints a name."""
 
     __slots__ = ()
     #: Items of each value.
@@ -109,10 +109,10 @@ class ComputeModel(str):
 
 
 class Namespace(dict):
-    """Names of a function, each of a stand-in; functions that make a text, or a number, have one for each value."""
+    """A function's names as placeholders; functions that make a text or a number have one per value."""
 
     def __init__(self, name):
-        value = ComputeModel(name)
+        value = Placeholder(name)
         functions = dict.fromkeys(("sum", "max", "min", "len", "round"), value)
         super().__init__(functions, map=lambda call, *values: [value], range=lambda *values: [0], str=str,
                          isinstance=isinstance, enumerate=enumerate)
@@ -124,7 +124,7 @@ class Namespace(dict):
 
 @functools.cache
 def sources():
-    """Syntax trees of everything that may print, by file."""
+    """Syntax trees of all modules that may print, by file."""
     paths = [path for folder in ("host", "boards", "sim", "gradring") for path in (ROOT / folder).rglob("*.py")]
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in paths}
 
@@ -134,11 +134,11 @@ def calls(tree):
 
 
 def called(node):
-    """Name of the function or method that a call is of."""
+    """Name of the called function or method."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-#: Calls with texts that are printed: lines, tables with their headings and cells, stages of progress and their notes.
+#: Calls with printed texts: lines, tables with their headings and cells, stages of progress and their notes.
 PRINTING = ("say", "add_task", "stage", "advance", "Column", "Table")
 
 
@@ -152,20 +152,20 @@ def printed(tree):
 
 
 def made_of(code, name):
-    """Value of a text of which each value is a stand-in, with as many items as the text takes apart; or its items."""
-    for ComputeModel.count in (1, 2, 3):
+    """Value of a text with placeholders, with the number of items that the text unpacks; or its items."""
+    for Placeholder.count in (1, 2, 3):
         with contextlib.suppress(ValueError):
             made = eval(code, Namespace(name))
             return list(made) if isinstance(made, GeneratorType | list | tuple) else [made]
     raise AssertionError(f"{name}: values must have at most 3 items")
 
 
-#: Modules of commands without a line, table or stage of their own.
+#: Modules of commands without their own line, table or stage.
 SILENT = {"__init__", "registry", "train"}
 
 
 def test_all_commands():
-    """Every text that a command prints comes out as it is when each of its values is a hostile name."""
+    """Every text that a command prints is unchanged when each of its values is a hostile name."""
     console, modules, named = recording(), set(), 0
     for path, tree in sources().items():
         if not path.startswith(("host/commands/", "host/labs/", "host/run/", "host/console.py", "host/cli.py")):
@@ -184,7 +184,7 @@ def test_all_commands():
 
 
 def test_one_console():
-    """All consoles are plain ones, and so are the columns of progress displays; no call asks for anything else."""
+    """All consoles and progress columns are plain; no call asks for anything else."""
     consoles_made = []
     for path, tree in sources().items():
         for node in ast.walk(tree):
@@ -207,7 +207,7 @@ def test_one_console():
 # Programs.
 
 def test_examples(succeed, tmp_path, monkeypatch):
-    """A command whose folder has such a name ends well, and shows the name."""
+    """A command with such a folder name succeeds, and shows the name."""
     for name in ("x/[/b]", ":smile:", "\x1b[31m\n"):
         monkeypatch.chdir(tmp_path)
         out = succeed("examples", name)
@@ -215,7 +215,7 @@ def test_examples(succeed, tmp_path, monkeypatch):
 
 
 def test_errors(run):
-    """The message of an error, which names what the user has named, moves no cursor."""
+    """An error message with a name that the user chose does not move the cursor."""
     code, _, err = run("packets", "[/b]\x1b[2J")
     assert code == 1
     assert err.startswith("error: ")

@@ -1,4 +1,4 @@
-"""Training whose simulation is in several processes: the bits, cycles and words of one."""
+"""Training with a simulation in several processes: the bits, cycles and words of a single process."""
 
 import contextlib
 import importlib.util
@@ -24,7 +24,7 @@ RUN = ("train", "--nodes", "3", "--epochs", "1", "--hidden", "none", "--batch", 
 
 without_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None,
                                  reason="mpi4py is not installed: 'make .venv/.mpi' installs it and Open MPI")
-#: Containers run as root, and have fewer cores than processes.
+#: Containers run as root, and may have fewer cores than processes.
 MPIRUN = ("mpirun", "--oversubscribe", "-n", "2", sys.executable)
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
@@ -48,13 +48,13 @@ def train(folder, *arguments, command=(sys.executable,)):
 @pytest.mark.parametrize("arguments", [("--processes", "2"), ("--processes", "3", "--host-port")])
 def test_the_same_run(expected, arguments, tmp_path):
     train(tmp_path, "--threads", "1", *arguments)
-    found, weights = results(tmp_path)
+    result, weights = results(tmp_path)
     wanted, trained = expected
-    if "--host-port" in arguments:  # all cycles are the same, and more of them are simulated
-        assert found.pop("cycles_simulated") == found["cycles"] > wanted["cycles_simulated"]
-        assert found.pop("host_port")["simulated"]
+    if "--host-port" in arguments:  # cycles are equal, and more of them are simulated
+        assert result.pop("cycles_simulated") == result["cycles"] > wanted["cycles_simulated"]
+        assert result.pop("host_port")["simulated"]
         wanted = {name: value for name, value in wanted.items() if name not in ("cycles_simulated", "host_port")}
-    assert found == wanted
+    assert result == wanted
     assert weights == trained
 
 
@@ -66,7 +66,7 @@ def test_the_same_run_by_mpi(expected, tmp_path):
 
 @pytest.mark.parametrize(("case", "processes"), [(Case(4, 64), 4), (Case(8, 256), 2), (Case(16, 16), 4)])
 def test_whole_nodes(case, processes):
-    """``make partition`` has the other rings."""
+    """``make partition`` covers the other rings."""
     assert play(case, grid=case.latency).digest == play(case, processes=LocalProcesses(processes),
                                                         grid=case.latency).digest
 
@@ -80,17 +80,17 @@ def test_whole_nodes_by_mpi():
 
 
 def test_grid_of_a_session():
-    """As long as links, in steps of 16 cycles, and not too long for what waits."""
+    """Grids as long as the links, in steps of 16 cycles, and not too long for waiting commands."""
     assert [grid_of(latency) for latency in (1, 16, 31, 32, 100, 255, 256, 10_000)] == [
         16, 16, 16, 32, 96, 240, 256, 256]
 
 
 def children(process):
-    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return [int(number) for number in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 def kill_second(command):
-    """Kill a process of a run in the middle of it; what the first one says, and the seconds that it takes to end."""
+    """Kill a process during a run; the first process's message, and the seconds that it takes to end."""
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True) as first:
         try:
@@ -126,8 +126,8 @@ def test_a_process_of_mpi_that_dies(tmp_path):
 
 def test_options(monkeypatch, run):
     assert other_processes(None, nodes=4) is None is other_processes(1, nodes=4)
-    others = other_processes(2, nodes=4)
-    assert (others.number, threads_of(None, 4, others), threads_of(3, 4, others)) == (2, 1, 3)
+    remote = other_processes(2, nodes=4)
+    assert (remote.number, threads_of(None, 4, remote), threads_of(3, 4, remote)) == (2, 1, 3)
     for number in (0, 5):
         refuses(f"Processes must be between 1 and 4, the number of nodes, not {number}", other_processes, number,
                 nodes=4)
@@ -136,7 +136,7 @@ def test_options(monkeypatch, run):
         "leave "
         "it out\n")
     with pytest.raises(ValueError, match=r"^Transport must be verilated for several processes, not pysim$"), \
-            open_session(CONFIGS["default"], nodes=2, transport=TransportName.PYSIM, processes=others):
+            open_session(CONFIGS["default"], nodes=2, transport=TransportName.PYSIM, processes=remote):
         pass
     assert run("train", "--straggler", "3:4.5", "--processes", 2)[2] == (
         "error: Option --processes is for a run without --straggler: leave it out\n")

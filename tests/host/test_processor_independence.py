@@ -4,13 +4,13 @@ import ast
 from pathlib import Path
 
 HOST = Path(__file__).parents[2] / "host"
-#: Functions whose bits depend on the processor, by the module that has them.
+#: Functions with bits that depend on the processor, by their module.
 FORBIDDEN = {
     "np": {"dot", "vdot", "inner", "outer", "matmul", "tensordot", "einsum", "linalg", "convolve", "exp", "exp2",
            "expm1", "log", "log2", "log10", "log1p", "power", "tanh", "sin", "cos", "logaddexp"},
     "math": {"exp", "log", "log2", "log10", "log1p", "pow", "tanh", "sin", "cos"},
 }
-#: Places where it does no harm: figures of reports, widths of pictures, and products of integers.
+#: Exceptions without harm: figures of reports, widths of pictures, and products of integers.
 ALLOWED = {
     ("features/quantization/network.py", "codes @ weights.codes.T"): "integers",
     ("features/quantization/experiment.py", "np.log10"): "decibels of a report",

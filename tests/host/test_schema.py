@@ -1,4 +1,4 @@
-"""Schemas: every report has a version and columns for all its fields, one writer, and readers that refuse others."""
+"""Schemas: reports have a version and columns for all fields, one writer, and readers that check both."""
 
 import ast
 import functools
@@ -19,7 +19,7 @@ SCHEMA = Schema("gradring.test", 2, columns_of("a", Column("rows", columns=colum
 
 MODULES = [path for path, text in TEXTS.items() if re.search(r"\bSchema\(", text)]
 SCHEMAS = [importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)).SCHEMA for path in MODULES]
-#: A line of docs/report_fields.md: names that have one meaning.
+#: A line of docs/report_fields.md: names with one meaning.
 NAMES = re.compile(r"^(  )?- (`\w+`(?:, `\w+`)*):", re.MULTILINE)
 
 
@@ -30,27 +30,27 @@ def sources():
 
 
 def documented(name):
-    """Fields of a schema in the document by their parents; fields of the report itself have the parent None."""
+    """Fields of a schema in the document by parent; the report's own fields have the parent None."""
     text = re.sub(r"\n +(?=[^ -])", " ", (ROOT / "docs" / "report_fields.md").read_text())
     section, = (part for part in text.split("\n## ") if f"Schema `{name}`, version " in part)
-    found, parent = {None: set()}, None
+    by_parent, parent = {None: set()}, None
     for inner, names in NAMES.findall(section):
         fields = set(re.findall(r"\w+", names))
         if not inner:
-            found[None] |= fields
+            by_parent[None] |= fields
             parent, = fields if len(fields) == 1 else (None,)
         else:
-            found.setdefault(parent, set()).update(fields)
+            by_parent.setdefault(parent, set()).update(fields)
     version, = re.findall(r"version (\d+)\.", section)
-    return int(version), found
+    return int(version), by_parent
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.name)
 def test_columns(schema):
-    """The document has each field with its meaning, and no other; names are words of the vocabulary, each once."""
-    version, found = documented(schema.name)
+    """The document has each field with its meaning, and no other; names are in the vocabulary, and unique."""
+    version, by_parent = documented(schema.name)
     assert version == schema.version
-    assert found == {None: {column.name for column in schema.own}, **{
+    assert by_parent == {None: {column.name for column in schema.own}, **{
         column.name: {inner.name for inner in column.columns} for column in schema.own if column.columns}}
     for columns in (schema.own, *(column.columns for column in schema.own)):
         names = [column.name for column in columns]
@@ -59,7 +59,7 @@ def test_columns(schema):
 
 
 def test_all_schemas():
-    """Schemas have names of their own, and the document has no other."""
+    """Schemas have unique names, and the document has no other schema."""
     names = re.findall(r"^Schema `([\w.]+)`", (ROOT / "docs" / "report_fields.md").read_text(), re.MULTILINE)
     assert sorted(names) == sorted(schema.name for schema in SCHEMAS)
     assert len(set(names)) == len(names)
@@ -72,7 +72,7 @@ def test_all_schemas():
     ({"schema": {"name": "gradring.late", "version": 2}}, "must be a report gradring.test, not damaged or another "),
     ([], "must be a report gradring.test, not damaged or another "), ({}, "must be a report gradring.test, not ")])
 def test_refused(tmp_path, content, message):
-    """Older and other reports are refused in one line, which says what to do."""
+    """Older and foreign reports are refused in one line, which says what to do."""
     path = tmp_path / "report.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="must") as caught:
@@ -82,7 +82,7 @@ def test_refused(tmp_path, content, message):
 
 
 def test_command_that_repeats():
-    """Reports of runs have their description, with which `gradring train` repeats them; other reports have none."""
+    """Reports of runs have their description, with which `gradring train` repeats them; the rest has none."""
     assert repeat_command(SCHEMA.report({}), Path("a")) is None
     report = Schema("gradring.run", 1, RUN).report({})
     assert (report["run"], report["weights_sha256"]) == (None, None)
@@ -99,17 +99,17 @@ def calls(tree, *names):
 
 
 def test_one_writer():
-    """One module writes reports. Other JSON is a sealed file of results, or a file that is no report."""
+    """One module writes reports. Other JSON is a sealed file of results, or no report."""
     names = ("write_json", "dump", "write_text", "write_bytes", "open")
     writers = {str(path.relative_to(ROOT)) for path, tree in sources().items() for call in calls(tree, *names)
                if any((isinstance(part, ast.Constant) and str(part.value).endswith("report.json"))
                       or getattr(part, "id", None) == "REPORT" for part in ast.walk(call))}
     assert writers == set()
-    others = {str(path.relative_to(ROOT)) for path, tree in sources().items() for call in calls(tree, "write_json")
-              if not calls(call, "sealed")}
+    modules = {str(path.relative_to(ROOT)) for path, tree in sources().items() for call in calls(tree, "write_json")
+               if not calls(call, "sealed")}
     traces, ledger, edits, times = ("host/features/programs/timeline.py", "host/migration/migrate.py",
                                     "host/labs/streaming/lab.py", "host/stage_times.py")
-    assert others == {"host/schema.py", traces, ledger, edits, times}
+    assert modules == {"host/schema.py", traces, ledger, edits, times}
     headers = [str(path.relative_to(ROOT)) for path, tree in sources().items() for node in ast.walk(tree)
                if isinstance(node, ast.Dict) and {"schema", "program"} <= {
                    getattr(key, "value", None) for key in node.keys}]
@@ -117,7 +117,7 @@ def test_one_writer():
 
 
 def test_no_markdown():
-    """No program prints a raw Markdown table: rules of such are in the generators of documents only."""
+    """No program prints a raw Markdown table: only generators of documents contain table rules."""
     documented = {ast.get_docstring(tree, clean=False) for tree in sources().values()}
     printed = {str(path.relative_to(ROOT)) for path, tree in sources().items() for node in ast.walk(tree)
                if isinstance(node, ast.Constant) and isinstance(node.value, str) and "|---" in node.value

@@ -33,31 +33,31 @@ def test_check():
 
 
 def test_node():
-    """A node has room for the state of all groups, if there is any."""
+    """A node has room for the state of all groups, if it has state."""
     node = NodeConfig(memories=Memories(state=2048))
     assert with_option(node, 4810, planes=1) == NodeConfig(memories=Memories(state=8192), role=RootReduce())
     assert with_option(node, 4810, planes=0) == NodeConfig(memories=Memories(state=2048), role=RootReduce())
 
 
 def test_partition():
-    """The run's ring is dealt to the node that drives the slow link, if that is faster, and the report says so."""
+    """The node that drives the slow link becomes the root, if that is faster, and the report says so."""
     said = []
     with open_nodes(4, config=CONFIGS["engines"], host_port=False, timeout=40000) as (ring, simulation):
-        found = partition(ring, 2048, planes=0, latency=16, say=said.append)
-        assert (found["root"], ring.partition.root, found["order"]) == (None, None, "from the rank of its block on")
+        result = partition(ring, 2048, planes=0, latency=16, say=said.append)
+        assert (result["root"], ring.partition.root, result["order"]) == (None, None, "from the rank of its block on")
         simulation.links[3].set_rate(1, 2)
-        found = partition(ring, 2048, planes=0, latency=16, say=said.append)
-        assert (found["root"], ring.partition.root, found["slowest"]) == (3, 3, 3)
-        assert found["order"] == "from rank 0 to rank 3"
-        assert found["rates"][3] == pytest.approx(0.5, abs=0.02)
-        assert found["cycles"]["root_reduce"] < 0.95 * found["cycles"]["block_offset"]
-        for kind, cycles in found["cycles"].items():
-            assert found["modelled"][kind] == pytest.approx(cycles, rel=0.1)
+        result = partition(ring, 2048, planes=0, latency=16, say=said.append)
+        assert (result["root"], ring.partition.root, result["slowest"]) == (3, 3, 3)
+        assert result["order"] == "from rank 0 to rank 3"
+        assert result["rates"][3] == pytest.approx(0.5, abs=0.02)
+        assert result["cycles"]["root_reduce"] < 0.95 * result["cycles"]["block_offset"]
+        for kind, cycles in result["cycles"].items():
+            assert result["modelled"][kind] == pytest.approx(cycles, rel=0.1)
         assert "all blocks at rank 3" in said[-1]
 
 
 def test_table():
-    """The cases are those of the bars and more, and a row has the figures of its case."""
+    """The cases include all bars, and a row has the figures of its case."""
     for nodes, length in BARS:
         assert Case(nodes=nodes, length=length) in CASES
     row = Row(case=CASES[0], clean=25488, block_offset=50826, root_reduce=33996, modelled_block_offset=50800,

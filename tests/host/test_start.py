@@ -1,4 +1,4 @@
-"""What is imported before a command is known, and signals while modules are imported."""
+"""Imports before a command is known, and signals during the import of modules."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from host.signals import ended_at_once
 
 ROOT = Path(__file__).parents[2]
 
-#: Prints the lines of the modules of this repository that a program has imported.
+#: Prints the number of lines of this repository's modules that a program has imported.
 COUNTED = """
 import atexit, runpy, sys
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_lines():
 
 
 def test_registry():
-    """The help has the first sentence of each command's own."""
+    """The help has the first sentence of each command's own help."""
     group = typer.main.get_command(cli.app)
     for commands, entries in ((group.commands, COMMANDS), (group.commands["lab"].commands, LABS)):
         assert list(commands) == list(entries)
@@ -56,7 +56,7 @@ def test_registry():
 
 
 def test_commands(run):
-    """Commands are found by name, and by a similar one where there is none."""
+    """Commands are found by name; an unknown name gets a suggestion."""
     code, out, _ = run("--help")
     assert code == 0
     assert all(f"  {name} " in out for name in COMMANDS)
@@ -70,7 +70,7 @@ def test_commands(run):
 
 
 def test_labs():
-    """A lab's module is imported when it is run, and no other lab's."""
+    """A lab's module is imported when the lab runs, and no other lab's."""
     program = "from host.labs.registry import LABS; import host.commands.lab, sys; print(sorted(" \
               "name for name in sys.modules if name.startswith('host.labs.')))"
     printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ def test_labs():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals(number):
-    """A signal ends a process at once while modules are imported; handlers are as before afterwards."""
+    """A signal during the import of modules ends a process at once; handlers are restored afterwards."""
     before = signal.getsignal(number)
     with ended_at_once():
         assert signal.getsignal(number) is not before
@@ -94,7 +94,7 @@ def test_signals(number):
 
 
 def test_ignored():
-    """A signal that is ignored stays so."""
+    """An ignored signal stays ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with ended_at_once():

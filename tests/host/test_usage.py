@@ -1,4 +1,4 @@
-"""Ends of the program: errors in one line, limits of memory, and an output that cannot be written."""
+"""Ends of the program: errors in one line, memory limits, and an output that cannot be written."""
 
 import errno
 import io
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def ended(monkeypatch, capsys):
-    """Exit code of a command line, and its error."""
+    """Exit code and error of a command line."""
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["gradring", *words])
         with pytest.raises(SystemExit) as caught:
@@ -46,13 +46,13 @@ def test_values(ended, words, value):
 @pytest.mark.parametrize("limit", [100_000, 200_000, 300_000, 400_000, 600_000])
 def test_limit_of_memory(limit):
     """A limit that imports would exceed is refused at once."""
-    found = subprocess.run([sys.executable, "-m", "gradring", "train"], cwd=ROOT, capture_output=True, text=True,
-                           timeout=100, check=False, preexec_fn=lambda: resource.setrlimit(
-                               resource.RLIMIT_AS, (limit << 10, limit << 10)))
-    assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr.startswith("error: Limit of memory must be at least ")
-    assert found.stderr.endswith(f" KiB on this machine, not {limit:,}: raise it (ulimit -v)\n")
-    assert found.stderr.count("\n") == 1
+    result = subprocess.run([sys.executable, "-m", "gradring", "train"], cwd=ROOT, capture_output=True, text=True,
+                            timeout=100, check=False, preexec_fn=lambda: resource.setrlimit(
+                                resource.RLIMIT_AS, (limit << 10, limit << 10)))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: Limit of memory must be at least ")
+    assert result.stderr.endswith(f" KiB on this machine, not {limit:,}: raise it (ulimit -v)\n")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("error", "reason"), [
@@ -69,7 +69,7 @@ def test_modules_that_fail(ended, monkeypatch, error, reason):
 
 
 def test_output_that_cannot_be_written(ended, monkeypatch):
-    """What is printed is written before the end, so that an error of it is one of the command."""
+    """Printed text is written before the end, so that a failed write is an error of the command."""
     class Full(io.StringIO):
         def flush(self):
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -79,7 +79,7 @@ def test_output_that_cannot_be_written(ended, monkeypatch):
 
 
 def test_reader_that_has_ended():
-    found = subprocess.run([sys.executable, "-c", "import os, sys; there, here = os.pipe(); os.close(there); "
-                            "os.dup2(here, 1); sys.argv[1:] = ['info']; from gradring.__main__ import main; main()"],
-                           cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    assert (found.returncode, found.stderr) == (1, "")
+    result = subprocess.run([sys.executable, "-c", "import os, sys; there, here = os.pipe(); os.close(there); "
+                             "os.dup2(here, 1); sys.argv[1:] = ['info']; from gradring.__main__ import main; main()"],
+                            cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert (result.returncode, result.stderr) == (1, "")

@@ -29,11 +29,11 @@ SEED = 55
 #: Configurations that are kept.
 COUNT = 50
 
-#: A node with little memory, to which a draw adds options.
+#: A node with little memory; a draw adds options to it.
 _SMALL: dict[str, Any] = {"segment": 32, "gradient_words": 1024, "weight_words": 1024, "state_words": 512,
                           "activation_words": 512, "program_depth": 16}
 
-#: Values that a draw gives to options, apart from what they are by default.
+#: Values of options in a draw, other than their defaults.
 VALUES: dict[str, tuple[Any, ...]] = {
     "lanes": (1, 2, 8), "segment": (64,), "state_planes": (0, 1), "ingress_segments": (2, 3), "update_lanes": (2, 4),
     "update_interval": (2, 4, 8), "multiplier_dsps": (1, 2), "masking": (False,), "error_feedback": (False,),
@@ -47,7 +47,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "tenants": (2,), "slots": (True,), "jobs": (2,), "messages": (True,), "element": ("int16",),
 }
 
-#: Options without which some others are refused.
+#: Options that some other options need.
 _COMPANIONS: dict[str, dict[str, Any]] = {
     "rounds": {"queues": 2, "replay": True, "stand_in": True}, "slots": {"queues": 2, "replay": True},
     "jobs": {"queues": 2, "replay": True, "slots": True}, "messages": {"queues": 2, "replay": True, "slots": True},
@@ -60,7 +60,7 @@ _COMPANIONS: dict[str, dict[str, Any]] = {
 }
 
 
-#: Fields of sections, by the names of options in answers.json; those of a section that is not there have no effect.
+#: Fields of sections, by the names of options in answers.json; fields of a missing section have no effect.
 _FIELDS = {
     "memories": {"gradient_words": "gradient", "weight_words": "weight", "state_words": "state",
                  "state_planes": "planes"},
@@ -75,7 +75,7 @@ _FEATURES = {"quantization": Quantization, "restorable": SettableVersion, "throt
 
 
 def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
-    """The only one of some options that is on, or None; ``ValueError`` if several are, which exclude each other."""
+    """The only option of ``kinds`` that is on, or None; ``ValueError`` if several are, which exclude each other."""
     chosen = [kind for kind in kinds if options.get(kind)]
     if len(chosen) > 1:
         raise ValueError(f"Options must be one of {', '.join(kinds)}, not {' and '.join(chosen)}")
@@ -146,7 +146,7 @@ def node_config(options: dict[str, Any]) -> Configuration:
 
 
 def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
-    """Options of a legal node, with one that is not as by default."""
+    """Options of a legal node, with one other than its default."""
     while True:
         names = [first, *(name for name in VALUES if name != first and generator.random() < 0.15)]
         options = dict(_SMALL)
@@ -160,14 +160,14 @@ def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
 
 
 def draw(count: int) -> list[dict[str, Any]]:
-    """Options of legal nodes by :data:`SEED`: each option in turn is not as by default, with some of the rest."""
+    """Options of legal nodes by :data:`SEED`: each option in turn differs from its default, with some of the rest."""
     generator = random.Random(SEED)
     names = list(VALUES)
     return [_drawn(generator, names[number % len(names)]) for number in range(count)]
 
 
 def board_nodes() -> dict[str, Configuration]:
-    """Configurations of all boards' nodes that differ, by the name of the first board that has them."""
+    """Configurations of all different nodes of boards, by the name of the first board with the node."""
     nodes: dict[Configuration, str] = {}
     for name, board in BOARDS.items():
         nodes.setdefault(board.node, name)

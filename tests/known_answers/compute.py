@@ -40,7 +40,7 @@ def run(name: str, folder: Path) -> Any:
 
 
 def trained_by_gloo(folder: Path) -> str:
-    """Digest of the weights that the script of ``launch`` has with two ranks of gloo on this machine."""
+    """Digest of the weights that the script of ``launch`` trains with two ranks of gloo on this machine."""
     weights = folder / "gloo.txt"
     subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", runs.DDP], cwd=_ROOT,
                    capture_output=True, timeout=_TIMEOUT, check=True,
@@ -58,7 +58,7 @@ def configuration(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
-    """Lines about each value that is not as it was kept."""
+    """Lines about each value that differs from the kept one."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for name in [*expected, *(name for name in actual if name not in expected)]:
             yield from differences(expected.get(name), actual.get(name), f"{path}.{name}" if path else name)

@@ -1,4 +1,4 @@
-"""Runs examples/pytorch_ddp.py, whose rank 0 writes a digest of the trained weights to the file named in WEIGHTS."""
+"""Runs examples/pytorch_ddp.py; rank 0 writes a digest of the trained weights to the file named in WEIGHTS."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_ddp.py"
 
 
 class _RecordedSGD(torch.optim.SGD):
-    """The optimizer of the example; ``last`` is the one made last."""
+    """The optimizer of the example; ``last`` is the latest one."""
 
     last: torch.optim.SGD
 

@@ -1,8 +1,8 @@
-"""Digest of a circuit: what its outputs depend on, without names, hierarchy and the order of statements.
+"""Digest of a circuit: the logic that its outputs depend on, without names, hierarchy and order of statements.
 
 The label of a cell is made from its kind, its constants and the labels of the cells that it reads, bit by bit. All
 labels are made again from the labels of the previous round, until a round distinguishes no more cells. The digest is
-made from the labels of all cells that an output depends on. Circuits of one digest do the same, but for collisions.
+made from the labels of all cells that an output depends on. Equal digests mean equal circuits, but for collisions.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ __all__ = ["digest"]
 
 _Labels = np.ndarray[Any, np.dtype[np.uint64]]
 
-#: Fields of a cell that are names or places in the source.
+#: Fields of a cell that are names or locations in the source.
 _NAMES = {"module_idx", "src_loc", "name", "attributes"}
 
 
@@ -67,7 +67,7 @@ def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirecti
 
 
 class _Graph:
-    """Cells of a netlist, and what each of them reads: reader, cell and bit that is read, and the place it has there.
+    """Cells of a netlist, and their reads: reader, cell and bit that is read, and the position in the reader.
 
     A constant is read from a cell beyond the last one.
     """
@@ -83,16 +83,16 @@ class _Graph:
         self.reader, self.source, self.bit, self.place = np.array(self._edges, np.int64).T
 
     def _read(self, index: int, nets: list[nir.Net]) -> None:
-        for place, net in enumerate(nets):
+        for position, net in enumerate(nets):
             source, bit = (self.constants, int(net.const)) if net.is_const else (net.cell, net.bit)
-            self._edges.append((index, source, bit, place))
+            self._edges.append((index, source, bit, position))
 
     def _add(self, index: int, cell: nir.Cell) -> None:
         nets: list[nir.Net] = []
         if isinstance(cell, nir.Top):
             outputs = {name: cell.ports_o[name] for name in sorted(cell.ports_o)}
-            inputs = sorted((name, place) for name, place in cell.ports_i.items())
-            # The place of an input's first bit depends on the order of ports: bits are numbered as in order of names.
+            inputs = sorted((name, span) for name, span in cell.ports_i.items())
+            # The index of an input's first bit depends on the order of ports: bits are numbered in order of names.
             self._inputs = {}
             first = 0
             for _, (start, width) in inputs:
@@ -104,8 +104,8 @@ class _Graph:
             fields = {name: value for name, value in vars(cell).items() if name not in _NAMES}
             if isinstance(cell, (nir.AsyncReadPort, nir.SyncReadPort, nir.SyncWritePort)):
                 memory = fields.pop("memory")
-                others = fields.pop("transparent_for", ())
-                self._edges.extend((index, other, 0, -2) for other in others)
+                write_ports = fields.pop("transparent_for", ())
+                self._edges.extend((index, other, 0, -2) for other in write_ports)
                 writes = isinstance(cell, nir.SyncWritePort)
                 self._edges.append((memory, index, 0, -1) if writes else (index, memory, 0, -1))
             facts = [_facts(value, nets) for _, value in sorted(fields.items())]
@@ -117,7 +117,7 @@ class _Graph:
         self._read(index, nets)
 
     def reached(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Cells that an output or a check depends on, in order; edges from others are taken away."""
+        """Cells that an output or a check depends on, in order; edges from other cells are removed."""
         seen = np.zeros(self.constants + 1, bool)
         seen[self.roots] = True
         while True:

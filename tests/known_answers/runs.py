@@ -1,4 +1,4 @@
-"""Short runs of commands, and the answers that are kept of each."""
+"""Short runs of commands, and the kept answers of each."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ __all__ = ["DDP", "RUNS", "answer", "command"]
 
 Answer = dict[str, Any]
 
-#: Of a step of training: counts that do not depend on the machine.
+#: Counts of a step of training that do not depend on the machine.
 _COUNTS = ("cycles", "bound", "scatter_cycles", "words_sent", "scatter_words", "weight_words", "codebook_words",
            "sparsify_cycles", "elements_masked", "compute_cycles", "communicate_cycles", "modelled_cycles",
            "link_restarts", "words_repeated", "nodes")
 
-#: Of nodes that computed with a searched choice: lines of its log name a time, or the machine, nowhere.
+#: Settings of a training run that are kept; none of them depends on the time or the machine.
 _SETTINGS = ("optimizer", "learning_rate", "batch", "hidden", "overlap", "compute", "tiling")
 
 
@@ -38,17 +38,17 @@ def _content(folder: Path) -> Any:
 
 
 def _named(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
-    """Rows with the names that the kept answers have."""
+    """Rows with the names of the kept answers."""
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def _counts(steps: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Counts of all steps by name, without those that are zero in each."""
+    """Counts of all steps by name, without counts that are zero in each step."""
     return {name: values for name in _COUNTS if any(values := [step[name] for step in steps])}
 
 
 def _training(folder: Path) -> Answer:
-    """Answer of ``gradring train``: weights and state at the end, counts of every step, and what was chosen."""
+    """Answer of ``gradring train``: weights and state at the end, counts of every step, and the choices."""
     report = _report(folder)
     with np.load(folder / "weights.npz") as archive:
         weights = _digest(archive["parameters"])
@@ -90,8 +90,8 @@ def _relay(folder: Path) -> Answer:
     report = json.loads((folder / "report.json").read_text())
     assert report["bit_exact"], "nodes must have the golden bits"
     state = _content(folder)["state"]
-    return {"weights": _digest(*state["masters"]), "state": _digest(*(one for planes in state["state"]
-                                                                      for one in planes)),
+    return {"weights": _digest(*state["masters"]), "state": _digest(*(plane for planes in state["state"]
+                                                                      for plane in planes)),
             "losses": report["losses"], "microbatch": report["microbatch"], "peak": report["peak"],
             "edits": report["edits"], "sets": report["per_step"]}
 
@@ -131,7 +131,7 @@ DDP = "tests/known_answers/ddp_weights.py"
 
 _TRAIN, _DIGITS = ("train",), ("train", "--hidden", "none", "--batch", "500")
 
-#: Arguments of each run, without its output folder, and what reads its answer.
+#: Arguments of each run, without its output folder, and the function that reads its answer.
 RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
     "sim": ((*_TRAIN, "--steps", "3", "--state-planes", "2"), _training),
     "sim-adam": ((*_TRAIN, "--steps", "2", "--optimizer", "adam", "--no-compare"), _training),
@@ -169,13 +169,13 @@ RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
 def command(name: str, folder: Path) -> list[str]:
     """Arguments of ``gradring`` for a run, with its output folder."""
     words, _ = RUNS[name]
-    if words[0] == "launch":  # what follows the script is the script's
+    if words[0] == "launch":  # arguments after the script are the script's
         return [words[0], "--output", str(folder), *words[1:]]
     return [*words, "--output", str(folder)]
 
 
 def answer(name: str, folder: Path) -> Answer:
-    """What a run must answer, as JSON has it, from its output folder."""
+    """Answer of a run, in the form of JSON, from its output folder."""
     _, read = RUNS[name]
     result: Answer = json.loads(json.dumps(read(folder)))
     return result

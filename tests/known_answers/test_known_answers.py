@@ -15,7 +15,7 @@ from tests.known_answers import circuits, compute, netlist, runs
 
 @pytest.mark.parametrize("name", ["sim", "text", "density", "icebreaker"])
 def test_runs(name, tmp_path):
-    """Weights, cycles, words and choices of a run are as they were kept."""
+    """Weights, cycles, words and choices of a run equal the kept ones."""
     assert list(compute.differences(compute.kept()["runs"][name], compute.run(name, tmp_path))) == []
 
 
@@ -24,7 +24,7 @@ def test_circuit():
 
 
 def test_complete():
-    """Each run, board and drawn configuration has an answer, and there are no other ones."""
+    """Each run, board and drawn configuration has an answer, and there are no other answers."""
     kept = compute.kept()
     assert kept["runs"].keys() == runs.RUNS.keys()
     assert kept["boards"].keys() == circuits.board_nodes().keys()
@@ -42,7 +42,7 @@ def test_draw():
 
 
 def test_differences():
-    """Values that differ are named by their path, missing and additional ones too."""
+    """Different values are named by their path, including missing and additional ones."""
     kept = compute.kept()["runs"]["sim"]
     other = copy.deepcopy(kept)
     other["steps"]["cycles"][1] += 1
@@ -55,7 +55,7 @@ def test_differences():
 
 
 class Example(wiring.Component):
-    """Two sums of ``a`` in registers or beside them, one of which is chosen, and a memory of two words."""
+    """Two sums of ``a``, with and without registers, a choice between them, and a memory of two words."""
 
     i: In(data.StructLayout({"a": 4, "b": 4, "choose": 1}))
     o: Out(4)

@@ -1,4 +1,4 @@
-"""Faults of ranks and of connections, each in a run of its own, and the end that each run must have."""
+"""Faults of ranks and of connections, each in a run of its own, and the required end of each run."""
 
 import contextlib
 import dataclasses
@@ -17,19 +17,19 @@ from sim.verilated.processes import is_alive
 
 ROOT = Path(__file__).parents[2]
 
-#: Seconds after which late ranks are named, after which the run ends, that a busy machine may take in addition, and
-#: that it may take for a run that nothing disturbs.
+#: Seconds until late ranks are named, until the run ends, an allowance for a busy machine, and the limit of a run
+#: without faults.
 SLOW, TIMEOUT, SLACK, WHOLE = 0.5, 3.0, 20.0, 240.0
 
-#: Sums of a run, and the one amid which something happens at the latest.
+#: Sums of a run, and the latest sum during which something happens.
 SUMS, AMID = 60, 40
 
 _LATE = rf"error: Ranks? [\d, and]+ must ask for a sum of [\d,]+ elements within {TIMEOUT:g} seconds, as "
 _HALF = rf"error: Rank \d+ must send the whole of a message within {TIMEOUT + 1:g} seconds$"
 _STOPPED = rf"error: Rank \d+ must run, and has been stopped by a signal for {TIMEOUT:g} seconds: "
 
-#: Kinds of faults, and for each the ways in which it comes, with the error of the run: an empty one if it ends well,
-#: None if the launcher is not there any more.
+#: Kinds of faults, and for each its variants, with the error of the run: an empty one if it ends well,
+#: None if the launcher no longer exists.
 KINDS = {
     "stop": {"rank stopped": f"({_LATE}|{_STOPPED})", "all stopped": f"({_LATE}|{_STOPPED}|{_HALF})"},
     "kill": {"rank killed": r"error: Rank \d+ has ended by signal SIGKILL; the others cannot go on without it$",
@@ -44,11 +44,11 @@ KINDS = {
 class Case:
     """A fault."""
 
-    kind: str  # a key of :data:`KINDS`, and one of these
-    way: str
+    kind: str  # a key of :data:`KINDS`
+    way: str  # one of its variants
     ranks: int
-    rank: int  # the one that is concerned
-    step: int  # sum amid which it happens
+    rank: int  # the affected rank
+    step: int  # sum during which it happens
     delay: float  # seconds from the beginning of that sum
     seed: int
 
@@ -59,12 +59,12 @@ class Outcome:
 
     code: int  # exit code of the launcher
     seconds: float  # from the fault to the end of the launcher and of all ranks
-    wrong: list[str]  # everything that must not be so
+    wrong: list[str]  # all violated requirements
     text: str  # everything that was printed
 
 
 def plan(faults, *, ranks, seed):
-    """Some faults of each kind, in turn of each of its ways."""
+    """Some faults of each kind, with its variants in turn."""
     generator = random.Random(seed)
     return [Case(kind=kind, way=list(KINDS[kind])[number % len(KINDS[kind])], ranks=count,
                  rank=generator.randrange(count), step=generator.randrange(AMID),
@@ -82,7 +82,7 @@ def _await(condition, seconds):
 
 
 def _strike(case, launcher, ranks, address):
-    """Make the fault happen, unless the rank does it itself; a connection that stays open."""
+    """Make the fault happen, unless the rank does it itself; return a connection that stays open."""
     generator = random.Random(case.seed)
     match case.way:
         case "rank stopped":
@@ -108,7 +108,7 @@ def _strike(case, launcher, ranks, address):
 
 
 def play(case, folder):
-    """Outcome of a case, in a folder that is free."""
+    """Outcome of a case, in an empty folder."""
     temporary = folder / "tmp"
     temporary.mkdir(parents=True)
     with (folder / "printed").open("wb") as printed:
@@ -149,7 +149,7 @@ def play(case, folder):
 
 
 def _judge(case, code, text, temporary):
-    """Everything that is not as it must be, once all processes have ended."""
+    """All violated requirements, once all processes have ended."""
     wrong, lines = [], text.splitlines()
     expected = KINDS[case.kind][case.way]
     if "Traceback" in text:
@@ -170,6 +170,6 @@ def _judge(case, code, text, temporary):
 
 
 def _start(temporary):
-    """Begin another launcher in the same temporary folder, as far as its folder."""
+    """Run the part of another launcher that makes its folder, in the same temporary folder."""
     code = "from host.sockets.folder import socket_folder\nwith socket_folder(): pass"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=True)

@@ -1,6 +1,6 @@
-"""Sums on all ranks, of which one may send other bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
+"""Sums on all ranks; one of them may send other bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
 
-Each rank leaves the number of its process in the folder before the first sum, and the file ``amid`` when the sum of
+Each rank writes the number of its process to the folder before the first sum, and the file ``amid`` when the sum of
 that step begins.
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 from host.pytorch.client import client
 from host.pytorch.messages import MESSAGES, AllReduce
 
-#: Elements of a sum: messages of both more and less than a socket takes at once.
+#: Elements of a sum: messages both longer and shorter than a socket takes at once.
 SIZES = (5, 3000, 100_000)
 
 
 def misbehave(kind, request, generator):
-    """Send something else, or a part, and stay."""
+    """Send other bytes, or a part of the message, and stay."""
     frame = MESSAGES.encode(request)
     connection = client()._connection._socket
     if kind == "own garbage":

@@ -1,1 +1,1 @@
-"""Messages on a ring of whole nodes beside fused updates: ``make messages``."""
+"""Messages on a ring of whole nodes during fused updates: ``make messages``."""

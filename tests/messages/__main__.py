@@ -1,4 +1,4 @@
-"""``make messages``: messages of 64 words over seven hops of a ring of nodes, beside dense fused updates."""
+"""``make messages``: messages of 64 words over seven hops of a ring of nodes, during dense fused updates."""
 
 import time
 from typing import Annotated
@@ -11,7 +11,7 @@ from tests.messages.measure import LATENCY, MOST, NODES, beside_updates, open_no
 
 #: Elements of an update, and updates of one seed.
 _LENGTH, _UPDATES = 16_384, 5
-#: Cycles of a control word from node to node, beside those on the wires: docs/ring/link.md.
+#: Cycles of a control word from node to node, in addition to the cycles on the wires: docs/ring/link.md.
 _CONTROL_HOP = 8
 
 
@@ -19,15 +19,15 @@ def main(
     messages: Annotated[int, typer.Option(min=1, help="Messages, or some more.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Send messages while nodes update weights, one 5,000 cycles behind the others, and print their cycles."""
+    """Send messages while nodes update weights, one 5,000 cycles after the rest, and print their cycles."""
     began, taken, updates, superframes, restarts = time.process_time(), [], [], set(), 0
     with open_nodes() as (ring, simulation):
         while len(taken) < messages:
-            found = beside_updates(ring, simulation, updates=_UPDATES, length=_LENGTH, seed=[seed, len(taken)])
-            taken += found.taken
-            updates += found.updates
-            superframes |= found.superframes
-            restarts += found.restarts
+            result = beside_updates(ring, simulation, updates=_UPDATES, length=_LENGTH, seed=[seed, len(taken)])
+            taken += result.taken
+            updates += result.updates
+            superframes |= result.superframes
+            restarts += result.restarts
         quiet = beside_updates(ring, simulation, updates=_UPDATES, length=_LENGTH, seed=[seed, 0], on=False).updates
         cycles = simulation.cycle
     longest, mean = max(superframes, default=0), np.mean(updates[:len(quiet)])

@@ -1,4 +1,4 @@
-"""Messages on a ring of whole nodes, beside fused updates: their cycles, and what table names them."""
+"""Messages on a ring of whole nodes, during fused updates: their cycles, and the cycles that the table gives."""
 
 import collections
 import contextlib
@@ -24,19 +24,19 @@ from tests.host.rings import Reference, random
 NODES, LATENCY, _STALL = 8, 16, 5000
 #: Cycles that a message may take.
 MOST = 1700
-#: Nodes with messages, as those of the figures of slots.
+#: Nodes with messages, like the nodes of the figures of slots.
 CONFIG = NodeConfig(
     memories=Memories(planes=0), optimizer=Optimizer(dsps=1), masking=False, sparsify=False,
     link=Slots(ingress=15, messages=True), role=Peer(interleaved=True), programs=Programs(depth=2))
 #: Cycles from the beginning of a slot of rank 0 to the check of a message at the last rank: one to the table, 3 to
-#: the wires, those of all links, with a cycle for each node between them, and header, words, a cycle, and the check.
+#: the wires, the wires of all links, with a cycle for each node between them, and header, words, a cycle, and check.
 _FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + 1 + MESSAGE_WORDS + 1
 
 
 @dataclasses.dataclass
 class Beside:
     """Cycles of messages, from the last word of the host's packet to the last word at the last rank, of updates, from
-    the first command to the last event, and from superframes of most slots to the next; restarts of links."""
+    the first command to the last event, and from superframes with the most slots to the next; restarts of links."""
 
     taken: list[int]
     updates: list[int]
@@ -46,7 +46,7 @@ class Beside:
 
 @contextlib.contextmanager
 def open_nodes(nodes=NODES, **options):
-    """Ring, each of whose nodes has a host, and its simulation."""
+    """Ring with a host at each node, and its simulation."""
     options = {"host_port": False, "timeout": 4 * _STALL, **options}
     with rings.open_nodes(nodes, config=CONFIG, latency=LATENCY, **options) as opened:
         yield opened
@@ -66,8 +66,8 @@ def _words(tapped):
 
 
 def _tables(first, last):
-    """First cycle of slots of rank 0, whose TIME counts from reset on, and their table, of each superframe, by the
-    control words of its link and of the one to the last rank, which together carry the records of all."""
+    """First cycle of slots of rank 0, with TIME counted from reset on, and table of each superframe, from the control
+    words of its link and of the link to the last rank, which together carry the records of all ranks."""
     first, last = list(_words(first)), list(_words(last))
     laps = [(cycle, lap_layout().from_bits(data)) for cycle, data in first if data & 15 == ControlType.LAP.value]
     records = collections.deque(sorted(word for word in first + last if word[1] & 15 == ControlType.RECORD.value))
@@ -87,8 +87,8 @@ def _tables(first, last):
 
 
 class _Messages:
-    """Messages of 64 words to the last rank at random times, at most one to a slot, which that drops, as they are of
-    no request: so no answers take slots. Each with the cycle of its packet, and the check that rank 0 puts behind."""
+    """Messages of 64 words to the last rank at random times, at most one per slot. The last rank drops them as they
+    are of no request: so no answers take slots. Each with the cycle of its packet, and the check that rank 0 adds."""
 
     def __init__(self, simulation, generator, on):
         self.simulation, self.generator, self.sent = simulation, generator, []
@@ -108,7 +108,7 @@ class _Messages:
 
 
 def _update(ring, messages, length, slow):
-    """A fused update, whose command one node is given 5,000 cycles after the others; returns its cycles."""
+    """A fused update, with the command of one node 5,000 cycles after the rest; returns its cycles."""
     devices, begun = ring.devices, messages.simulation.cycle
     tag = begun % (1 << 16)
     epoch, _ = ring.commands.numbers
@@ -133,7 +133,7 @@ def _restarts(ring):
 
 
 def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=True):
-    """Dense updates, one node late, and messages in between, each of which ends in the cycle that the table names."""
+    """Dense updates, one node late, with messages in between; each ends in the cycle that the table gives."""
     generator, times = np.random.default_rng(seed).spawn(2)
     gradients, weights = random(generator, (NODES, length)), random(generator, length)
     settings = Settings(rule=Rule.SGD, gradient_scale=1 / NODES, learning_rate=0.1)
@@ -141,7 +141,7 @@ def beside_updates(ring, simulation, *, updates, length, seed, on=True, stall=Tr
     ring.settings.write(settings)
     reference = Reference(ring, weights)
     first, last = simulation.links[0], simulation.links[NODES - 2]
-    # Rank 0 begins anew, with LAP, when the control words of before have come.
+    # Rank 0 starts again, with LAP, when the earlier control words have arrived.
     ring.devices[0].write_register("SLOT_POSITION", 0)
     simulation.run(_STALL)
     for link in (first, last):

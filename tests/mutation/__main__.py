@@ -18,7 +18,7 @@ from tests.mutation.targets import TARGETS, Target
 from tests.mutation.workers import Worker
 
 TREE = Path(__file__).resolve().parents[2]
-#: Largest share of equivalent mutants among those chosen.
+#: Maximum share of equivalent mutants among the chosen ones.
 MAX_EQUIVALENT = 0.1
 
 
@@ -29,7 +29,7 @@ class MutationError(Exception):
 class Run:
     """Run of mutants and their tests, on copies of the tree.
 
-    One process of a mutant's tests may take ``budget`` CPU seconds, and ten times as much wall-clock time.
+    One process of a mutant's tests may take ``budget`` CPU seconds, and ten times that in wall-clock time.
     """
 
     def __init__(self, budget: int, tree: Path = TREE) -> None:
@@ -86,7 +86,7 @@ def _row(target: Target, mutant: Mutant, status: str, test: str, cpu: float) -> 
 
 
 def chosen_targets(files: str) -> list[Target]:
-    """Targets whose paths begin with one of the comma-separated names; all targets if there is no name."""
+    """Targets with paths below the comma-separated names; all targets if there is no name."""
     names = [name.strip().rstrip("/") for name in files.split(",") if name.strip()]
     for name in names:
         if not any(_is_under(file, name) for file in TARGETS):
@@ -148,10 +148,10 @@ def main(
         targets = chosen_targets(files)
         every = {target.file: find((TREE / target.file).read_text()) for target in targets}
         listed = equivalents.match(equivalents.load(), every)
-        picked = {file: sample(found, max(1, mutants // TARGETS[file].cost), seed) for file, found in every.items()}
+        picked = {file: sample(pool, max(1, mutants // TARGETS[file].cost), seed) for file, pool in every.items()}
         rows = [_row(target, mutant, "equivalent", listed[target.file, mutant].reason, 0.0)
                 for target in targets for mutant in picked[target.file] if (target.file, mutant) in listed]
-        left = {file: [one for one in found if (file, one) not in listed] for file, found in picked.items()}
+        left = {file: [each for each in pool if (file, each) not in listed] for file, pool in picked.items()}
         run, total = Run(budget), sum(map(len, left.values()))
         run.tell(f"{total} mutants of {len(targets)} files, {len(rows)} more are listed as equivalent")
         for number, row in enumerate(run_all(run, targets, left, workers), start=1):

@@ -22,7 +22,7 @@ class Entry:
     after: str
     #: Reason why no test can detect the mutant: an argument that names the line it rests on, or ``proof: …``.
     reason: str
-    occurrence: int = 1  # number among several places with the same text, from 1 on
+    occurrence: int = 1  # index among positions with the same text, from 1 on
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -52,9 +52,9 @@ def match(entries: list[Entry], mutants: Mapping[str, list[Mutant]]) -> dict[tup
     for entry in entries:
         if entry.file not in mutants:
             continue
-        found = [mutant for mutant in mutants[entry.file] if mutant.key == entry.key]
-        if not found:
+        matches = [mutant for mutant in mutants[entry.file] if mutant.key == entry.key]
+        if not matches:
             raise EquivalentError(f"No place of {entry.file} is any more what {LIST.name} lists; remove or renew:\n"
                                   f"  {entry.before}\n  {entry.after}")
-        result[entry.file, found[0]] = entry
+        result[entry.file, matches[0]] = entry
     return result

@@ -1,4 +1,4 @@
-"""Mutants: gateware with one small mistake in it, each a textual change of one place in one file of hdl/.
+"""Mutants: gateware with one small mistake, each a textual change at one position in one file of hdl/.
 
 Only code that becomes gateware is changed: the bodies of functions, apart from constructors, raise statements, names
 and text. Kinds of changes:
@@ -13,7 +13,7 @@ comparison  ``==`` and ``!=``, ``<`` and ``<=``, ``>`` and ``>=`` are exchanged
 negation    ``~`` is left out, also of ``~0``
 mux         ``Mux(c, a, b)`` becomes ``a``, ``b`` or ``Mux(c, b, a)``
 reset       an initial value of 0 or 1 is the other one, or a register has none; a ``ResetInserter`` is left out
-constant    a number is one higher or lower; where it is a width, lower alone, since a wider signal does the same
+constant    a number is one higher or lower; a width is only lower, since a wider signal does the same
 range       a range ends one earlier
 ==========  ========================================================================================================
 """
@@ -42,9 +42,9 @@ class Mutant:
     end: int
     text: str  # replacement
     line: int  # number of the first changed line
-    before: str  # all lines of the place, on one line with single spaces
+    before: str  # all changed lines, on one line with single spaces
     after: str  # the same lines with the change
-    occurrence: int = 1  # number of this mutant among those with the same ``before`` and ``after``, from 1 on
+    occurrence: int = 1  # index of this mutant among mutants with the same ``before`` and ``after``, from 1 on
 
     def apply(self, source: str) -> str:
         """Apply the change to a source, and return the result."""
@@ -58,15 +58,15 @@ class Mutant:
 
 
 def find(source: str) -> list[Mutant]:
-    """All mutants of a source, in the order of their places."""
+    """All mutants of a source, in the order of their positions."""
     finder = _Finder(source)
-    found: dict[tuple[int, int, str], Mutant] = {}
-    for mutant in sorted(finder.find(), key=lambda one: (one.start, one.end, one.text)):
+    unique: dict[tuple[int, int, str], Mutant] = {}
+    for mutant in sorted(finder.find(), key=lambda candidate: (candidate.start, candidate.end, candidate.text)):
         # Keep one of several mutants with the same text.
-        found.setdefault((mutant.start, mutant.end, mutant.text), mutant)
+        unique.setdefault((mutant.start, mutant.end, mutant.text), mutant)
     counts: dict[tuple[str, str], int] = {}
     result = []
-    for mutant in found.values():
+    for mutant in unique.values():
         pair = (mutant.before, mutant.after)
         counts[pair] = counts.get(pair, 0) + 1
         result.append(dataclasses.replace(mutant, occurrence=counts[pair]))
@@ -74,21 +74,21 @@ def find(source: str) -> list[Mutant]:
 
 
 def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Choose mutants, as evenly over the kinds as possible, in the order of their places.
+    """Choose mutants, as evenly over the kinds as possible, in the order of their positions.
 
     The choice depends on the seed and on the mutants' own text: a line that is added elsewhere in the file changes
-    few others.
+    few of the other choices.
     """
     def rank(mutant: Mutant) -> bytes:
         return hashlib.sha256(repr((seed, *mutant.key)).encode()).digest()
 
-    piles = [sorted((one for one in mutants if one.kind == kind), key=rank, reverse=True) for kind in KINDS]
+    piles = [sorted((item for item in mutants if item.kind == kind), key=rank, reverse=True) for kind in KINDS]
     chosen: list[Mutant] = []
     while len(chosen) < count and any(piles):
         for pile in piles:
             if pile and len(chosen) < count:
                 chosen.append(pile.pop())
-    return sorted(chosen, key=lambda one: (one.start, one.end, one.text))
+    return sorted(chosen, key=lambda item: (item.start, item.end, item.text))
 
 
 def _called(node: ast.AST) -> str:
@@ -122,12 +122,12 @@ class _Finder:
         for statement in node.body:
             yield from self._visit(statement, states, shape=False)
 
-    # Places and texts.
+    # Positions and texts.
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
-        place = node  # an expression or a statement, which has a position
-        return (self._lines[place.lineno - 1] + place.col_offset,  # type: ignore[attr-defined]
-                self._lines[place.end_lineno - 1] + place.end_col_offset)  # type: ignore[attr-defined]
+        located = node  # an expression or a statement, which has a position
+        return (self._lines[located.lineno - 1] + located.col_offset,  # type: ignore[attr-defined]
+                self._lines[located.end_lineno - 1] + located.end_col_offset)  # type: ignore[attr-defined]
 
     def _text(self, node: ast.AST) -> str:
         start, end = self._span(node)
@@ -153,7 +153,7 @@ class _Finder:
     def _visit(self, node: ast.AST, states: list[str], *, shape: bool) -> Iterator[Mutant]:
         if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert | ast.arguments):
             return
-        if isinstance(node, ast.If) and any(isinstance(one, ast.Raise) for one in node.body):
+        if isinstance(node, ast.If) and any(isinstance(statement, ast.Raise) for statement in node.body):
             return
         if isinstance(node, ast.keyword) and node.arg in _UNCHANGED:
             return
@@ -194,11 +194,11 @@ class _Finder:
         target = node.targets[0]
         if isinstance(target, ast.Attribute) and target.attr == "next":
             here = node.value.value if isinstance(node.value, ast.Constant) else None
-            others = [state for state in states if state != here]
-            if others:
-                # Choose another state by the text and not by the place.
-                digest = hashlib.sha256(repr((here, others)).encode()).digest()
-                other = others[(digest[0] + node.col_offset) % len(others)]
+            alternatives = [state for state in states if state != here]
+            if alternatives:
+                # Choose another state by the text and not by the position.
+                digest = hashlib.sha256(repr((here, alternatives)).encode()).digest()
+                other = alternatives[(digest[0] + node.col_offset) % len(alternatives)]
                 yield self._replace("state", node.value, f'"{other}"')
             yield self._replace("state", node, "pass")
 
@@ -207,10 +207,10 @@ class _Finder:
         if name in ("If", "Elif") and arguments:
             yield self._replace("condition", arguments[0], f"({self._text(arguments[0])}) == 0")
         elif name == "Mux" and len(arguments) == 3:
-            condition, one, other = (self._text(argument) for argument in arguments)
-            yield self._replace("mux", node, f"({one})")
-            yield self._replace("mux", node, f"({other})")
-            yield self._replace("mux", node, f"Mux({condition}, {other}, {one})")
+            condition, first, second = (self._text(argument) for argument in arguments)
+            yield self._replace("mux", node, f"({first})")
+            yield self._replace("mux", node, f"({second})")
+            yield self._replace("mux", node, f"Mux({condition}, {second}, {first})")
         elif name in ("any", "all") and isinstance(node.func, ast.Attribute) and not arguments:
             value = self._text(node.func.value)
             yield self._replace("operator", node, f"{value}.{'all' if name == 'any' else 'any'}()")

@@ -32,7 +32,7 @@ class Row:
 
 
 def score(rows: list[Row]) -> float | None:
-    """Share of killed mutants among those that count; None if no mutant counts."""
+    """Share of killed mutants among the counted ones; None if no mutant counts."""
     counts = collections.Counter(row.status for row in rows)
     total = sum(counts[status] for status in SCORED)
     return 1 - counts["survived"] / total if total else None
@@ -56,7 +56,7 @@ def table(rows: list[Row]) -> Table:
 
 
 def survivors(rows: list[Row]) -> list[str]:
-    """Lines for each mutant that survived: its place, and the text before and after."""
+    """Lines for each mutant that survived: its location, and the text before and after."""
     return [f"{row.file}:{row.line}: {row.kind}\n  - {row.before}\n  + {row.after}"
             + (f"  (occurrence {row.occurrence})" if row.occurrence > 1 else "")
             for row in rows if row.status == "survived"]

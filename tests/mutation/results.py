@@ -9,25 +9,25 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-#: Packages of the tree; all others are pinned.
+#: Packages of the tree; all other packages are pinned.
 _OURS = ("hdl", "sim", "boards", "host", "tests")
-#: Files besides our Python modules that are compiled or read.
+#: Files other than our Python modules that are compiled or read.
 _OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "sim/verilated/features/*/*.h", "constraints.txt",
            "pyproject.toml", "tests/conftest.py")
 
 
 def dependencies(tree: Path, files: Iterable[str]) -> list[Path]:
     """List files, by paths from the root, and all modules of the tree that they import, directly or not, by name."""
-    found: set[Path] = set()
+    paths: set[Path] = set()
     waiting = [tree / file for file in files]
     while waiting:
         path = waiting.pop()
-        if path not in found:
-            found.add(path)
+        if path not in paths:
+            paths.add(path)
             waiting += _imported(tree, path)
     for pattern in _OTHERS:
-        found.update(tree.glob(pattern))
-    return sorted(found)
+        paths.update(tree.glob(pattern))
+    return sorted(paths)
 
 
 @functools.cache

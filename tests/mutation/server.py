@@ -31,9 +31,9 @@ LOADED = (amaranth, cocotb_tools.check_results, cocotb_tools.runner, numpy)
 
 
 class Tests:
-    """Pytest plugin that orders tests, and remembers the first that has failed.
+    """Pytest plugin that orders tests, and records the first one that has failed.
 
-    Tests with names that begin as ``first`` says come first; the rest runs only with ``rest``.
+    Tests with names that begin like an item of ``first`` come first; the rest runs only with ``rest``.
     """
 
     def __init__(self, first: Iterable[str], rest: bool) -> None:
@@ -57,14 +57,14 @@ class Tests:
 def gateware(target: str) -> dict[str, str]:
     """Digest of the gateware of each of a target's units."""
     gc.disable()  # collection is futile, since elaboration makes many objects that stay
-    found = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
+    parts = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
              for name, unit in TARGETS[target].units().items()}
     gc.enable()
-    return found
+    return parts
 
 
 def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
-    """Run a target's tests up to the first failure, beginning with those of units that have changed."""
+    """Run a target's tests up to the first failure, beginning with the tests of changed units."""
     from sim.verilated import build
 
     # Rings are simulated for some ten thousand cycles, so that further optimization takes longer than it saves.
@@ -85,16 +85,16 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
     begun = time.monotonic()
     target, expected = TARGETS[request["target"]], request["expected"]
     try:
-        found = gateware(target.file)
+        digests = gateware(target.file)
     except Exception as error:  # a mutant can cause any error in constructors and in Amaranth
         print(traceback.format_exc(), flush=True)
         return {"status": "invalid", "test": type(error).__name__}
-    if found == expected:
+    if digests == expected:
         return {"status": "same"}
-    code, tests = run_tests(target, [name for name in found if found[name] != expected.get(name)])
+    code, tests = run_tests(target, [name for name in digests if digests[name] != expected.get(name)])
     seconds = time.monotonic() - begun
     if code == pytest.ExitCode.OK:
-        return {"status": "survived", "gateware": found, "seconds": seconds, "passed": tests.passed}
+        return {"status": "survived", "gateware": digests, "seconds": seconds, "passed": tests.passed}
     if tests.failed is not None:
         return {"status": "killed", "seconds": seconds, "test": tests.failed}
     # No test has run: the tests could not be collected, or there are none.

@@ -1,4 +1,4 @@
-"""Targets of the mutation run: for each file of hdl/ its units, and its tests in the order in which they run.
+"""Targets of the mutation run: for each file of hdl/ its units, and its tests in running order.
 
 The order decides the cost: tests that kill most mutants in the shortest time come first, then the rest of the file.
 The units are small and together use every line of the file: a mutant that elaborates to the same gateware in all of
@@ -20,10 +20,10 @@ class Target:
     #: Function that returns components of the file by name, and imports the modules that it needs.
     units: Callable[[], dict[str, Any]]
     tests: tuple[str, ...]  # files of tests
-    #: Beginnings of the names of the tests that come first if a unit has changed, by the unit's name.
+    #: Prefixes of the names of the tests that come first if a unit has changed, by the unit's name.
     first: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     rest: bool = True  # run all other tests of the files as well
-    cost: int = 1  # divisor of the number of mutants, for files whose tests are expensive
+    cost: int = 1  # divisor of the number of mutants, for files with expensive tests
 
 
 _CODING = "tests/hdl/compression"
@@ -40,11 +40,11 @@ _OF_RINGS = {
               "test_quiesce_of_any_size[1]"),
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
-#: Files of the datapath's parts that both nodes of the ring tests have between them.
+#: Files of the datapath's parts that the two nodes of the ring tests contain in all.
 _PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "masters", "raw_weights", "residual", "update",
           "weight_transfer", "write_back")
 
-#: The most different shapes of the tests, each with the stall patterns that find most.
+#: The most different shapes of the tests, each with the stall patterns that detect most mutants.
 _BURST_FIRST = {
 "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
 "parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",
@@ -73,7 +73,7 @@ _ALL = (
     Target("hdl/features/grid/switched_link.py", UNITS["switched_link"], (
         "tests/features/grid/test_switched_link.py",)),
     *(Target(f"hdl/features/replay/{name}.py", UNITS["replay"], tuple(
-        f"tests/features/replay/test_{one}.py" for one in tests))
+        f"tests/features/replay/test_{test}.py" for test in tests))
       for name, tests in (
           ("check", ("check", "receiver", "transmitter")), ("line", ("line", "receiver", "transmitter")),
           ("window", ("window", "transmitter")), ("transmitter", ("transmitter",)),

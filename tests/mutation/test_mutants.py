@@ -1,4 +1,4 @@
-"""Mutants of a small source: their kinds and places, each a single change."""
+"""Mutants of a small source: their kinds and positions, each a single change."""
 
 import ast
 import collections
@@ -93,11 +93,11 @@ def test_kinds(kind, expected):
 
 
 def test_operators():
-    found = changes("operator")
-    assert ("self.c.any(),", "self.c.all(),") in found
-    assert ("& ~self.e),", "| ~self.e),") in found
-    assert ("self.b.eq(self.c & self.d", "self.b.eq(self.c | self.d") in found
-    assert len(found) == 3
+    operators = changes("operator")
+    assert ("self.c.any(),", "self.c.all(),") in operators
+    assert ("& ~self.e),", "| ~self.e),") in operators
+    assert ("self.b.eq(self.c & self.d", "self.b.eq(self.c | self.d") in operators
+    assert len(operators) == 3
 
 
 def test_widths_are_only_made_smaller():
@@ -114,12 +114,12 @@ def test_places_with_the_same_text_are_told_apart():
 
 def test_sample():
     mutants = find(SOURCE)
-    one = sample(mutants, 15, 1)
-    assert one == sample(mutants, 15, 1) != sample(mutants, 15, 2)
-    assert one == sorted(one, key=lambda mutant: mutant.start)
-    counts = collections.Counter(mutant.kind for mutant in one)
+    chosen = sample(mutants, 15, 1)
+    assert chosen == sample(mutants, 15, 1) != sample(mutants, 15, 2)
+    assert chosen == sorted(chosen, key=lambda mutant: mutant.start)
+    counts = collections.Counter(mutant.kind for mutant in chosen)
     assert set(counts) == set(KINDS)
     assert len(sample(mutants, 10_000, 1)) == len(mutants)
     # Lines that are added above do not change the choice.
     moved = sample(find("\n\n" + SOURCE), 15, 1)
-    assert [mutant.key for mutant in moved] == [mutant.key for mutant in one]
+    assert [mutant.key for mutant in moved] == [mutant.key for mutant in chosen]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 _COPIED = ("hdl", "sim", "boards", "host", "tests", "pyproject.toml", "constraints.txt")
-#: Folders of the cache that tests fill, and the beginning of the entries in them that all builds share.
+#: Folders of the cache that tests fill, and the prefix of the entries in them that all builds share.
 _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 
 
@@ -60,7 +60,7 @@ class Worker:
         self._lock.close()
 
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:
-        """Run one source of a file and return the answer; with ``keep``, the source is that of the unchanged tree.
+        """Run one source of a file and return the answer; with ``keep``, the source is the unchanged tree's.
 
         If a test has failed, the end of the log is added to the answer.
         """

@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
-"""``make pairs``: many pairs of commands, on rings of several sizes, in parts whose results are kept.
+"""``make pairs``: many pairs of commands, on rings of several sizes, in parts with results that are kept.
 
-A part is not played again as long as neither the nodes nor these tests have changed.
+A part is not run again as long as neither the nodes nor these tests have changed.
 """
 
 import collections
@@ -57,7 +57,7 @@ def main(
                           for size, number in sorted(parts, reverse=True)},
         lambda result: f"{result['nodes']} nodes, seed {result['seed']}, {result['pairs']} pairs, "
                        f"{result['difference'] or 'no difference'}")
-    rows, wrong = _report(results), [one for one in results if one["difference"]]
+    rows, wrong = _report(results), [outcome for outcome in results if outcome["difference"]]
     campaign.end(toolchain.BUILD / "pairs" / "pairs.json", rows, wrong, began,
                  f"{sum(row['pairs'] for row in rows):,} pairs, {len(wrong)} differences")
 
@@ -68,18 +68,18 @@ def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                   title="pairs of commands")
     rows = []
     for size in sorted({result["nodes"] for result in results}):
-        mine = [result for result in results if result["nodes"] == size]
-        found: collections.Counter[tuple[str, str]] = collections.Counter()
-        for result in mine:
+        of_size = [result for result in results if result["nodes"] == size]
+        counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        for result in of_size:
             for first, second, number in result["kinds"]:
-                found[first, second] += number
+                counts[first, second] += number
         kinds = [kind for kind in KINDS if size > 1 or kind != "refused"]
         absent = [(first, second) for first in kinds for second in kinds
-                  if not found[first, second] and (first, second) != ("refused", "refused")]
-        row = {"nodes": size, "pairs": sum(result["pairs"] for result in mine), "kinds": len(found),
-               "absent": absent, "words": sum(result["words"] for result in mine),
-               "differences": sum(bool(result["difference"]) for result in mine),
-               "cpu_seconds": sum(result["cpu_seconds"] for result in mine)}
+                  if not counts[first, second] and (first, second) != ("refused", "refused")]
+        row = {"nodes": size, "pairs": sum(result["pairs"] for result in of_size), "kinds": len(counts),
+               "absent": absent, "words": sum(result["words"] for result in of_size),
+               "differences": sum(bool(result["difference"]) for result in of_size),
+               "cpu_seconds": sum(result["cpu_seconds"] for result in of_size)}
         rows.append(row)
         table.add_row(str(size), f"{row['pairs']:,}", str(row["kinds"]), str(len(absent)), f"{row['words']:,}",
                       str(row["differences"]), f"{row['cpu_seconds']:.0f}")

@@ -1,7 +1,7 @@
 """Random commands of every kind, with random values in all fields that an operation ignores.
 
-The nodes have two queues. All commands that change memory run in the order in which they were made: within a queue by
-themselves, from one queue to the other by a flag, and in a program by what each comes after.
+The nodes have two queues. All commands that change memory run in the order of their creation: within a queue by
+themselves, from one queue to the other by a flag, and in a program by their dependencies.
 """
 
 import collections
@@ -17,8 +17,8 @@ from sim.golden import masking
 from tests.pairs.memories import CONFIG, DATA
 from tests.pairs.model import Programs
 
-#: Kinds of commands that end with OK, and of those that end with a status of their own on every node. SWITCH is not
-#: among them: it is for nodes that all wait for each other, and ends with OK or BUSY as packets happen to come.
+#: Kinds of commands that end with OK, and kinds that end with a status of their own on every node. SWITCH is not
+#: included: it is for nodes that all wait for each other, and ends with OK or BUSY depending on arriving packets.
 _OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG) if operation.code != Operation.SWITCH]
 _QUEUES = {Operation(operation.code): queue_of(operation, CONFIG.queues) for operation in operations(CONFIG)}
 _GOOD = [operation.name.lower() for operation in _OPERATIONS]
@@ -34,7 +34,7 @@ _REJECTED = {
     "bad_instruction": EventStatus.BAD_INSTRUCTION,
     "wait_timeout": EventStatus.WAIT_TIMEOUT,
 }
-#: Kind of a collective in which one node has a different number, so that all nodes give it up.
+#: Kind of a collective with a different number at one node, so that all nodes abort it.
 _REFUSED = "refused"
 #: Requests of the host that are no commands: loads of both programs, and a run of them.
 _LOAD, _RUN = "load_program", "run"
@@ -42,15 +42,15 @@ KINDS = (*_GOOD, *_REJECTED, _REFUSED, _LOAD, _RUN)
 
 _RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER,
          Operation.BROADCAST)
-#: Those in which one node may own all groups.
+#: Operations with groups that may all belong to one node.
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 _WEIGHTS = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY)
-#: Added to the number of one node, which no other command of a batch has then.
+#: Added to the number of one node; no other command of a batch then has this number.
 _ANOTHER = 1 << 15
 _NEVER_SET = 1 << 15  # the flag that no command signals
 #: Flag that the host sets when it has written other settings for a LATCH to copy.
 LATCHED_FLAG = 1 << 14
-_FREE = 6  # flags that commands signal and wait for at random; those behind keep commands in order
+_FREE = 6  # flags that commands signal and wait for at random; later flags keep commands in order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,11 +59,11 @@ class Step:
 
     kind: str  # one of KINDS
     commands: list[Command]  # in the order of the nodes
-    status: EventStatus | None  # that is expected; None for any but OK and a time-out
+    status: EventStatus | None  # expected status; None for any except OK and time-outs
     queue: int = 1
-    of_program: bool = False  # the commands are those of a program
+    of_program: bool = False  # the commands belong to a program
     latches: bool = False  # LATCH that waits for other settings
-    #: Commands of a pass in the order of time, for a load; those of all passes, for a run.
+    #: Commands of a pass in the order of time, for a load; commands of all passes, for a run.
     program: list["Step"] = dataclasses.field(default_factory=list)
     options: dict[str, int] = dataclasses.field(default_factory=dict)  # model of a load; all parameters of a run
 
@@ -82,11 +82,11 @@ class Generator:
         #: Number of times that the second kind of command has followed the first.
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
         self.last = ""  # kind of the latest command, or the reason for its end
-        self.patient = True  # commands wait long enough for those of the other queue
+        self.patient = True  # commands wait long enough for the other queue
         self.weight_stride = 0  # register WEIGHT_STRIDE
         self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
         self._random = random.Random(seed)
-        # Operations in which every node receives a block that has passed the odd node.
+        # Operations with a block that reaches every node after it has passed the odd node.
         self._refusing = [Operation.ALL_REDUCE, Operation.FUSED_UPDATE]
         if 32 * nodes <= DATA // 2:
             self._refusing += [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
@@ -105,10 +105,10 @@ class Generator:
         self._pushed_latch = False  # in this batch
 
     def begin(self, *, patient: bool, ring: bool = False) -> None:
-        """Begin a new batch, in which no flag is set, and the contents of all memories are known.
+        """Begin a new batch, with no flag set and the contents of all memories known.
 
-        A ``patient`` one has commands of both queues, which wait for each other, and programs; else those of one
-        queue alone. With ``ring`` it ends with a collective.
+        A ``patient`` batch has commands of both queues, which wait for each other, and programs; otherwise it has
+        commands of one queue only. With ``ring`` it ends with a collective.
         """
         self._flags = self._order = self._orders = 0
         self._half = self._pushed_latch = False
@@ -162,7 +162,7 @@ class Generator:
                 _RUN: self._may_run()}.get(kind, True)
 
     def _may_run(self) -> bool:
-        """Whether programs are loaded whose first command is behind all that were pushed."""
+        """Whether programs are loaded with a first command that comes after all pushed ones."""
         if self._loaded is None or self._loaded.kind != _LOAD:
             return False
         return not self._orders or self._at == self._loaded.program[0].queue
@@ -218,21 +218,21 @@ class Generator:
         return Step(kind=kind, commands=commands, status=status, queue=queue)
 
     def _load(self) -> Step:
-        """Make the programs of both queues, whose commands come after each other in one order."""
+        """Make the programs of both queues; their commands follow each other in one order."""
         choose = self._random
         count = choose.randrange(1, 5)
         queues = [choose.randrange(CONFIG.queues) for _ in range(count)]
         steps: list[Step] = []
         collectives = 0
         wanted = choose.choice([[], [], [Operation.LATCH, Operation.FUSED_UPDATE]])
-        for place, queue in enumerate(queues):
+        for index, queue in enumerate(queues):
             operation = wanted.pop(0) if wanted and queue == 1 else choose.choice([
-                one for one in _OPERATIONS if one is Operation.QUIESCE or _QUEUES[one] == queue])
+                each for each in _OPERATIONS if each is Operation.QUIESCE or _QUEUES[each] == queue])
             collectives += operation in _RING
             latches = operation is Operation.LATCH and not self._pushed_latch and choose.random() < 0.8 and not any(
                 step.latches for step in steps)
-            earlier = sum(other != queue for other in queues[:place])
-            # The first command of a pass comes after all others of the pass before.
+            earlier = sum(other != queue for other in queues[:index])
+            # The first command of a pass comes after all other commands of the previous pass.
             lag = int(not earlier)
             fields = {"tag": self._next_tag(), "signal": choose.getrandbits(_FREE),
                       "wait": LATCHED_FLAG if latches else 0, "lag_0": lag,
@@ -277,7 +277,7 @@ class Generator:
         for step in steps:
             self._flags |= step.commands[0].signal
         self._at, self._order = steps[-1].queue, 0
-        # What follows is behind the program of its own queue alone.
+        # Following commands come after the program of their own queue only.
         self._only = self._at
         return Step(kind=_RUN, commands=[], status=EventStatus.OK, program=every, options=options)
 
@@ -361,7 +361,7 @@ class Generator:
                 used["length"] = choose.randrange(max(0, min(target - source, self._end - target) // 8) + 1)
             elif operation is Operation.LAYERS:
                 used["weight_base"], most = choose.choice(list(self.programs.lists.items()))
-                # Data of a list lies from the state base on, in memory rows.
+                # Data of a list starts at the state base, in memory rows.
                 used |= {"state_base": CONFIG.lanes * choose.randrange(16), "length": choose.randrange(1, most + 1)}
             commands.append(Command(operation=operation, **{**self._noise(), **used}))
         return commands
@@ -372,7 +372,7 @@ class Generator:
             operation = choose.choice([13, 14, 99, 255])
             return [Command(operation=operation, **self._noise()) for _ in range(self.nodes)]  # type: ignore[arg-type]
         if kind == "wait_timeout":
-            return self._good(choose.choice([one for one in _OPERATIONS if self._only in (None, _QUEUES[one])]))
+            return self._good(choose.choice([each for each in _OPERATIONS if self._only in (None, _QUEUES[each])]))
         if kind in ("bad_mask", "bad_layer"):
             operation = Operation.MASK if kind == "bad_mask" else Operation.INFER
             used = {"gradient_base": 0, "weight_base": CONFIG.memories.weight, "state_base": 0,

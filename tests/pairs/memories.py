@@ -1,6 +1,6 @@
 """Memories of nodes before commands are played: random data, and the lists that local commands need.
 
-The lower part of each memory is for data. Behind it are the lists of local commands in the weight memory, the
+The lower part of each memory is for data. It is followed by the lists of local commands in the weight memory, the
 parameters of layers in the gradient memory, and labels and lists of instructions in the activation memory, which no
 command may change.
 """
@@ -39,7 +39,7 @@ from tests.pairs import model
 Words = npt.NDArray[np.uint32]
 
 #: Configuration of the nodes: every engine, programs, one state plane, segments short enough for several in a block,
-#: tenants, owners of rows, and two banks of programs.
+#: tenants, buffer tags, and two banks of programs.
 CONFIG = NodeConfig(
     segment=64, topology=Grid(), memories=Memories(gradient=2048, weight=2048, state=512, planes=1),
     role=RootReduce(), programs=Programs(depth=32, banks=2),
@@ -55,9 +55,9 @@ _LAYER = 64  # words of a list of one layer, with its codes
 _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 
 _ACTIVATIONS = CONFIG.memory_map["activations"].number
-_LABELS = 256  # address of the labels, behind all activations
+_LABELS = 256  # address of the labels, after all activations
 _INSTRUCTIONS = 288  # address of the first list of instructions
-_EXAMPLES = 6  # most examples of a list
+_EXAMPLES = 6  # maximum examples of a list
 _INPUTS, _OUTPUTS = 8, 5
 
 
@@ -82,15 +82,15 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
         layer = quantization.Layer(
             generator.integers(0, 16, (8, 24)), -8, "min", 4, generator.integers(-500, 500, 8), 0, 1, False, False,
             True)
-        given = program([layer], lanes=CONFIG.lanes, gradient_words=CONFIG.memories.gradient,
-                        weight_words=CONFIG.memories.weight)
-        source, target = (int(32 * place) for place in generator.choice(DATA // 64, 2, replace=False))
+        compiled = program([layer], lanes=CONFIG.lanes, gradient_words=CONFIG.memories.gradient,
+                           weight_words=CONFIG.memories.weight)
+        source, target = (int(32 * group) for group in generator.choice(DATA // 64, 2, replace=False))
         target += DATA // 2 - DATA // 2 % 32
-        words = given.weights.copy()
+        words = compiled.weights.copy()
         # Words 2 to 5 of a layer are the addresses of its codes, inputs, parameters and outputs.
         words[2:6] = base + LAYER_WORDS * 4, source, parameters, target
         memories[Space.WEIGHT][:, base:base + len(words)] = words
-        memories[Space.GRADIENT][:, parameters:parameters + len(given.parameters)] = given.parameters
+        memories[Space.GRADIENT][:, parameters:parameters + len(compiled.parameters)] = compiled.parameters
         layers[base] = layer, source, target
     activations = memories[_ACTIVATIONS]
     activations[:, _LABELS:_LABELS + _EXAMPLES] = generator.integers(0, _OUTPUTS, _EXAMPLES)
@@ -103,12 +103,12 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
 
 def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:
     """Words of a list: scores of a layer, their loss and its gradients; ``flaw`` sets a reserved bit of one."""
-    def at(place: Place, base: int, relative: int = 1) -> dict[str, int]:
-        return {"place": place, "base": base, "relative": relative}
+    def at(memory: Place, base: int, relative: int = 1) -> dict[str, int]:
+        return {"place": memory, "base": base, "relative": relative}
 
     x, scores, delta, loss = (at(Place.ACTIVATIONS, base) for base in (0, 48, 96, 144))
     product = {"kind": Kind.GEMM, "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3}
-    found = [
+    instructions = [
         pack(gemm_layout(), {
             **product, "k": _INPUTS, "n": _OUTPUTS, "transpose_b": 1, "initial": Initial.MATRIX,
             "a": x, "stride_a": 8, "b": at(Place.WEIGHTS, 0, 0), "stride_b": 8, "c": scores, "stride_c": 8,
@@ -125,8 +125,8 @@ def _instructions(generator: np.random.Generator, *, flaw: int | None = None) ->
             "b": x, "stride_b": 8, "c": at(Place.GRADIENTS, 0), "stride_c": 8}),
     ]
     if flaw is not None:
-        found[flaw][INSTRUCTION_WORDS - 1] = 1 << 31
-    return np.concatenate([*found, np.zeros(INSTRUCTION_WORDS, np.uint32)])
+        instructions[flaw][INSTRUCTION_WORDS - 1] = 1 << 31
+    return np.concatenate([*instructions, np.zeros(INSTRUCTION_WORDS, np.uint32)])
 
 
 def _mask(generator: np.random.Generator) -> MaskJob:

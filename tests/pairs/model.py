@@ -25,7 +25,7 @@ ACTIVATIONS = -1
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """New words of one memory of one node, from ``base`` on; those of a collective with gaps in between."""
+    """New words of one memory of one node, from ``base`` on; words of a collective may have gaps in between."""
 
     space: int
     node: int
@@ -45,7 +45,7 @@ class Programs:
     masks: dict[int, masking.Job]
     #: Layer, and addresses of its inputs and of its outputs in the gradient memory.
     layers: dict[int, tuple[quantization.Layer, int, int]]
-    lists: dict[int, int]  # most examples of each list of instructions
+    lists: dict[int, int]  # maximum examples of each list of instructions
     wrong: int  # address of a list that is refused
 
 
@@ -53,7 +53,7 @@ class Model:
     """Model of the memories of all nodes, each of shape (nodes, words), and of the effects of commands.
 
     Memories are the gradient memory, the weight memory, each state plane, and the activation memory; ``rows`` are
-    those of multiply-accumulate units of a node.
+    the rows of multiply-accumulate units of a node.
     """
 
     def __init__(self, memories: Sequence[Words], *, segment: int, lanes: int, rows: int) -> None:
@@ -71,20 +71,20 @@ class Model:
             changes = []
             for node, command in enumerate(commands):
                 if operation is Operation.MASK:
-                    mine, details[node] = self._mask(node, command, programs, alternative)
+                    made, details[node] = self._mask(node, command, programs, alternative)
                 elif operation is Operation.SPARSIFY:
-                    mine, details[node] = self._sparsify(node, command, threshold)
+                    made, details[node] = self._sparsify(node, command, threshold)
                 elif operation is Operation.COMPUTE:
                     memory = compute_model.compute(
                         self.memories[GRADIENT][node], gradient_base=command.gradient_base,
                         state_base=command.state_base, length=command.length)
                     base, end = command.gradient_base, command.gradient_base + command.length
-                    mine, details[node] = [Change(GRADIENT, node, base, memory[base:end])], command.length
+                    made, details[node] = [Change(GRADIENT, node, base, memory[base:end])], command.length
                 elif operation is Operation.LAYERS:
-                    mine, details[node] = self._layers(node, command)
+                    made, details[node] = self._layers(node, command)
                 else:
-                    mine, details[node] = self._infer(node, command, programs)
-                changes += mine
+                    made, details[node] = self._infer(node, command, programs)
+                changes += made
             return changes, details
         if operation in (Operation.QUIESCE, Operation.LATCH):
             return [], details
@@ -123,8 +123,8 @@ class Model:
             state = [np.empty_like(own) for _ in self.memories[STATE:ACTIVATIONS]]
             for block, (owner, index) in enumerate(zip(owners, blocks, strict=True)):
                 own[index] = weights[block - 1, index]
-                for mine, plane in zip(state, self.memories[STATE:ACTIVATIONS], strict=True):
-                    mine[index] = plane[owner, command.state_base:command.state_base + len(index)]
+                for values, plane in zip(state, self.memories[STATE:ACTIVATIONS], strict=True):
+                    values[index] = plane[owner, command.state_base:command.state_base + len(index)]
             gradients = self._rows(GRADIENT, order, base, command)
             update = golden.fused_update(gradients, own, state, settings, **shape)
             result = update.weights
@@ -134,7 +134,7 @@ class Model:
         return changes + [Change(WEIGHT, node, command.weight_base, result, stride) for node in range(self.nodes)]
 
     def _owned(self, command: Command, order: npt.NDArray[np.intp], settings: optimizer.Settings) -> list[Change]:
-        """Changes of a collective in which the root owns all groups."""
+        """Changes of a collective with the root as owner of all groups."""
         gradients = self._rows(GRADIENT, order, command.gradient_base, command)
         owner, stride = int(order[command.root]), command.stride
         if command.operation is Operation.ALL_REDUCE:
@@ -179,14 +179,14 @@ class Model:
 
     def _layers(self, node: int, command: Command) -> tuple[list[Change], int]:
         spaces = {Place.GRADIENTS: GRADIENT, Place.WEIGHTS: WEIGHT, Place.ACTIVATIONS: len(self.memories) - 1}
-        after = {place: self.memories[space][node].copy() for place, space in spaces.items()}
-        given = {"base": command.weight_base, "length": command.length, "offset": command.state_base}
-        listed, _ = self._engine.check(after, **given)
-        outcome = self._engine.run(after, **given)
+        after = {memory: self.memories[space][node].copy() for memory, space in spaces.items()}
+        arguments = {"base": command.weight_base, "length": command.length, "offset": command.state_base}
+        listed, _ = self._engine.check(after, **arguments)
+        outcome = self._engine.run(after, **arguments)
         if outcome.status is not EventStatus.OK:
             raise ValueError(f"List of instructions must be right, not {outcome}")
         return [Change(spaces[target.place], node, int(row[0]), after[target.place][row])
-                for one in listed for target in one.targets for row in target.index()], outcome.detail
+                for instruction in listed for target in instruction.targets for row in target.index()], outcome.detail
 
     def apply(self, changes: Sequence[Change], nodes: Sequence[int] | None = None) -> None:
         """Make changes, at all nodes or at some."""
@@ -194,18 +194,18 @@ class Model:
             if nodes is None or change.node in nodes:
                 self.memories[change.space][change.node, change.places] = change.words
 
-    def differences(self, found: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
+    def differences(self, actual: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
         """List the differences of the memories from the model.
 
         Words of ``possible`` changes may have been made or not, and the model takes them over as they are.
         """
         for change in possible:
             where = change.node, change.places
-            now = found[change.space][where]
+            now = actual[change.space][where]
             known = self.memories[change.space][where]
             self.memories[change.space][where] = np.where(now == change.words, now, known)
         wrong = []
-        for space, (expected, memory) in enumerate(zip(self.memories, found, strict=True)):
+        for space, (expected, memory) in enumerate(zip(self.memories, actual, strict=True)):
             for node, index in np.argwhere(expected != memory)[:4]:
                 wrong.append(f"memory {space} of node {node}, element {index}: 0x{memory[node, index]:08x} in place "
                              f"of 0x{expected[node, index]:08x}")

@@ -25,7 +25,7 @@ from tests.pairs.model import Change, Model
 #: Time-out in cycles, for the wait of a node for a word and for the wait of a command for its flags.
 TIMEOUT = 2_000
 
-#: The same where commands of one queue wait for those of the other: longer than all commands of a batch.
+#: The same where commands of one queue wait for the other queue: longer than all commands of a batch.
 PATIENT = 1_000_000
 
 _DEPTH = 8  # commands in a node's queue
@@ -34,11 +34,11 @@ _TIME_OUTS = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStat
 
 
 class MismatchError(AssertionError):
-    """Error for a node whose events or memories differ from the model."""
+    """Error for a node with events or memories that differ from the model."""
 
 
 class Player:
-    """Player of batches of commands on one ring, each from the memories that the last one left, by the seed."""
+    """Player of batches of commands on one ring, each from the memories after the previous one, by the seed."""
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes
@@ -97,7 +97,7 @@ class Player:
         self._ring.devices.write_register("MASK_THRESHOLD", threshold)
 
     def batch(self) -> None:
-        """Queue some commands, wait for all, and compare events and memories; a :class:`MismatchError` says where."""
+        """Queue some commands, wait for all, compare events and memories; :class:`MismatchError` if they differ."""
         choose = self._random
         self._batch += 1
         if self._batch % 8 == 0 or any(np.count_nonzero(~np.isfinite(golden.floats(memory))) > memory.size // 20
@@ -126,68 +126,68 @@ class Player:
             for node, device in enumerate(ring.devices):
                 if step.kind == "load_program":
                     pending += [device.submit_load_program(queue, [
-                        one.commands[node] for one in step.program if one.queue == queue], **step.options)
+                        item.commands[node] for item in step.program if item.queue == queue], **step.options)
                         for queue in range(CONFIG.queues)]
                 elif step.kind == "run":
                     pending.append(device.submit_run(ProgramRun(**step.options)))
                 elif number < len(steps) - (node == absent):
                     pending.append(device.submit_push(step.commands[node]))
-            if any(one.latches for one in step.program) and step.kind == "run":
+            if any(item.latches for item in step.program) and step.kind == "run":
                 self._settings.append(self._optimize(self._rule))
                 ring.devices.write_register("FLAGS", LATCHED_FLAG)
-        for one in pending:
-            one.result()
+        for item in pending:
+            item.result()
         if ending == "reset":
             self._opened.simulation.run(self._random.randrange(1_500))
             ring.devices.write_register("CONTROL", 1)
-        # Commands that change memory, or are rejected, in the order in which they were made.
-        played = [one for step in steps for one in (step.program if step.kind in ("load_program", "run") else [step])
-                  if step.kind != "load_program"]
-        events = [self._sort(node, played[:len(played) - (node == absent)], found, lacking=ending == "reset")
-                  for node, found in enumerate(self._pop(len(played), absent, lacking=ending == "reset"))]
+        # Commands that change memory, or are rejected, in the order of their creation.
+        played = [item for step in steps for item in (step.program if step.kind in ("load_program", "run")
+                  else [step]) if step.kind != "load_program"]
+        events = [self._sort(node, played[:len(played) - (node == absent)], actual, lacking=ending == "reset")
+                  for node, actual in enumerate(self._pop(len(played), absent, lacking=ending == "reset"))]
         if ending != "well":
             ring.recover()
         possible = list(self._expect(played, events, ending))
-        found = [np.stack(ring.devices.ask(lambda rank, device, space=space, words=words: device.submit_read_memory(
+        actual = [np.stack(ring.devices.ask(lambda rank, device, space=space, words=words: device.submit_read_memory(
             space, 0, words))) for space, words in enumerate(CONFIG.memory_map.words[:len(self._model.memories)])]
-        self.compared += sum(memory.size for memory in found)
-        wrong = self._model.differences(found, possible)
+        self.compared += sum(memory.size for memory in actual)
+        wrong = self._model.differences(actual, possible)
         if wrong:
             raise MismatchError("; ".join(wrong))
         if ending == "reset":
             ended = [step.kind for number, step in enumerate(played)
-                     if any(mine[number] is not None and mine[number].status is EventStatus.LINK_RESET
-                            for mine in events)]
+                     if any(own[number] is not None and own[number].status is EventStatus.LINK_RESET
+                            for own in events)]
             if ended:
                 self.generator.last = f"{ended[0]}, reset"
         elif absent is not None:
             self.generator.last += ", timed out"
 
     def _pop(self, count: int, absent: int | None, *, lacking: bool) -> list[list[Event]]:
-        """Take the events of all nodes, as many as there are commands; if some may be lacking, until no more come."""
-        found: list[list[Event]] = [[] for _ in range(self.nodes)]
+        """Take the events of all nodes, ``count`` each; if some may be lacking, until no more come."""
+        events: list[list[Event]] = [[] for _ in range(self.nodes)]
         left = {node: count - (node == absent) for node in range(self.nodes)}
         while ranks := [node for node in left if left[node]]:
             popped = self._ring.devices.ask(lambda rank, device: device.submit_pop_event(20 * TIMEOUT), ranks)
             for node, event in zip(ranks, popped, strict=True):
                 if event is None and not lacking:
-                    raise MismatchError(f"node {node} has no more events than {found[node]}")
+                    raise MismatchError(f"node {node} has no more events than {events[node]}")
                 if event is not None:
-                    found[node].append(event)
+                    events[node].append(event)
                 left[node] = left[node] - 1 if event is not None else 0
-        return found
+        return events
 
-    def _sort(self, node: int, played: list[Step], found: list[Event], *, lacking: bool) -> list[Event | None]:
-        """Give each command of a node its event; those of a queue must have come in the order of its commands."""
-        places = collections.defaultdict(collections.deque)
+    def _sort(self, node: int, played: list[Step], events: list[Event], *, lacking: bool) -> list[Event | None]:
+        """Assign each command of a node its event; events of a queue must come in the order of its commands."""
+        indices = collections.defaultdict(collections.deque)
         for number, step in enumerate(played):
-            places[step.commands[node].tag].append(number)
+            indices[step.commands[node].tag].append(number)
         sorted_events: list[Event | None] = [None] * len(played)
         latest = [-1] * CONFIG.queues
-        for event in found:
-            if not places[event.tag]:
+        for event in events:
+            if not indices[event.tag]:
                 raise MismatchError(f"node {node} has an event that is of no command: {event}")
-            number = places[event.tag].popleft()
+            number = indices[event.tag].popleft()
             if event.queue != played[number].queue or number < latest[event.queue]:
                 raise MismatchError(f"node {node} has an event out of order, of command {number}: {event}")
             latest[event.queue] = number
@@ -198,23 +198,23 @@ class Player:
         return sorted_events
 
     def _expect(self, played: list[Step], events: list[list[Event | None]], ending: str) -> Iterator[Change]:
-        """Check the events, apply the commands to the model, and yield the possible changes of those not ended OK."""
-        over = set[int]()  # nodes whose commands from here on need not end with OK
+        """Check the events, apply the commands to the model, and yield possible changes of commands not ended OK."""
+        over = set[int]()  # nodes with commands that, from here on, need not end with OK
         before, settings = list(self._versions), self._settings[0]
         # Latest status in each queue of each node.
         latest = [[EventStatus.OK] * CONFIG.queues for _ in range(self.nodes)]
         for number, step in enumerate(played):
-            mine = {node: found[number] for node, found in enumerate(events) if number < len(found)}
+            seen = {node: own[number] for node, own in enumerate(events) if number < len(own)}
             # A command of a program that has not been started has no event.
             statuses = {node: EventStatus.LINK_RESET if event is None else EventStatus(event.status)
-                        for node, event in mine.items()}
+                        for node, event in seen.items()}
             well = [node for node, status in statuses.items() if status is EventStatus.OK]
             for node in well:
                 self._versions[node] += step.commands[node].operation in _UPDATES
                 # An event for which there is no room yet does not keep the other queue from its updates.
-                early = step.queue == 0 and mine[node].weight_version > self._versions[node]
-                if mine[node].weight_version != self._versions[node] and not early:
-                    raise MismatchError(f"{step.kind} has weight version {mine[node].weight_version} on node {node}, "
+                early = step.queue == 0 and seen[node].weight_version > self._versions[node]
+                if seen[node].weight_version != self._versions[node] and not early:
+                    raise MismatchError(f"{step.kind} has weight version {seen[node].weight_version} on node {node}, "
                                         f"and not {self._versions[node]}")
             if ending == "reset":
                 over |= {node for node, status in statuses.items() if status is EventStatus.LINK_RESET}
@@ -225,16 +225,16 @@ class Player:
             self._judge(step, statuses, over, latest, ending)
             if step.status is EventStatus.OK or step.status is None:
                 settings = self._settings[-1] if step.latches else settings
-                yield from self._change(step, mine, well, settings)
-        for node, found in enumerate(events):
+                yield from self._change(step, seen, well, settings)
+        for node, own in enumerate(events):
             if any(event is not None and not before[node] <= event.weight_version <= self._versions[node]
-                   for event in found):
+                   for event in own):
                 raise MismatchError(f"node {node} has a weight version that is not in {before[node]} to "
-                                    f"{self._versions[node]}: {found}")
+                                    f"{self._versions[node]}: {own}")
 
     def _judge(self, step: Step, statuses: dict[int, EventStatus], over: set[int],
                latest: list[list[EventStatus]], ending: str) -> None:
-        """Compare the statuses of a command with what it must end with."""
+        """Compare the statuses of a command with the required ones."""
         for node, status in statuses.items():
             earlier, latest[node][step.queue] = latest[node][step.queue], status
             if node in over:
@@ -247,7 +247,7 @@ class Player:
                 raise MismatchError(f"{step.kind} ended with {status.name} on node {node}, and not with "
                                     f"{step.status.name}")
 
-    def _change(self, step: Step, mine: dict[int, Event | None], well: list[int],
+    def _change(self, step: Step, events: dict[int, Event | None], well: list[int],
                 settings: optimizer.Settings) -> Iterator[Change]:
         """Apply a command to the model, and yield the possible changes of nodes where it has not ended well."""
         changes, details = self._model.changes(
@@ -258,8 +258,8 @@ class Player:
         for node in well:
             local = step.commands[node].operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER,
                                                       Operation.COMPUTE, Operation.LAYERS)
-            if local and mine[node].detail != details[node]:
-                raise MismatchError(f"{step.kind} has detail {mine[node].detail} on node {node}, and not "
+            if local and events[node].detail != details[node]:
+                raise MismatchError(f"{step.kind} has detail {events[node].detail} on node {node}, and not "
                                     f"{details[node]}")
 
 

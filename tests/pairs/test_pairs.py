@@ -25,7 +25,7 @@ def queue(ring, *commands):
 
 
 def numbers(nodes, length):
-    """Arrays whose elements are n + 1 on node n."""
+    """Arrays with elements n + 1 on node n."""
     return [np.full(length, node + 1, dtype=np.float32) for node in range(nodes)]
 
 
@@ -66,9 +66,9 @@ def test_no_length_of_another_command():
         statuses = queue(ring, {"operation": Operation.QUIESCE, "size": 16, "length": 1024},
                          {"operation": Operation.ALL_REDUCE, "length": 32})
         assert statuses == [[EventStatus.OK] * 2] * 3
-        found = ring.memory.read_gradients(1024).view(np.uint32)
-        assert (found[:, :32] == golden.all_reduce(golden.bits(gradients[:, :32]))[0]).all()
-        assert (found[:, 32:] == golden.bits(gradients[:, 32:])).all()
+        actual = ring.memory.read_gradients(1024).view(np.uint32)
+        assert (actual[:, :32] == golden.all_reduce(golden.bits(gradients[:, :32]))[0]).all()
+        assert (actual[:, 32:] == golden.bits(gradients[:, 32:])).all()
 
 
 @pytest.mark.parametrize(("nodes", "pairs"), [(1, 150), (2, 110), (3, 110), (9, 60), (12, 60), (16, 70)])

@@ -15,7 +15,7 @@ FULL = 1 << RATE_BITS
 
 
 class ThrottledPlayer(Player):
-    """Player whose nodes have new random throttles and delays in each batch, each node its own."""
+    """Player with new random throttles and delays in each batch, different for each node."""
 
     def _settle(self, *, patient):
         super()._settle(patient=patient)
@@ -36,11 +36,11 @@ def rate(choose):
 
 @pytest.mark.parametrize(("nodes", "settings"), [(1, 10), (2, 25), (3, 15)])
 def test_same_bits(nodes, settings):
-    """50 settings in all, different ones on the nodes of a ring, links and commands that end early included."""
+    """50 settings in all, different ones on the nodes of a ring, including links and commands that end early."""
     with contextlib.closing(ThrottledPlayer(library(CONFIG), nodes=nodes, seed=300 + nodes)) as player:
         for _ in range(settings):
             player.batch()
         assert len(player.settings) == settings
-        assert len({str(one) for one in player.settings}) == settings
+        assert len({str(setting) for setting in player.settings}) == settings
         kinds = {kind for pair in player.generator.pairs for kind in pair}
         assert len(set(KINDS) & kinds) > len(KINDS) // 2, f"seed {player.seed}"

@@ -1,4 +1,4 @@
-"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, or under ``mpirun`` in as many as it has started.
+"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, or under ``mpirun`` in all that it has started.
 
 All runs of a ring have the same digest.
 """
@@ -14,7 +14,7 @@ from tests.partition.play import Case, play
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(one) for one in text.split(",")]
+    return [int(number) for number in text.split(",")]
 
 
 def main(
@@ -22,7 +22,7 @@ def main(
     latencies: Annotated[str, typer.Option(help="Cycles of links.")] = "16,64,256",
     processes: Annotated[str, typer.Option(help="Processes of this machine, without mpirun.")] = "2,4",
 ) -> None:
-    """Compare digests of rings in several processes with those in one."""
+    """Compare digests of rings in several processes with digests in one process."""
     if mpi_rank():
         from sim.verilated.mpi_processes import serve_mpi
 
@@ -36,14 +36,14 @@ def main(
     wrong = 0
     for case in (Case(size, latency) for size in _numbers(nodes) for latency in _numbers(latencies)):
         for grid in sorted({16, case.latency}):
-            one = play(case, grid=grid)
-            print(f"{case.nodes} nodes, latency {case.latency}, grid {grid}: {one.digest}, {one.cycles} cycles, "
-                  f"{one.faults} faults, {one.seconds:.1f} s", flush=True)
-            for name, others in divisions.items():
-                found = play(case, processes=others, grid=grid)
-                same = (found.digest, found.cycles, found.faults) == (one.digest, one.cycles, one.faults)
+            want = play(case, grid=grid)
+            print(f"{case.nodes} nodes, latency {case.latency}, grid {grid}: {want.digest}, {want.cycles} cycles, "
+                  f"{want.faults} faults, {want.seconds:.1f} s", flush=True)
+            for name, division in divisions.items():
+                got = play(case, processes=division, grid=grid)
+                same = (got.digest, got.cycles, got.faults) == (want.digest, want.cycles, want.faults)
                 wrong += not same
-                print(f"  {name} processes: {'the same' if same else f'OTHER {found}'}, {found.seconds:.1f} s",
+                print(f"  {name} processes: {'the same' if same else f'OTHER {got}'}, {got.seconds:.1f} s",
                       flush=True)
     if wrong:
         sys.exit(f"{wrong} runs differ from those of one process")

@@ -1,4 +1,4 @@
-"""A run of whole nodes, in any number of processes, and one digest of all that can be seen of it."""
+"""A run of whole nodes, in any number of processes, and one digest of all its observable results."""
 
 import dataclasses
 import hashlib
@@ -10,7 +10,7 @@ from host.driver.optimizer_settings import Rule, Settings
 from sim.link_faults import RandomFaults
 from tests.host import rings
 
-#: Links that repeat words, so that faults mend.
+#: Links with retransmission, so that they recover from faults.
 CONFIG = rings.CONFIGS["narrow"]
 LENGTH = 480
 RATE = 1e-4
@@ -63,10 +63,10 @@ def play(case, *, processes=None, quantum=1 << 20, grid=16):
         ring.collectives.all_reduce(LENGTH)
         ring.memory.read_weights(LENGTH)
         counters = ring.counters.read()
-        assert all(one["WORDS_SENT"] for one in counters)
+        assert all(entry["WORDS_SENT"] for entry in counters)
         seconds = time.monotonic() - begun
         faults = [link.faults() for link in simulation.links]
         for seen in (counters, [simulation.status(node) for node in range(case.nodes)], faults,
                      [link.status() for link in simulation.links], simulation.cycle):
             digest.update(repr(seen).encode())
-        return Played(digest.hexdigest()[:16], simulation.cycle, sum(one.total for one in faults), seconds)
+        return Played(digest.hexdigest()[:16], simulation.cycle, sum(entry.total for entry in faults), seconds)

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""``make random-programs``: many random programs, on rings of one to four nodes, in parts whose results are kept.
+"""``make random-programs``: many random programs, on rings of one to four nodes, in parts with kept results.
 
-With ``REMOTE=1``, commands wait for those of other nodes, on rings of two to four nodes with faults of links. A part
-is not played again as long as neither its nodes nor these tests have changed.
+With ``REMOTE=1``, commands wait for other nodes, on rings of two to four nodes with faults of links. A part
+is not run again as long as neither its nodes nor these tests have changed.
 """
 
 import time
@@ -52,7 +52,7 @@ def main(
                           for name, size, number in parts},
         lambda result: f"{result['ring']}, {result['nodes']} nodes, seed {result['seed']}, "
                        f"{result['difference'] or 'no difference'}", **options)
-    rows, wrong = _report(results), [one for one in results if one["difference"]]
+    rows, wrong = _report(results), [outcome for outcome in results if outcome["difference"]]
     campaign.end(toolchain.BUILD / "programs" / ("remote.json" if remote else "programs.json"), rows, wrong, began,
                  f"{sum(row['programs'] for row in rows):,} programs, {len(wrong)} differences")
 
@@ -64,10 +64,10 @@ def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                   title="random programs")
     rows = []
     for name, size in sorted({(result["ring"], result["nodes"]) for result in results}):
-        mine = [result for result in results if (result["ring"], result["nodes"]) == (name, size)]
-        row = {"ring": name, "nodes": size, **{what: sum(result[what] for result in mine) for what in counts},
-               "differences": sum(bool(result["difference"]) for result in mine),
-               "cpu_seconds": sum(result["cpu_seconds"] for result in mine)}
+        matching = [result for result in results if (result["ring"], result["nodes"]) == (name, size)]
+        row = {"ring": name, "nodes": size, **{what: sum(result[what] for result in matching) for what in counts},
+               "differences": sum(bool(result["difference"]) for result in matching),
+               "cpu_seconds": sum(result["cpu_seconds"] for result in matching)}
         rows.append(row)
         table.add_row(name, str(size), *(f"{row[what]:,}" for what in counts), str(row["differences"]),
                       f"{row['cpu_seconds']:.0f}")

@@ -17,11 +17,11 @@ from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.golden.nodes import Placed
 
-#: Groups of each memory that commands work on; weights of odd passes lie behind those of even ones.
+#: Groups of each memory that commands use; weights of odd passes follow the weights of even ones.
 GROUPS = 12
 ELEMENTS = GROUP * GROUPS
 
-#: Most commands of a program, whose starts and ends in four passes the trace holds.
+#: Maximum commands of a program, so that the trace holds all starts and ends in four passes.
 MOST = 16
 
 _COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
@@ -29,13 +29,13 @@ _COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "B
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program, and what it starts from."""
+    """A program, and its initial conditions."""
 
     program: CompiledProgram
     passes: int
     parity: int
     settings: Settings
-    golden: ProgramNodes  # golden nodes, whose memories have their first contents
+    golden: ProgramNodes  # golden nodes with the initial memories
 
 
 def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
@@ -104,18 +104,18 @@ def _move(generator: np.random.Generator, nodes: int) -> dict[str, object]:
 
 
 def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: list[Task], nodes: int) -> None:
-    """Have a command of some nodes wait for one of other nodes, mostly for one that stands before it."""
-    one, other = sorted(int(place) for place in generator.integers(0, len(tasks), 2))
+    """Make a command of some nodes wait for a command of other nodes, mostly for an earlier one."""
+    first, second = sorted(int(index) for index in generator.integers(0, len(tasks), 2))
     if generator.random() < 0.2:
-        one, other = other, one
+        first, second = second, first
     units = [int(unit) if generator.random() < 0.7 else None for unit in generator.integers(0, nodes, nodes)]
     lag = int(generator.choice([0, 0, 0, 1, 2, 3]))
-    program.wait(tasks[other], tasks[one], lag=lag, unit=units)
+    program.wait(tasks[second], tasks[first], lag=lag, unit=units)
 
 
 def _with_node_waits(generator: np.random.Generator, program: Program, tasks: list[Task],
                      nodes: int) -> CompiledProgram:
-    """The program with waits for other nodes, as many as can be without a circle."""
+    """The program with random waits for other nodes, except waits that would close a cycle."""
     compiled = program.compile()
     for _ in range(int(generator.integers(2, 12))):
         before = copy.deepcopy(program._remotes)
@@ -132,20 +132,20 @@ def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, 
     program = Program(queues=config.queues, depth=int(config.programs.depth), nodes=nodes if remote else None)
     makers = _compute, _communicate, _move
     tasks: list[Task] = []
-    for place in range(int(generator.integers(1, MOST + 1))):
+    for index in range(int(generator.integers(1, MOST + 1))):
         queue = Queue(int(generator.integers(config.queues)))
-        tasks.append(program.add(f"command {place}", queue=queue,
+        tasks.append(program.add(f"command {index}", queue=queue,
                                  **makers[queue](generator, nodes)))  # type: ignore[arg-type]
     for _ in range(int(generator.integers(0, 4))):
-        one, other = sorted(int(place) for place in generator.integers(0, len(tasks), 2))
+        first, second = sorted(int(index) for index in generator.integers(0, len(tasks), 2))
         lag = int(generator.integers(0, 4))
-        if lag or one != other:
-            program.wait(tasks[other], tasks[one], lag=lag)
+        if lag or first != second:
+            program.wait(tasks[second], tasks[first], lag=lag)
     return _with_node_waits(generator, program, tasks, nodes) if remote else program.compile()
 
 
 def _random(generator: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
-    """Normal numbers of many sizes, of which a part are zero."""
+    """Normal numbers of many sizes; a random share of them is zero."""
     values = generator.standard_normal(shape) * 2.0 ** generator.integers(-6, 6, shape)
     values[generator.random(shape) < generator.choice([0.0, 0.5, 0.95])] = 0
     return ring.bits(values)
@@ -161,7 +161,7 @@ def centroids_of(config: NodeConfig) -> npt.NDArray[np.uint32] | None:
 def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool = False) -> Case:
     """A program for a ring of such nodes, settings, and contents of all memories.
 
-    With ``remote``, commands wait for those of other nodes as well.
+    With ``remote``, commands wait for other nodes as well.
     """
     program = _program(generator, config, nodes, remote=remote)
     passes = int(generator.integers(1, 5))
@@ -183,6 +183,6 @@ def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, 
     golden.activations, golden.far = (_random(generator, (nodes, ELEMENTS)) for _ in range(2))
     golden.state = [_random(generator, golden.masters.shape) for _ in golden.state]
     golden.settings = ring.settings(rule, **scalars)
-    golden.execute(Placed("LATCH", [{}] * nodes), range(nodes))  # a run begins with what the registers hold
+    golden.execute(Placed("LATCH", [{}] * nodes), range(nodes))  # a run begins with the values in the registers
     return Case(program=program, passes=passes, parity=int(generator.integers(2)),
                 settings=Settings(rule=rule, **scalars), golden=golden)

@@ -16,12 +16,12 @@ from sim.verilated.ring import VerilatedRing
 from tests.host import rings
 from tests.programs.generator import Case, centroids_of, random_case
 
-#: Cycles without a word, or in front of a command, after which a node gives up: several collectives on slow links.
+#: Time-out in cycles, for the wait for a word and the wait of a command: several collectives on slow links.
 TIMEOUT = 1 << 16
 
 
 class MismatchError(AssertionError):
-    """Error for a ring whose events, starts or memories differ from the model."""
+    """Error for a ring with events, starts or memories that differ from the model."""
 
 
 def _memories(golden: ProgramNodes) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _memories(golden: ProgramNodes) -> dict[str, Any]:
 
 
 def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults: float) -> None:
-    """Make links slow at random, with faults, and have the host come late for events, and read memory in between."""
+    """Make links slow at random, with faults, and make the host take events late, with memory reads in between."""
     for link in simulation.links:
         link.set_faults(RandomFaults(rate=faults, seed=choose.getrandbits(64)) if faults else None)
         link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
@@ -40,7 +40,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
     if max(simulation.far_widths):
         rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(max(simulation.far_widths))])
         simulation.set_far_speed(latency=choose.choice([1, 16, 100]), rate=rate)
-    if ring.devices[0].config.link.replay:  # which begins anew on wires of another length
+    if ring.devices[0].config.link.replay:  # which starts again on wires of another length
         ring.recover()
     late = choose.choice([0.0, 0.1, 0.5])
     for device in ring.devices:
@@ -48,24 +48,24 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
             if choose.random() < late:
                 simulation.run(choose.randrange(1_000))
             pending = type(device).submit_pop_event(device, timeout)
-            if choose.random() < late:  # through the port, behind the event
+            if choose.random() < late:  # through the port, after the event
                 device.submit_read_memory(choose.randrange(2), 0, choose.randrange(1, 200))
             return pending
 
         device.submit_pop_event = pop  # type: ignore[method-assign]
 
 
-def _check_order(program: CompiledProgram, found: list[Span]) -> int:
-    """Check that commands started after all they wait for; return the number of waits for other nodes."""
-    ends = {(span.node, span.queue, span.number, span.place): span.end for span in found}
+def _check_order(program: CompiledProgram, history: list[Span]) -> int:
+    """Check that commands started after all their dependencies; return the number of waits for other nodes."""
+    ends = {(span.node, span.queue, span.number, span.place): span.end for span in history}
     remotes = 0
-    for span in found:
+    for span in history:
         node, queue = span.node, program.queues[span.queue]
         before = ends.get((node, span.queue, *divmod(span.number * len(queue) + span.place - 1, len(queue))), 0)
         waits, remote = queue[span.place].waits, remote_of(queue[span.place].remotes, node)
-        others = [other for other in range(len(program.queues)) if other != span.queue]
+        indices = [other for other in range(len(program.queues)) if other != span.queue]
         awaited = max((ends[node, other, span.number - wait.lag, wait.after - 1]
-                       for other, wait in zip(others, waits, strict=True) if wait.after and span.number >= wait.lag),
+                       for other, wait in zip(indices, waits, strict=True) if wait.after and span.number >= wait.lag),
                       default=0)
         if remote is not None and span.number >= remote.lag:
             awaited = max(awaited, ends[remote.unit, remote.queue, span.number - remote.lag, remote.after - 1])
@@ -89,7 +89,7 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
     ring.programs.load([program.commands(rank, nodes) for rank in range(nodes)])
     _stall(ring, simulation, random.Random(seed), faults)
     passes = ring.programs.run(collectives=program.collectives, passes=case.passes, parity=case.parity)
-    expected = [one.task.place for queue in program.queues for _ in range(case.passes) for one in queue]
+    expected = [entry.task.place for queue in program.queues for _ in range(case.passes) for entry in queue]
     for rank, events in enumerate(passes.events):
         if [event.tag for event in events] != expected:
             raise MismatchError(f"events of node {rank} are {events}")
@@ -101,11 +101,11 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults
         if name not in memories:
             continue
         space = ring.devices[0].config.memory_map[name]
-        found = np.stack(ring.devices.ask(lambda rank, device, space=space, memory=memory: device.submit_read_memory(
+        words = np.stack(ring.devices.ask(lambda rank, device, space=space, memory=memory: device.submit_read_memory(
             space.number, 0, memory.shape[1])))
-        if wrong := np.argwhere(found != memory)[:4].tolist():
+        if wrong := np.argwhere(words != memory)[:4].tolist():
             raise MismatchError("; ".join(
-                f"{space.title} of node {node}, element {element}: 0x{found[node, element]:08x} in place of "
+                f"{space.title} of node {node}, element {element}: 0x{words[node, element]:08x} in place of "
                 f"0x{memory[node, element]:08x}" for node, element in wrong))
     for rank, row in enumerate(golden.far if max(simulation.far_widths) else ()):
         if wrong := np.argwhere(simulation.far_memory(rank)[0][:len(row)] != row)[:4, 0].tolist():

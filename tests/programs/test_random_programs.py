@@ -19,7 +19,7 @@ def test_sample(name, nodes, programs):
 
 @pytest.mark.parametrize(("nodes", "programs"), [(2, 6), (3, 6), (4, 8)])
 def test_sample_of_waits_for_nodes(nodes, programs):
-    """Commands that wait for those of other nodes, on links with faults."""
+    """Commands that wait for commands of other nodes, on links with faults."""
     part = play_part("wide", nodes, 1000, programs, remote=True, faults=1e-3)
     assert not part["difference"], part["difference"]
     assert part["programs"] == programs

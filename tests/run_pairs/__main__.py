@@ -15,7 +15,7 @@ from host.run.spec import RunSpec
 from host.transports.session import TransportName
 from tests.run_pairs.drawing import tried
 
-#: Fields that say how nodes are simulated, and which golden nodes do not have.
+#: Fields for the simulation of nodes, which golden nodes do not have.
 _SIMULATION = ("backend.transport", "backend.threads", "backend.processes", "backend.arithmetic", "backend.host_port",
                "output.check")
 
@@ -43,11 +43,11 @@ def _golden(values: dict[str, Any]) -> RunSpec | None:
 
 
 def _run(spec: RunSpec) -> str | None:
-    """Carry a run out; the error, or None."""
+    """Execute a run; the error, or None."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             train(_short(spec, Path(folder)))
-        except Exception as error:  # each one is a fault, and the others are tried nevertheless
+        except Exception as error:  # each one is a fault, and the remaining pairs are tried too
             return f"{type(error).__name__}: {error} {said.getvalue()[-200:]}"
     return None
 
@@ -58,7 +58,7 @@ def main(
     simulated: Annotated[int, typer.Option(
         min=0, help="Runs on simulated rings, of those that golden nodes refuse.")] = 20,
 ) -> None:
-    """Draw pairs of options, check each run, and carry out for two steps what passes."""
+    """Draw pairs of options, check each run, and execute valid runs for two steps."""
     counts: collections.Counter[str] = collections.Counter()
     for chosen, values, outcome in tried(seed, pairs):
         if outcome == "passed":

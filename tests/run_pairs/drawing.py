@@ -1,4 +1,4 @@
-"""Random options of runs: values of each field, of which some go together and some do not."""
+"""Random options of runs: values of each field; some go together and some do not."""
 
 import enum
 import random
@@ -14,7 +14,7 @@ from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 
-#: Values other than the default, by field; members of enumerations and switches are found.
+#: Values other than the default, by field; members of enumerations and switches are added automatically.
 VALUES = {
     "workload.seed": (3,), "workload.epochs": (1,), "workload.steps": (2,), "workload.batch": (64,),
     "workload.interval": (1,), "model.hidden": ("16", "none"), "optimizer.learning_rate": (0.25,),
@@ -79,7 +79,7 @@ def pairs(generator, count):
 
 
 def sides(name):
-    """Options of the command line that stand for a field: its own, those that it needs, and that of its schedule."""
+    """Options of the command line that stand for a field: its own, the options that it needs, and its schedule's."""
     own = {flag(path) for path in (name, *CONTEXTS.get(name, ())) if path != "schedule.kind"}
     if name == "schedule.kind" or name.removeprefix("schedule.") in Streaming.options():
         own.add("--schedule")

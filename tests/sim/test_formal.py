@@ -11,7 +11,7 @@ from tests.refusals import refuses
 
 
 class Counts(wiring.Component):
-    """Claims that a counter which stops at ``stop`` never exceeds ``bound``."""
+    """Claims that a counter that stops at ``stop`` never exceeds ``bound``."""
 
     step: In(1)
 
@@ -29,7 +29,7 @@ class Counts(wiring.Component):
 
 
 class Free(wiring.Component):
-    """Claims that a stream nobody drives keeps the rule."""
+    """Claims that an undriven stream keeps the rule."""
 
     i: In(stream.Signature(2))
 

@@ -33,10 +33,10 @@ def _lists(fields):
     return [fields]
 
 
-def _equal(one, other):
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    return np.array_equal(one, other)
+def _equal(first, other):
+    if isinstance(first, dict):
+        return first.keys() == other.keys() and all(_equal(first[key], other[key]) for key in first)
+    return np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("layout", [word_layout(), beat_layout(1), beat_layout(4), beat_layout(3, width=9), ODD])

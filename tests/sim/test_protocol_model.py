@@ -29,7 +29,7 @@ def test_two_packets_suffice(nodes, count):
 
 @pytest.mark.parametrize(("nodes", "count"), SEEDS.items())
 def test_a_word_less_deadlocks(nodes, count):
-    """Every ring of three or more deadlocks: no timing helps, since the circle of waits is in the order itself."""
+    """All rings of three or more deadlock: no timing helps, since the order itself has a circle of waits."""
     outcome = simulate(ring(nodes, 2 * PACKET - 1), count=count, seed=nodes)
     assert outcome.deadlocked.all()
 

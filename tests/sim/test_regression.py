@@ -14,7 +14,7 @@ from sim.verilated import toolchain
 
 
 class Careless(wiring.Component):
-    """Breaks the rules of its output in the way that ``fault`` says."""
+    """Breaks the rules of its output as selected by ``fault``."""
 
     i: In(stream.Signature(8))
     o: Out(stream.Signature(8))
@@ -59,13 +59,13 @@ async def parameters_arrive(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reads_are_before_the_edge(dut):
-    """Every driver relies on this: reads after a rising edge see the values before it, and writes land after it."""
+    """All drivers rely on this: reads after a rising edge see earlier values, and writes take effect after."""
     await start(dut)
     dut.o__ready.value = 0
     dut.i__payload.value = 0x5a
     dut.i__valid.value = 1
     await cycles(dut, 1)
-    assert not dut.o__valid.value  # driven after the last edge, taken at this one
+    assert not dut.o__valid.value  # driven after the last edge, taken at this edge
     dut.i__valid.value = 0
     await cycles(dut, 1)
     assert dut.o__valid.value

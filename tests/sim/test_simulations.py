@@ -18,13 +18,13 @@ from sim.streams import cycles, start
 from sim.verilated import toolchain
 from sim.verilated.vectors import Unit
 
-#: What an earlier simulation of the same process would have left.
+#: State left by an earlier simulation of the same process.
 _left = []
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def finds_all_as_at_first(dut):
-    """The buffer is empty before it has been reset, and so is the list; both are left full."""
+    """The buffer is empty before its reset, and so is the list; both are left full."""
     assert not _left
     assert not dut.o__valid.value
     assert cocotb.simtime.get_sim_time("ns") == 0
@@ -38,7 +38,7 @@ async def finds_all_as_at_first(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def makes_a_unit_as_well(dut):
-    """Two Verilated designs in one process, each with a runtime of its own: neither finds the other's ports."""
+    """Two Verilated designs in one process, each with its own runtime: neither accesses the other's ports."""
     unit = Unit(SkidBuffer(shape=8))
     await start(dut)
     dut.o__ready.value = 1
@@ -115,7 +115,7 @@ def _begun():
 
 
 def test_nothing_runs_on_when_the_side_that_asks_is_killed():
-    """The simulation, which would wait for ten minutes, holds the only write end of a pipe that is still open."""
+    """The simulation, which would wait for ten minutes, holds the only open write end of a pipe."""
     regression.run(SkidBuffer(shape=8), module=__name__, testcase="finds_all_as_at_first")  # built
     earlier = _begun()
     watched, held = os.pipe()
@@ -134,7 +134,7 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
                             cwd=Path(toolchain.__file__).parents[2])
     os.close(held)
     assert asks.stdout.readline() == "asks\n"
-    for _ in range(600):  # until the simulation has begun
+    for _ in range(600):  # until the simulation begins
         if _begun() - earlier:
             break
         assert not select.select([watched], [], [], 0.1)[0], "it has ended"
@@ -151,7 +151,7 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
 
 
 def test_the_header_is_read_compiled():
-    """A header whose flags differ is read anew, without an error, and doubles the time of a small unit."""
+    """A header with different flags is parsed again, without error, and doubles the time of a small unit."""
     unit = Unit(SkidBuffer(shape=8))
     simulator = regression._build(regression.convert(SkidBuffer(shape=8), name="SkidBuffer"), waves=False)
     for folder in (Path(unit._library._name).parent, simulator):

@@ -20,7 +20,7 @@ from tests.slow_ranks.plan import KINDS, Case, judge, plan
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Share of the late cases in which the ranks must be named rightly.
+#: Required share of the late cases with correctly named ranks.
 BAR = 0.95
 
 
@@ -30,7 +30,7 @@ def main(
     slow: Annotated[float, typer.Option(min=0.1, help="Seconds after which ranks are named.")] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the plan.")] = 0,
 ) -> None:
-    """Have ranks be late, and compare what is said about them with the plan."""
+    """Make ranks late, and compare the lines about them with the plan."""
     began = time.monotonic()
     folder = toolchain.BUILD / "slow-ranks"
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,10 +63,10 @@ def _report(cases: list[Case], right: list[bool]) -> list[dict[str, Any]]:
     table = Table("ranks are", "late", "named rightly", "in time", "not named", title="late ranks")
     rows = []
     for how in KINDS:
-        mine = {named: [well for case, well in zip(cases, right, strict=True)
-                        if (case.how, case.named) == (how, named)] for named in (True, False)}
-        row = {"how": how, "late": len(mine[True]), "named": sum(mine[True]), "in_time": len(mine[False]),
-               "not_named": sum(mine[False])}
+        marks = {named: [well for case, well in zip(cases, right, strict=True)
+                         if (case.how, case.named) == (how, named)] for named in (True, False)}
+        row = {"how": how, "late": len(marks[True]), "named": sum(marks[True]), "in_time": len(marks[False]),
+               "not_named": sum(marks[False])}
         rows.append(row)
         table.add_row(*map(str, row.values()))
     Console().print(table)

@@ -1,4 +1,4 @@
-"""Plans of late ranks, and what must have been said about them."""
+"""Plans of late ranks, and the check of the lines about them."""
 
 import dataclasses
 import random
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 KINDS = ("asleep", "busy", "stopped")
 
-#: Lateness, in units of the time after which ranks are named, of ranks that must be named and of those that must not.
+#: Lateness, in units of the time after which ranks are named, of ranks that must be named and of all other ranks.
 _LATE, _IN_TIME = 2.0, 0.25
 
-#: Elements of the first case's sum. Each has a length of its own, by which the server's lines are told apart.
+#: Elements of the first case's sum. Each has a length of its own, which identifies it in the server's lines.
 _FIRST = 33
 
 _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum of ([\d,]+) elements$")
@@ -28,19 +28,19 @@ class Case:
 
 
 def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
-    """Cases in which one rank is late, or two, and behind every fourth one more in which none must be named."""
+    """Cases with one or two late ranks; after every fourth one there is a case where none must be named."""
     generator = random.Random(seed)
-    found: list[Case] = []
+    planned: list[Case] = []
     for number in range(cases):
         for named in (True, False) if number % 4 == 3 else (True,):
             late = sorted(generator.sample(range(ranks), generator.choice([1, 1, min(2, ranks - 1)])))
-            found.append(Case(how=generator.choice(KINDS), late=late, named=named, elements=_FIRST + len(found),
-                              seconds=slow * (_LATE if named else _IN_TIME)))
-    return found
+            planned.append(Case(how=generator.choice(KINDS), late=late, named=named, elements=_FIRST + len(planned),
+                                seconds=slow * (_LATE if named else _IN_TIME)))
+    return planned
 
 
 def judge(cases: Iterable[Case], lines: Iterable[str]) -> list[bool]:
-    """Whether the late ranks of each case were named, once, and no others."""
+    """Whether the late ranks of each case were named, once, and no other ranks."""
     named: dict[int, list[list[int]]] = {}
     for line in lines:
         if (match := _LINE.search(line)) is not None:

@@ -1,6 +1,6 @@
 """Sums for which some ranks are late on purpose: ``script.py PLAN [FOLDER]``.
 
-With a folder, each rank leaves the number of its process there, and goes on with large sums until it is ended.
+With a folder, each rank writes the number of its process there, and continues with large sums until it is ended.
 """
 
 import json

@@ -1,8 +1,8 @@
 """A hostile tenant on simulated nodes: random and mutated requests, commands, lists and programs, played on twins.
 
-Twins are two rings of the same nodes. They get the same requests, and the same contents in the window of the tenant
-that attacks, but others everywhere else. Nothing outside may change, and every answer must be the same on both, in
-the same cycle: then nothing of what is outside has come to the tenant.
+Twins are two rings of the same nodes. They get the same requests, and the same contents in the window of the
+attacking tenant, but different contents everywhere else. Nothing outside may change, and every answer must be the
+same on both, in the same cycle: then the tenant has received nothing from outside.
 """
 
 import dataclasses
@@ -51,22 +51,22 @@ REQUESTS = 40
 
 
 class LeakError(AssertionError):
-    """Error for a word outside that has changed, or an answer that depends on what is outside."""
+    """Error for a word outside that has changed, or an answer that depends on the outside."""
 
 
 class Twins:
-    """Two rings of the same nodes that are attacked alike, as follows from the seed; configurations are
+    """Two rings of the same nodes that are attacked alike, by the seed; configurations are
     :data:`tests.pairs.memories.CONFIG` by default.
 
-    They count requests, commands among them, answers that were not OK, words outside that were compared, and commands
-    that a guard has found.
+    They count requests, commands among them, answers other than OK, words outside that were compared, and commands
+    that a guard has caught.
     """
 
     config = CONFIG
-    #: Least elements of a window in which the lists of :mod:`tests.pairs.memories` have room.
+    #: Minimum elements of a window, so that the lists of :mod:`tests.pairs.memories` fit.
     room: ClassVar = {"gradients": 1024, "weights": 1024, "state_0": 384, "activations": 480}
 
-    #: Memories with lists, and where they lie.
+    #: Memories with lists, and the lists' addresses.
     lists: ClassVar = [("weights", DATA, 1024), ("activations", 288, 480), ("gradients", DATA, 1024)]
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int, seed: int,
@@ -81,19 +81,19 @@ class Twins:
         self._generator = Generator(nodes, seed)
         self._opened = [OpenRing(library, nodes=nodes, threads=1) for _ in range(2)]
         devices = [[Device(transport, config, name=f"node {node}") for node, (transport, config) in enumerate(
-            zip(one.transports, self.configs, strict=True))] for one in self._opened]
-        self._rings = [Ring(one, timeout=_TIMEOUT) for one in devices]
-        self._hosts = [TenantHost(one) for one in devices]
+            zip(twin.transports, self.configs, strict=True))] for twin in self._opened]
+        self._rings = [Ring(twin, timeout=_TIMEOUT) for twin in devices]
+        self._hosts = [TenantHost(twin) for twin in devices]
         for ring, host in zip(self._rings, self._hosts, strict=True):
             ring.connect()
             host.set_budget(_BUDGET)
         self._batch = 0
-        self._prepared: list[list[Words]] = []  # requests that are to follow
+        self._prepared: list[list[Words]] = []  # requests that follow
         self._begin()
 
     def close(self) -> None:
-        for one in self._opened:
-            one.close()
+        for opened in self._opened:
+            opened.close()
 
     def _memory(self, twin: int, node: int, name: str) -> Words:
         simulation, memories = self._opened[twin].simulation, self.configs[node].memory_map
@@ -104,26 +104,26 @@ class Twins:
         return any(space.name == name for space in windowed(self.configs[node]))
 
     def _begin(self) -> None:
-        """Give both tenants new windows; one of them attacks, mostly the one that is executed."""
+        """Give both tenants new windows; one of them attacks, mostly the executed one."""
         choose = self._random
         self._attacker = choose.choice([1, 2])
         running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
-        mine, other = {}, {}
+        own, other = {}, {}
         for space in self.spaces.values():
             size = choose.choice([self.room[space.name]] * 3 + [32 * choose.randrange(space.words // 32 + 1)])
             base = 32 * choose.randrange((space.words - size) // 32 + 1)
-            mine[space.name] = base, size
+            own[space.name] = base, size
             other[space.name] = choose.choice([(0, base), (base + size, space.words - base - size)])
         for host in self._hosts:
             host.withdraw(self._attacker)
             host.withdraw(3 - self._attacker)
-            host.grant(self._attacker, mine)
+            host.grant(self._attacker, own)
             host.grant(3 - self._attacker, other)
             host.change(running)
-        self._windows = mine
+        self._windows = own
 
     def _fill(self) -> None:
-        """Fill the window alike on both rings, and all else differently."""
+        """Fill the window alike on both rings, and everything else differently."""
         inside = self._contents()
         for number, space in enumerate(windowed(self.config)):
             base, size = self._windows[space.name]
@@ -134,21 +134,21 @@ class Twins:
                     memory[base:base + size] = inside[number][node][:size]
 
     def _contents(self) -> list[Words]:
-        """Words of each memory of all nodes, of which a window gets the first ones."""
+        """Words of each memory of all nodes; a window gets the first ones."""
         inside, self._generator.programs = contents(self._random.getrandbits(32), self.nodes)
         self._generator.begin(patient=True)
         return inside
 
     def _outside(self, twin: int) -> Words:
-        found = []
+        parts = []
         for name in self.spaces:
             base, size = self._windows[name]
             for node in range(self.nodes):
                 if not self._has(node, name):
                     continue
                 memory = self._memory(twin, node, name)
-                found += [memory[:base], memory[base + size:]]
-        return np.concatenate(found)
+                parts += [memory[:base], memory[base + size:]]
+        return np.concatenate(parts)
 
     def _inside(self, twin: int) -> Words:
         return np.concatenate([self._memory(twin, node, name)[base:base + size]
@@ -159,7 +159,7 @@ class Twins:
 
     def _packet(self, opcode: int, count: int, *body: Any) -> Words:
         words = [np.array([opcode << 24 | self._random.randrange(256) << 16 | count & 0xFFFF], np.uint32)]
-        return np.concatenate([*words, *(np.atleast_1d(np.asarray(one, np.uint32)) for one in body)])
+        return np.concatenate([*words, *(np.atleast_1d(np.asarray(part, np.uint32)) for part in body)])
 
     def _noise(self, count: int) -> Words:
         return self._numbers.integers(0, 1 << 32, count, dtype=np.uint32)
@@ -198,13 +198,13 @@ class Twins:
         words = [command.words() for command in commands]
         if kind < 0.1:
             words = [self._noise(DESCRIPTOR_WORDS) for _ in words]
-            for one in words:
-                one[0] = one[0] & 0xFFFFFF00 | choose.choice([operation.value for operation in Operation])
-                one[7] = one[7] & 0xFFFF | self._attacker << 16
+            for row in words:
+                row[0] = row[0] & 0xFFFFFF00 | choose.choice([operation.value for operation in Operation])
+                row[7] = row[7] & 0xFFFF | self._attacker << 16
         return words
 
     def _place(self) -> tuple[int, int]:
-        """Place in memory at and around the window's limits, and a count."""
+        """Address in memory at and around the window's limits, and a count."""
         choose = self._random
         space = choose.choice([*windowed(self.configs[0])] * 4 + [self.configs[0].memory_map["trace"]])
         size = self._windows.get(space.name, (0, 0))[1]
@@ -213,7 +213,7 @@ class Twins:
         return space.number << 28 | address, choose.choice([1, choose.randrange(1, 70), max(1, size - address)])
 
     def _aim(self) -> None:
-        """Prepare a list that is right but for addresses, which may be anywhere in the memory, and its command."""
+        """Prepare a list that is correct except for addresses anywhere in the memory, and its command."""
         choose, programs = self._random, self._generator.programs
         operation = choose.choice([Operation.INFER, Operation.LAYERS, Operation.LAYERS, Operation.MASK])
         fields = {"state_base": 0, "length": choose.randrange(1, 7)}
@@ -233,8 +233,8 @@ class Twins:
         number = self.config.memory_map[name].number << 28
         command = Command(operation=operation, tenant=self._attacker, weight_base=base, **fields).words()
         self._prepared = [
-            *([self._packet(Opcode.WRITE_MEMORY, 1, number | place, value)] * self.nodes
-              for place, value in changes.items()),
+            *([self._packet(Opcode.WRITE_MEMORY, 1, number | address, value)] * self.nodes
+              for address, value in changes.items()),
             [self._packet(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, command)] * self.nodes,
             [self._packet(Opcode.POP_EVENT, EVENT_WORDS, _PATIENCE)] * self.nodes]
 
@@ -253,16 +253,16 @@ class Twins:
             return [self._packet(Opcode.POP_EVENT, EVENT_WORDS, choose.choice([0, _PATIENCE]))] * self.nodes
         if kind < 0.75:  # lists of jobs, layers and instructions
             name, first, end = choose.choice(self.lists)
-            place = self.configs[0].memory_map[name].number << 28 | choose.randrange(first, end)
+            position = self.configs[0].memory_map[name].number << 28 | choose.randrange(first, end)
             operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)
             word = choose.choice([self._noise(1), [choose.randrange(2100)], [1 << choose.randrange(32)], [operand],
                                   [operand]])
-            return [self._packet(Opcode.WRITE_MEMORY, 1, place, word)] * self.nodes
+            return [self._packet(Opcode.WRITE_MEMORY, 1, position, word)] * self.nodes
         if kind < 0.84:
-            place, count = self._place()
+            position, count = self._place()
             if choose.random() < 0.5:
-                return [self._packet(Opcode.READ_MEMORY, count, place)] * self.nodes
-            return [self._packet(Opcode.WRITE_MEMORY, count, place, self._noise(min(count, 600)))
+                return [self._packet(Opcode.READ_MEMORY, count, position)] * self.nodes
+            return [self._packet(Opcode.WRITE_MEMORY, count, position, self._noise(min(count, 600)))
                     for _ in nodes]
         if kind < 0.89:
             address = choose.randrange(len(REGISTERS) + len(TENANT_REGISTERS) + 1)
@@ -274,9 +274,9 @@ class Twins:
             count = choose.randrange(4)
             commands = [self._commands() for _ in range(count)]
             config = self.configs[0]
-            place = (choose.randrange(config.programs.depth) % choose.choice([1, 64])
-                     | choose.randrange(config.queues) << 16 | config.has_banks * choose.randrange(2) << 23)
-            return [self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * count, place,
+            position = (choose.randrange(config.programs.depth) % choose.choice([1, 64])
+                        | choose.randrange(config.queues) << 16 | config.has_banks * choose.randrange(2) << 23)
+            return [self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * count, position,
                                  *(command[node] for command in commands)) for node in nodes]
         if kind < 0.96:
             return [self._packet(Opcode.RUN, RUN_WORDS, choose.randrange(1, 4), choose.getrandbits(8),
@@ -291,15 +291,15 @@ class Twins:
                 for _ in nodes]
 
     def _asks(self, node: int, packet: Words) -> int:
-        """Who asks for a request."""
+        """Number of the tenant that sends a request."""
         return self._attacker
 
     def _ask(self, twin: int, packets: list[Words]) -> list[tuple[int, list[int]]]:
-        """Send the tenant's packets, with its number ahead, and return each answer with its cycle."""
+        """Send the tenant's packets, each after its number, and return each answer with its cycle."""
         simulation = self._opened[twin].simulation
         for node, packet in enumerate(packets):
             simulation.send(node, np.concatenate([np.array([self._asks(node, packet)], np.uint32), packet]))
-        found = []
+        answers = []
         for node in range(len(packets)):
             answer = simulation.receive(node)
             if answer is None:
@@ -307,11 +307,11 @@ class Twins:
                 answer = simulation.receive(node)
             if answer is None:
                 raise LeakError(f"node {node} has not answered {packets[node][:4]}")
-            found.append((simulation.cycle, answer.tolist()))
-        return found
+            answers.append((simulation.cycle, answer.tolist()))
+        return answers
 
     def batch(self) -> None:
-        """Play some requests on both rings, and compare; a :class:`LeakError` has the seed and the batch."""
+        """Play some requests on both rings, and compare; a :class:`LeakError` names the seed and the batch."""
         self._batch += 1
         if self._batch % 5 == 0:
             self._begin()
@@ -332,7 +332,7 @@ class Twins:
             if changed.size:
                 raise LeakError(f"{where}: {changed.size} words outside have changed on twin {twin}: {changed[:9]}")
         self.words += 2 * before[0].size
-        if (self._inside(0) != self._inside(1)).any() or len({one.simulation.cycle for one in self._opened}) > 1:
+        if (self._inside(0) != self._inside(1)).any() or len({each.simulation.cycle for each in self._opened}) > 1:
             raise LeakError(f"{where}: windows of twins differ, or their cycles")
 
     def _count(self, packets: list[Words], answers: list[tuple[int, list[int]]]) -> None:

@@ -1,6 +1,6 @@
-"""A hostile tenant at a worker with a far memory and three queues, alone or with the server of its relay.
+"""A hostile tenant at a worker with a far memory and three queues, with or without its parameter server.
 
-A server is the model owner's: it pushes there what the tenant asks for, in the tenant's name, and takes the events.
+A server is the model owner's: the owner pushes the tenant's requests in the tenant's name, and takes the events.
 """
 
 import fractions
@@ -33,15 +33,15 @@ _MOVES = (Operation.MOVE_OUT, Operation.MOVE_IN)
 
 
 class MovingTwins(Twins):
-    """Twins of a worker, or of a worker and its server, whose far memories are as slow on both."""
+    """Twins of a worker, or of a worker and its server, with far memories that are equally slow on both."""
 
     room: ClassVar = {"gradients": 256, "weights": 256, "state_0": 128, "activations": 256, "far": 512}
 
     def _begin(self) -> None:
         choose = self._random
         latency, rate = choose.choice([1, 16, 100]), choose.choice([2, 1, fractions.Fraction(1, 8)])
-        for one in self._opened:
-            one.simulation.set_far_speed(latency=latency, rate=rate)
+        for opened in self._opened:
+            opened.simulation.set_far_speed(latency=latency, rate=rate)
         super()._begin()
 
     def _fill(self) -> None:
@@ -56,15 +56,15 @@ class MovingTwins(Twins):
                         memory[base:base + size] = inside[name][node][:size]
 
     def _bases(self) -> dict[str, int]:
-        """Places and a length, mostly in windows, else at and behind their limits."""
+        """Addresses and a length, mostly in windows, else at and after their limits."""
         choose, windows = self._random, self._windows
         near, far = windows["activations"][1], windows["far"][1]
         length = choose.choice([choose.randrange(1, 257), choose.randrange(1, 65), near, far, 32])
-        found = {"length": length}
+        fields = {"length": length}
         for name, space in (("gradient_base", "gradients"), ("weight_base", "weights"), ("state_base", "far")):
             room = windows[space][1]
-            found[name] = 32 * choose.choice([0, 0, choose.randrange(17), max(0, room - length) // 32, room // 32])
-        return found
+            fields[name] = 32 * choose.choice([0, 0, choose.randrange(17), max(0, room - length) // 32, room // 32])
+        return fields
 
     def _commands(self) -> list[Words]:
         """Words of a command for each node: well formed, mutated, or random."""
@@ -76,7 +76,7 @@ class MovingTwins(Twins):
             fields["state_base"] = 32 * choose.randrange(4)
         self._number = getattr(self, "_number", 0) + 1
         fields |= {"size": self.nodes, "root": server, "collective": self._number % (1 << 15)}
-        found, kind = [], choose.random()
+        descriptors, kind = [], choose.random()
         changes = self._fields() if kind < 0.3 else {}
         odd = choose.choice([None, *range(self.nodes)])
         for node in range(self.nodes):
@@ -89,8 +89,8 @@ class MovingTwins(Twins):
                 words = self._noise(DESCRIPTOR_WORDS)
                 words[0] = words[0] & 0xFFFFFF00 | operation
                 words[7] = words[7] & 0xFFFF | self._attacker << 16
-            found.append(words)
-        return found
+            descriptors.append(words)
+        return descriptors
 
     def _aim(self) -> None:
         """Prepare nothing: there are no lists."""

@@ -1,4 +1,4 @@
-"""A hostile tenant on nodes with control words and rounds: waits for other nodes, and gradient slots anywhere."""
+"""A hostile tenant on nodes with control words and quorum updates: remote waits, and gradient slots anywhere."""
 
 from typing import ClassVar
 
@@ -30,11 +30,11 @@ class QuorumTwins(Twins):
                 for space in windowed(self.config)]
 
     def _fields(self) -> dict[str, int]:
-        found = super()._fields()
-        return {name: value for name, value in found.items() if name != "root_reduce"}
+        fields = super()._fields()
+        return {name: value for name, value in fields.items() if name != "root_reduce"}
 
     def _commands(self) -> list[Words]:
-        """Words of a command for each node: well formed but for fields that may be any."""
+        """Words of a command for each node: well formed except for fields with any values."""
         choose = self._random
         fields = {
             "operation": choose.choice([Operation.QUIESCE, Operation.COMPUTE, Operation.APPLY_LATE,
@@ -55,7 +55,7 @@ class QuorumTwins(Twins):
         return [self._packet(Opcode.WRITE_REGISTER, 1, register(name).address, value)] * self.nodes
 
     def _aim(self) -> None:
-        """Prepare rounds that are right but for the addresses of slots and scales, or a program with remote waits."""
+        """Prepare rounds that are right except for addresses of slots and scales, or a program with remote waits."""
         choose, nodes = self._random, range(self.nodes)
         length, number = choose.choice([40, 100]), choose.randrange(1, 64)
         common = {"tenant": self._attacker, "size": self.nodes, "length": length}
@@ -77,8 +77,8 @@ class QuorumTwins(Twins):
         self._prepared = [
             *(self._write(name, value) for name, value in settings.items()),
             *([self._packet(Opcode.LOAD_PROGRAM, DESCRIPTOR_WORDS * len(commands), queue << 16, *(
-                Command(**{"rank": node, "unit": (node + 1) % self.nodes, **common, **one}).words()
-                for one in commands)) for node in nodes] for queue, commands in enumerate(queues)),
+                Command(**{"rank": node, "unit": (node + 1) % self.nodes, **common, **fields}).words()
+                for fields in commands)) for node in nodes] for queue, commands in enumerate(queues)),
             [self._packet(Opcode.RUN, RUN_WORDS, passes | number << 25, 1 << 16, node | self.nodes << 4)
              for node in nodes],
             *[[self._packet(Opcode.POP_EVENT, EVENT_WORDS, _PATIENCE)] * self.nodes] * (3 * passes),

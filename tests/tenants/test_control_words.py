@@ -1,4 +1,4 @@
-"""Tenants on nodes with control words and rounds: counts, and gradients that wait, are those of one tenant."""
+"""Tenants on nodes with control words and quorum updates: counts, and waiting gradients, belong to one tenant."""
 
 import numpy as np
 import pytest
@@ -20,10 +20,10 @@ NUMBER, TIMEOUT = 9, 2_000
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 11), (2, 22)])
 def test_twins(nodes, seed):
-    found = attack(library(CONFIG), nodes, seed, 8, kind=QuorumTwins)
-    assert not found["leak"]
-    assert found["guarded"], f"{seed=}"
-    assert {"OK", "OUT_OF_WINDOW", "OVER_BUDGET"} <= set(found["statuses"]), f"{seed=}"
+    summary = attack(library(CONFIG), nodes, seed, 8, kind=QuorumTwins)
+    assert not summary["leak"]
+    assert summary["guarded"], f"{seed=}"
+    assert {"OK", "OUT_OF_WINDOW", "OVER_BUDGET"} <= set(summary["statuses"]), f"{seed=}"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def nodes(opened):
 
 
 def begin(device, rank, tenant, *, remote=False, commands=1):
-    """Run COMPUTEs in one queue, and in the other a QUIESCE, which may wait for the other node's first one."""
+    """Run COMPUTEs in one queue, and in the other a QUIESCE, which may wait for the other node's first COMPUTE."""
     device.write_register("TIMEOUT", TIMEOUT)
     device.load_program(0, [Command(operation=Operation.COMPUTE, tenant=tenant, duration=50)] * commands)
     device.load_program(1, [Command(operation=Operation.QUIESCE, tenant=tenant, remote=int(remote), unit=1 - rank,
@@ -83,7 +83,7 @@ def test_counts_are_of_one_tenant(opened, first):
 
 
 def test_control_words_of_nodes_of_different_tenants(nodes):
-    """If nodes execute different tenants, none counts what the other does, nor waits longer since it computes."""
+    """If nodes execute different tenants, neither counts the other's commands, nor waits longer for its computing."""
     of, host, simulation = nodes
     TenantHost(host._devices[1:]).change(2)
     simulation.run(500)
@@ -95,7 +95,7 @@ def test_control_words_of_nodes_of_different_tenants(nodes):
 
 
 def test_tenant_changes_while_links_are_reset(nodes):
-    """The register alone changes nothing: the next tenant comes with a reset of links."""
+    """The register on its own changes nothing: the next tenant comes with a reset of links."""
     of, host, _ = nodes
     device = host._devices[0]
     device.write_register("TENANT", 2)
@@ -114,40 +114,40 @@ def compute(device, number, **fields):
 
 def test_gradients_that_wait_are_of_one_tenant(nodes):
     of, host, simulation = nodes
-    mine, other = of[1][0], of[2][0]
-    mine.write_register("GRADIENT_STRIDE", 64)
-    assert compute(mine, 3, gradient_base=0, state_base=512, length=40, duration=20) is EventStatus.OK
-    assert mine.read_fields("SLOT_0") == {"tag": 3, "computing": 0, "pending": 1, "taken": 0}
+    own, other = of[1][0], of[2][0]
+    own.write_register("GRADIENT_STRIDE", 64)
+    assert compute(own, 3, gradient_base=0, state_base=512, length=40, duration=20) is EventStatus.OK
+    assert own.read_fields("SLOT_0") == {"tag": 3, "computing": 0, "pending": 1, "taken": 0}
     host.change(2)
     simulation.run(500)
     assert not any(other.read_fields("SLOT_0").values())
     assert other.read_register("GRADIENTS_COMPUTED") == other.read_register("GRADIENTS_DROPPED") == 0
     host.change(1)
-    assert not any(mine.read_fields("SLOT_0").values())
-    # Nor does a gradient that was resumed come back with the settings.
-    mine.write_register("RESUMED_SET", 5 | 1 << 16 | 1 << 17)
-    assert mine.read_fields("SLOT_1")["pending"]
+    assert not any(own.read_fields("SLOT_0").values())
+    # A resumed gradient does not come back with the settings either.
+    own.write_register("RESUMED_SET", 5 | 1 << 16 | 1 << 17)
+    assert own.read_fields("SLOT_1")["pending"]
     host.change(2)
     host.change(1)
     simulation.run(500)
-    assert not any(mine.read_fields("SLOT_1").values())
-    assert not any(mine.read_fields("RESUMED_SET").values())
+    assert not any(own.read_fields("SLOT_1").values())
+    assert not any(own.read_fields("RESUMED_SET").values())
 
 
 @pytest.mark.parametrize("stride", [992, 1024, 2016, 3072])
 def test_slots_outside(nodes, stride):
-    """The second slot of rounds lies behind the window, where the checker does not look: a guard does."""
+    """The second slot of rounds starts after the window, where the checker does not look: a guard does."""
     of, host, _ = nodes
-    mine, device = of[1][0], host._devices[0]
+    own, device = of[1][0], host._devices[0]
     device.write_memory(Space.GRADIENT, 0, np.full(1024, 7, np.uint32))
     device.write_memory(Space.GRADIENT, 2048, np.full(2048, 7, np.uint32))
-    mine.write_memory(Space.GRADIENT, 0, np.full(1024, 3, np.uint32))
-    mine.write_register("GRADIENT_STRIDE", stride)
-    assert compute(mine, 1, gradient_base=0, state_base=512, length=64) is EventStatus.OK
-    assert compute(mine, 2, gradient_base=0, state_base=512, length=64) is EventStatus.OUT_OF_WINDOW
+    own.write_memory(Space.GRADIENT, 0, np.full(1024, 3, np.uint32))
+    own.write_register("GRADIENT_STRIDE", stride)
+    assert compute(own, 1, gradient_base=0, state_base=512, length=64) is EventStatus.OK
+    assert compute(own, 2, gradient_base=0, state_base=512, length=64) is EventStatus.OUT_OF_WINDOW
     outside = device.read_memory(Space.GRADIENT, 0, 4096)
     assert (np.delete(outside, np.s_[1024:2048]) == 7).all()
-    assert (mine.read_memory(Space.GRADIENT, 0, 1024) == 3).all()
+    assert (own.read_memory(Space.GRADIENT, 0, 1024) == 3).all()
 
 
 def test_scale_outside(nodes):
@@ -156,21 +156,21 @@ def test_scale_outside(nodes):
     try:
         for number, spaces in enumerate((WINDOWS[1], WINDOWS[1].keys() - {"scales"})):
             host.grant(1, {name: WINDOWS[1][name] for name in spaces})
-            for rank, (mine, device) in enumerate(zip(of[1], host._devices, strict=True)):
+            for rank, (own, device) in enumerate(zip(of[1], host._devices, strict=True)):
                 for name, value in (("GRADIENT_STRIDE", 128), ("QUORUM", 2), ("LEARNING_RATE", 1.0)):
-                    mine.write_register(name, value)
+                    own.write_register(name, value)
                 device.write_memory(CONFIG.memory_map["scales"].number, 0, np.ones(512, np.float32))
-                mine.write_memory(Space.GRADIENT, 512, np.ones(64, np.float32))
+                own.write_memory(Space.GRADIENT, 512, np.ones(64, np.float32))
                 common = {"tenant": 1, "round": 1, "length": 64, "rank": rank, "size": 2}
-                mine.load_program(0, [Command(operation=Operation.COMPUTE, state_base=512, **common)])
-                mine.load_program(1, [Command(operation=Operation.APPLY_LATE, **common),
-                                      Command(operation=Operation.FUSED_UPDATE, collective=number, **common)])
-            for rank, mine in enumerate(of[1]):
-                mine.run(ProgramRun(1, number=NUMBER, rank=rank, size=2))
+                own.load_program(0, [Command(operation=Operation.COMPUTE, state_base=512, **common)])
+                own.load_program(1, [Command(operation=Operation.APPLY_LATE, **common),
+                                     Command(operation=Operation.FUSED_UPDATE, collective=number, **common)])
+            for rank, own in enumerate(of[1]):
+                own.run(ProgramRun(1, number=NUMBER, rank=rank, size=2))
             last = EventStatus.OUT_OF_WINDOW if number else EventStatus.OK
-            for mine in of[1]:
-                assert ended(mine, 3) == sorted([EventStatus.OK, EventStatus.OK, last])
-                assert (mine.read_memory(Space.WEIGHT, 0, 64).view(np.float32) == (0 if number else -2)).all()
+            for own in of[1]:
+                assert ended(own, 3) == sorted([EventStatus.OK, EventStatus.OK, last])
+                assert (own.read_memory(Space.WEIGHT, 0, 64).view(np.float32) == (0 if number else -2)).all()
             host.change(0)
             host.change(1)
             simulation.run(500)

@@ -1,4 +1,4 @@
-"""A hostile tenant (``make hostile`` has many more requests), and what it can do to another one's job."""
+"""A hostile tenant (``make hostile`` has many more requests), and its effect on another tenant's job."""
 
 import numpy as np
 import pytest
@@ -19,23 +19,23 @@ HALVES[2] = {name: (length, length) for name, (_, length) in HALVES[1].items()}
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 103), (2, 102)])
 def test_twins(nodes, seed):
-    """Each batch is one of twins; in all 50, and 3,000 requests."""
-    found = attack(library(CONFIG), nodes, seed, 25)
-    assert not found["leak"]
-    assert found["requests"] == 25 * 40 * nodes, f"{seed=}"
-    assert found["guarded"] > 5, f"{seed=}"
-    assert {"OK", "OUT_OF_WINDOW", "FOREIGN_TENANT", "OVER_BUDGET"} <= set(found["statuses"]), f"{seed=}"
+    """Each batch is played on twins; in all 50 batches, and 3,000 requests."""
+    summary = attack(library(CONFIG), nodes, seed, 25)
+    assert not summary["leak"]
+    assert summary["requests"] == 25 * 40 * nodes, f"{seed=}"
+    assert summary["guarded"] > 5, f"{seed=}"
+    assert {"OK", "OUT_OF_WINDOW", "FOREIGN_TENANT", "OVER_BUDGET"} <= set(summary["statuses"]), f"{seed=}"
 
 
 def tenants(ring, number):
-    """Devices of a tenant: on nodes whose transport says who asks."""
+    """Devices of a tenant, on nodes with transports that send its number."""
     return [Device(device.transport, CONFIG, name=f"tenant {number} at {device.name}", tenant=number)
             for device in ring.devices]
 
 
 @pytest.mark.parametrize("attacked", [False, True])
 def test_job_beside_an_attack(attacked):
-    """Collectives of one tenant end with their bits, while another one asks for anything between their words."""
+    """Collectives of one tenant end with their bits, while another one sends any requests between their words."""
     generator = np.random.default_rng(5)
     gradients = generator.standard_normal((2, 700)).astype(np.float32)
     with open_nodes(2, config=CONFIG) as (ring, simulation):
@@ -43,10 +43,10 @@ def test_job_beside_an_attack(attacked):
         for number, windows in HALVES.items():
             host.grant(number, windows)
         host.change(1)
-        mine, others = tenants(ring, 1), tenants(ring, 2)
-        for device, values in zip(mine, gradients, strict=True):
+        own, foreign = tenants(ring, 1), tenants(ring, 2)
+        for device, values in zip(own, gradients, strict=True):
             device.write_memory(0, 0, values)
-        for rank, device in enumerate(mine):
+        for rank, device in enumerate(own):
             for number in range(3):
                 device.push(Command(operation=Operation.ALL_REDUCE, rank=rank, size=2, length=700, tenant=1,
                                     collective=number))
@@ -60,15 +60,15 @@ def test_job_beside_an_attack(attacked):
                 simulation.send(node, packet)
                 simulation.run(20_000, until_packet_at=node)
                 assert simulation.receive(node) is not None
-        events = [[device.pop_event(20_000) for _ in range(3)] for device in mine]
-        assert [[event.status for event in one] for one in events] == [[EventStatus.OK] * 3] * 2
+        events = [[device.pop_event(20_000) for _ in range(3)] for device in own]
+        assert [[event.status for event in row] for row in events] == [[EventStatus.OK] * 3] * 2
         expected = golden.bits(gradients)
         for _ in range(3):
             expected = np.broadcast_to(golden.all_reduce(expected)[0], expected.shape)
-        for device, words in zip(mine, expected, strict=True):
+        for device, words in zip(own, expected, strict=True):
             assert (device.read_memory(0, 0, 700) == words).all()
-        assert all(not device.read_memory(0, 700, 324).any() for device in mine)
-        assert (host.tenant, [device.config.has("tenants") for device in others]) == (1, [True, True])
+        assert all(not device.read_memory(0, 700, 324).any() for device in own)
+        assert (host.tenant, [device.config.has("tenants") for device in foreign]) == (1, [True, True])
 
 
 def test_neighbours_of_different_tenants():

@@ -1,4 +1,4 @@
-"""Tenants of nodes with far memories: moves, and a worker with the server of its relay."""
+"""Tenants of nodes with far memories: moves, and a worker with its parameter server."""
 
 import fractions
 
@@ -21,24 +21,24 @@ WINDOWS = {1: {"activations": (64, 128), "far": (64, 64)}, 2: {"activations": (1
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 306), (2, 302)])
 def test_twins(nodes, seed):
-    """Moves, and FETCH and PUSH: each batch is one of twins."""
+    """Moves, and FETCH and PUSH: each batch is played on twins."""
     configs = [WORKER, SERVER][:nodes]
-    found = attack([library(config) for config in configs], nodes, seed, 12, kind=MovingTwins, configs=configs)
-    assert not found["leak"]
-    assert found["requests"] == 12 * 40 * nodes, f"{seed=}"
-    assert {"OK", "OUT_OF_WINDOW", "FOREIGN_TENANT", "OVER_BUDGET"} <= set(found["statuses"]), f"{seed=}"
+    summary = attack([library(config) for config in configs], nodes, seed, 12, kind=MovingTwins, configs=configs)
+    assert not summary["leak"]
+    assert summary["requests"] == 12 * 40 * nodes, f"{seed=}"
+    assert {"OK", "OUT_OF_WINDOW", "FOREIGN_TENANT", "OVER_BUDGET"} <= set(summary["statuses"]), f"{seed=}"
 
 
 @pytest.fixture
 def worker():
-    """Device of the privileged host, those of both tenants, the host, and the simulation; tenant 1 is executed."""
+    """Device of the privileged host, devices of both tenants, the host, and the simulation; tenant 1 is executed."""
     with open_nodes(1, config=WORKER) as (ring, simulation):
         device, host = ring.devices[0], TenantHost(ring.devices)
         for tenant, windows in WINDOWS.items():
             host.grant(tenant, windows)
         host.change(1)
-        mine, other = (Device(device.transport, WORKER, name=f"tenant {n}", tenant=n) for n in (1, 2))
-        yield device, mine, other, host, simulation
+        own, other = (Device(device.transport, WORKER, name=f"tenant {n}", tenant=n) for n in (1, 2))
+        yield device, own, other, host, simulation
 
 
 def moved(device, tenant, operation, near, far, length):
@@ -49,14 +49,14 @@ def moved(device, tenant, operation, near, far, length):
 @pytest.mark.parametrize("operation", [Operation.MOVE_OUT, Operation.MOVE_IN])
 def test_known_answers(worker, operation):
     """Window 64 to 128 of the far memory, 64 to 192 of activations."""
-    _, mine, _, _, simulation = worker
+    _, own, _, _, simulation = worker
     far = simulation.far_memory(0)[0]
     far[:] = np.arange(1, 1025)
     before = far.copy()
-    for near, place, length, detail in (
+    for near, address, length, detail in (
             (0, 64, 0, None), (0, 32, 32, None), (0, 32, 33, 32), (0, 0xFFFFFFE0, 64, 0xFFFFFFE0), (0, 0, 65, 64),
             (96, 0, 33, 32), (160, 0, 0, 160)):
-        event = moved(mine, 1, operation, near, place, length)
+        event = moved(own, 1, operation, near, address, length)
         if detail is None:
             assert (event.status, event.detail) == (EventStatus.OK, length)
         else:
@@ -64,18 +64,18 @@ def test_known_answers(worker, operation):
     outside = np.r_[0:64, 128:1024]
     assert (far[outside] == before[outside]).all()
     if operation is Operation.MOVE_IN:
-        assert mine.read_memory(ACTIVATIONS, 0, 32).tolist() == list(range(97, 129))
+        assert own.read_memory(ACTIVATIONS, 0, 32).tolist() == list(range(97, 129))
 
 
 def test_windows_of_the_far_memory(worker):
-    """They are scrubbed, by way of activations that stay as they were; requests do not reach the far memory."""
-    device, mine, _, host, simulation = worker
+    """They are scrubbed by way of activations, which keep their contents; requests do not reach the far memory."""
+    device, own, _, host, simulation = worker
     far = simulation.far_memory(0)[0]
     for space in (15, ACTIVATIONS + 2):
         with pytest.raises(OutOfWindowError):
-            mine.read_memory(space, 0, 1)
+            own.read_memory(space, 0, 1)
         with pytest.raises(OutOfWindowError):
-            mine.write_memory(space, 0, np.zeros(1, np.uint32))
+            own.write_memory(space, 0, np.zeros(1, np.uint32))
     device.write_register("BUDGET", 20)  # of tenants
     kept = np.arange(7, 519, dtype=np.uint32)
     device.write_memory(ACTIVATIONS, 0, kept)
@@ -87,7 +87,7 @@ def test_windows_of_the_far_memory(worker):
     kept[64:320] = 0  # windows of activations that were withdrawn
     assert (device.read_memory(ACTIVATIONS, 0, 512) == kept).all()
     assert (host.tenant, device.read_register("TENANT"), device.read_register("BUDGET")) == (1, 1, 20)
-    assert moved(mine, 1, Operation.MOVE_OUT, 0, 0, 1).status is EventStatus.OUT_OF_WINDOW
+    assert moved(own, 1, Operation.MOVE_OUT, 0, 0, 1).status is EventStatus.OUT_OF_WINDOW
     simulation.set_far_speed(latency=16, rate=0)
     device.write_register("TIMEOUT", 100)
     with pytest.raises(DeviceError, match=r"^node 0: a move of zeros to the far memory ended with .*FAR_TIMEOUT"):
@@ -95,12 +95,12 @@ def test_windows_of_the_far_memory(worker):
 
 
 def test_no_row_comes_to_the_next_tenant(worker):
-    """A move that is cut, or has timed out, leaves answers owed; the tenant changes when they have come."""
-    device, mine, other, host, simulation = worker
+    """A move that is cut, or has timed out, leaves answers owed; the tenant changes when they have arrived."""
+    device, own, other, host, simulation = worker
     simulation.far_memory(0)[0][:] = np.arange(1024)
     simulation.set_far_speed(latency=200, rate=fractions.Fraction(1, 4))
     device.write_register("BUDGET", 30)
-    assert moved(mine, 1, Operation.MOVE_IN, 0, 0, 64).status is EventStatus.OVER_BUDGET
+    assert moved(own, 1, Operation.MOVE_IN, 0, 0, 64).status is EventStatus.OVER_BUDGET
     assert device.read_fields("STATUS")["running"] == 0
     with pytest.raises(ProgramRunningError, match="was refused with BUSY"):
         device.write_register("TENANT", 2)
@@ -116,13 +116,13 @@ def test_no_row_comes_to_the_next_tenant(worker):
     simulation.run(1000)
     device.write_register("TIMEOUT", 1000)
     assert moved(other, 2, Operation.MOVE_IN, 0, 0, 64).status is EventStatus.FAR_TIMEOUT
-    device.write_register("CONTROL", 1)  # does not forget what is owed
+    device.write_register("CONTROL", 1)  # does not forget the owed answers
     refuses("node 0: the far memory must give the answers that it owes", host.change, 1, error=NotAtRestError)
     assert device.read_register("TENANT") == 2
 
 
 def test_relay():
-    """FETCH and PUSH of one tenant change its windows alone; at the server, all but PING is for the model owner."""
+    """FETCH and PUSH of one tenant change only its windows; at the server, all but PING is for the model owner."""
     windows = {1: {"gradients": (32, 64), "weights": (32, 64), "state_0": (0, 32)},
                2: {"gradients": (128, 64), "weights": (128, 64), "state_0": (32, 64)}}
     with open_nodes(2, config=[WORKER, SERVER]) as (ring, simulation):
@@ -131,23 +131,23 @@ def test_relay():
             host.grant(tenant, granted)
         host.change(2)
         worker, server = ring.devices
-        mine = Device(worker.transport, WORKER, name="tenant", tenant=2)
+        own = Device(worker.transport, WORKER, name="tenant", tenant=2)
         weights = np.arange(64, dtype=np.float32)
         server.write_memory(Space.WEIGHT, 0, np.full(512, 7, np.float32))
         server.write_memory(Space.WEIGHT, 128, weights)
-        mine.write_memory(Space.GRADIENT, 0, np.full(64, 2, np.float32))
+        own.write_memory(Space.GRADIENT, 0, np.full(64, 2, np.float32))
         server.write_register("LEARNING_RATE", 0.5)
         server.write_register("GRADIENT_SCALE", 1.0)
         for number, operation in enumerate((Operation.PUSH, Operation.BROADCAST)):
-            for rank, device in enumerate((mine, server)):
+            for rank, device in enumerate((own, server)):
                 device.push(Command(operation=operation, rank=rank, size=2, root=1, length=64, tenant=2,
                                     collective=number))
-        events = [device.pop_event(50_000) for device in (mine, server) for _ in range(2)]
+        events = [device.pop_event(50_000) for device in (own, server) for _ in range(2)]
         assert [event.status for event in events] == [EventStatus.OK] * 4
         expected = np.full(512, 7, np.float32)
         expected[128:192] = weights - 1
         assert (server.read_memory(Space.WEIGHT, 0, 512).view(np.float32) == expected).all()
-        assert (mine.read_memory(Space.WEIGHT, 0, 64).view(np.float32) == weights - 1).all()
+        assert (own.read_memory(Space.WEIGHT, 0, 64).view(np.float32) == weights - 1).all()
         server.push(Command(operation=Operation.BROADCAST, rank=1, size=2, root=1, weight_base=32, length=64,
                             tenant=2))
         event = server.pop_event(50_000)

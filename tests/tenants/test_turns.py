@@ -24,7 +24,7 @@ OPTIMIZERS = {1: SGD(learning_rate=0.1, momentum=0.9), 2: SGD(learning_rate=0.25
 
 @dataclasses.dataclass
 class _Job:
-    """A tenant's job, and what it should have by now."""
+    """A tenant's job, and its expected contents by now."""
 
     ring: Ring
     weights: golden.Bits
@@ -34,7 +34,7 @@ class _Job:
 
 
 def test_tenants_train_in_turn():
-    """Weights, state and settings of each go on where its last turn has ended, with the golden bits."""
+    """Weights, state and settings of each continue from the end of its last turn, with the golden bits."""
     generator = np.random.default_rng(3)
     with open_nodes(NODES, config=CONFIG) as (nodes, _):
         host = TenantHost(nodes.devices)

@@ -1,1 +1,1 @@
-"""Random scripts of PyTorch: what they do to modules, optimizers and groups, on the ring and over gloo only."""
+"""Random scripts of PyTorch on modules, optimizers and groups, on the ring and over gloo only."""

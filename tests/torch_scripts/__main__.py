@@ -18,12 +18,12 @@ from sim.verilated.processes import ended_by_signals
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Scripts of one launch, each of which keeps its rings open.
+#: Scripts of one launch; each of them keeps its rings open.
 _SHARE = 25
 
 
 def play(scripts: int, *, options: Options, seed: int, folder: Path) -> dict[str, str]:
-    """Play scripts in one launch: how each has ended, by its seed."""
+    """Play scripts in one launch; the end of each, by its seed."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{seed}-{options.nodes}-{options.gradients}.json"
     launch([str(SCRIPT), str(seed), str(scripts), str(file)], options)
@@ -37,7 +37,7 @@ def main(
     gradients: Annotated[str, typer.Option(help="Codecs of gradients.")] = "raw,mx9",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first script.")] = 0,
 ) -> None:
-    """Play random scripts, and compare their weights with those of gloo."""
+    """Play random scripts, and compare their weights with gloo's."""
     began, left = time.monotonic(), scripts
     kinds = [(int(count), codec) for count in ranks.split(",") for codec in gradients.split(",")]
     counts: dict[tuple[int, str], Counter[str]] = {kind: Counter() for kind in kinds}

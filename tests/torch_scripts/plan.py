@@ -31,7 +31,7 @@ def _pass(source: random.Random, ranks: int) -> tuple[str, Any]:
     used = [source.random() < 0.97 for _ in SHAPES]
     return "pass", {
         "zero": source.choice(("none", "none", "zeros")), "seed": source.randrange(1 << 30),
-        "used": [[one and source.random() < 0.9 for one in used] if source.random() < 0.3 else used
+        "used": [[use and source.random() < 0.9 for use in used] if source.random() < 0.3 else used
                  for _ in range(ranks)],
         "local": [source.randrange(2) for _ in range(ranks)] if source.random() < 0.3 else [0] * ranks,
         "infinite": source.randrange(ranks) if source.random() < 0.1 else None,

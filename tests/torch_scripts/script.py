@@ -1,6 +1,6 @@
 """Play random scripts, each on the ring and over gloo only, in the same ranks.
 
-``gradring launch -n 4 script.py SEED COUNT FILE`` writes how each has ended.
+``gradring launch -n 4 script.py SEED COUNT FILE`` writes the end of each.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradring.torch
 from host.pytorch.messages import KEEPS
 
-#: Errors that refuse what the nodes do not do.
+#: Errors that refuse operations which the nodes lack.
 REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group must all have a gradient",
             "Group must have a parameter", "Parameters of an optimizer of gradring.torch must be in a module",
             "Gradients of SGD must be means of all ranks", "clip_grad_value_ must have gradients that are summed",
@@ -31,7 +31,7 @@ LOSSY = os.environ[KEEPS] == "1"
 
 
 class Body(torch.nn.Module):
-    """Parameters, and a loss in which their gradients are the factors."""
+    """Parameters, and a loss that has the factors as their gradients."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -74,7 +74,7 @@ class World:
 
     def optimizer(self, choice):
         kind = gradring.torch.SGD if self.nodes and choice["nodes"] else torch.optim.SGD
-        if any(number in given for given in self.given.values() for number in choice["parameters"]):
+        if any(number in numbers for numbers in self.given.values() for number in choice["parameters"]):
             return  # each parameter has one optimizer
         if any(self.body.weights[number].requires_grad for number in choice["parameters"]):
             self.given[choice["slot"]] = choice["parameters"]
@@ -84,7 +84,7 @@ class World:
     def split(self, slot, groups):
         """Parameters of an optimizer, in one group or in a group each."""
         parameters = [self.body.weights[number] for number in self.given[slot]]
-        return [{"params": [one]} for one in parameters] if groups else parameters
+        return [{"params": [parameter]} for parameter in parameters] if groups else parameters
 
     def delete(self, slot):
         self.optimizers.pop(slot, None)
@@ -125,7 +125,7 @@ class World:
         generator = torch.Generator().manual_seed(choice["seed"] + 17 * self.rank + 1000 * extra)
         factors = [torch.randint(-2, 3, shape, generator=generator).to(self.body.weights[0].dtype)
                    for shape in SHAPES]
-        # An infinity spoils its block of a lossy codec, in which the first elements of other parameters may be.
+        # An infinity spoils its block of a lossy codec, which may have the first elements of other parameters.
         for factor in factors[:len(SHAPES) if LOSSY else 1] if infinite else ():
             factor.view(-1)[0] = float("inf")
         used = choice["used"][self.rank]
@@ -166,17 +166,17 @@ class World:
             self.scaler.update()
 
 
-def equal(one, other):
-    """Whether two results are the same bits."""
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
-    return one == other
+def equal(left, right):
+    """Whether two results have the same bits."""
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(equal, left, right))
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(torch.nan_to_num(left), torch.nan_to_num(right))
+    return left == right
 
 
 def verdict(seed, groups, halves):
-    """How a script has ended on this rank: equal, refused, or what is wrong."""
+    """The end of a script on this rank: equal, refused, or the difference."""
     script = draw(seed, dist.get_world_size())
     plain = World(script, groups, halves, nodes=False)
     failed = plain.play()

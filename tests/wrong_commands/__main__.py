@@ -26,7 +26,7 @@ from tests.wrong_commands.signals import LATE, Sent, plan, send
 
 
 def signals(folder: Path) -> list[dict[str, object]]:
-    """Send signals to all commands, and look at their ends."""
+    """Send signals to all commands, and check their ends."""
     rows = []
     late = [Sent(module="gradring", words=(*LATE, "--output=out"), number=number, moment=moment)
             for number in (signal.SIGINT, signal.SIGTERM) for moment in (8.0, 14.0)]
@@ -37,8 +37,8 @@ def signals(folder: Path) -> list[dict[str, object]]:
             name = signal.Signals(sent.number).name
             print(f"{name} after {sent.moment} s: {sent.module} {shlex.join(sent.words)}\n"
                   f"    {'; '.join(outcome.wrong)}", flush=True)
-    found = [row["seconds"] for row in rows if row["seconds"] is not None]
-    print(f"{len(rows)} signals, {len(found)} to commands that had not ended, which took up to {max(found):.1f} s: "
+    times = [row["seconds"] for row in rows if row["seconds"] is not None]
+    print(f"{len(rows)} signals, {len(times)} to commands that had not ended, which took up to {max(times):.1f} s: "
           f"{sum(bool(row['wrong']) for row in rows)} did not end as they must")
     return rows
 
@@ -51,9 +51,9 @@ def main(
         help="Processor seconds after which a command that is at work is legal, and is ended.")] = LEGAL,
     send_signals: Annotated[bool, typer.Option("--signals", help="Send signals to all commands as well.")] = False,
 ) -> None:
-    """Run wrong command lines, and look at their ends."""
+    """Run wrong command lines, and check their ends."""
     folder = Path(tempfile.mkdtemp())
-    digits()  # imports what most commands need, before processes are forked
+    digits()  # imports modules that most commands need, before processes are forked
     begun, rows = time.monotonic(), []
     counts = collections.defaultdict(collections.Counter)
     for number in range(first, first + cases):

@@ -56,26 +56,26 @@ def _samples(kind: type, default: object, text: str, words: tuple[str, ...] = ()
     """Values that an option may have, by its type, its default and its help."""
     if issubclass(kind, enum.Enum):
         return tuple(str(member.value) for member in kind)
-    found = [] if default is None or callable(default) else [str(default)]
+    values = [] if default is None or callable(default) else [str(default)]
     if kind in (int, float):
-        return (*found, "1", "2", "8")
+        return (*values, "1", "2", "8")
     if kind is Path:
         return ("script.py", "folder", "new")
-    return (*found, *words, *re.findall(r"(?<![\w./=-])[\w./:=-]+[\w]", text)) or ("x",)
+    return (*values, *words, *re.findall(r"(?<![\w./=-])[\w./:=-]+[\w]", text)) or ("x",)
 
 
 def _of_program() -> Iterator[Command]:
     for path, command in walk(typer.main.get_command(cli.app)):
         yield Command(module="gradring", path=path, options=tuple(
-            Option(name=one.opts[0] if isinstance(one, core.TyperOption) else "", required=one.required,
-                   kind=bool if getattr(one, "is_flag", False) else _kind(one.type_descriptor.annotation),
-                   samples=_samples(_kind(one.type_descriptor.annotation), one.default,
-                                    getattr(one, "help", "") or ""))
-            for one in command.params))
+            Option(name=param.opts[0] if isinstance(param, core.TyperOption) else "", required=param.required,
+                   kind=bool if getattr(param, "is_flag", False) else _kind(param.type_descriptor.annotation),
+                   samples=_samples(_kind(param.type_descriptor.annotation), param.default,
+                                    getattr(param, "help", "") or ""))
+            for param in command.params))
 
 
 class _Caught(BaseException):
-    """The parser of a program that would parse its command line."""
+    """Carries the parser of a program that is about to parse its command line."""
 
 
 def _parser(module: object) -> argparse.ArgumentParser:
@@ -101,11 +101,11 @@ def _of_boards() -> Iterator[Command]:
         module = importlib.import_module(f"boards.{path.stem}")
         words = tuple(name for table in ("UNITS", "BOARDS") for name in getattr(module, table, ()))
         yield Command(module=module.__name__, path=(), options=tuple(
-            Option(name=max(one.option_strings, key=len, default=""), required=one.required,
-                   kind=bool if one.nargs == 0 else _kind(one.type),
-                   samples=tuple(one.choices or _samples(_kind(one.type), one.default,
-                                                         one.help or "", words)))
-            for one in _parser(module)._actions if one.dest != "help"))
+            Option(name=max(action.option_strings, key=len, default=""), required=action.required,
+                   kind=bool if action.nargs == 0 else _kind(action.type),
+                   samples=tuple(action.choices or _samples(_kind(action.type), action.default,
+                                                            action.help or "", words)))
+            for action in _parser(module)._actions if action.dest != "help"))
 
 
 #: All command lines.

@@ -12,7 +12,7 @@ from tests.wrong_commands.commands import COMMANDS, Command, Option
 
 LARGE = str(10**22 + 7)
 
-#: Values that no option of the type takes, and those that some do.
+#: Values that no option of the type takes, and values that some options take.
 _NEVER = {int: ("x", "", "nan", "1.5", "1e3", "0x10", "\N{SUPERSCRIPT TWO}", "\x1b[31m7"),
           float: ("x", "", "1,5", "1/0x")}
 _DOUBTFUL = {
@@ -34,7 +34,7 @@ class Case:
 
 
 def prepare(folder: Path) -> None:
-    """Files that names in command lines mean."""
+    """Make the files that command lines name."""
     (folder / "script.py").write_text("")
     (folder / "folder").mkdir()
     (folder / "empty").touch()
@@ -68,7 +68,7 @@ def _value(generator: random.Random, option: Option) -> tuple[str, bool]:
 
 
 def _wrong_value(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    options = [one for one in command.options if one.kind is not bool and one.name not in taken]
+    options = [item for item in command.options if item.kind is not bool and item.name not in taken]
     if not options:
         return None
     option = generator.choice(options)
@@ -79,9 +79,9 @@ def _wrong_value(generator: random.Random, command: Command, words: list[str], t
 
 
 def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str], str]) -> Callable[..., Any]:
-    """Mistake in one word, the last: what is made of the name of an option that fits."""
+    """Mistake in one word, the last: the spoilt name of an option that fits."""
     def mistake(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-        options = [one for one in command.options if fits(one)]
+        options = [option for option in command.options if fits(option)]
         if not options:
             return None
         words.append(spoil(generator, generator.choice(options).name))
@@ -92,12 +92,12 @@ def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str
 
 def _operands(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
     """An operand too many, or none where one is needed."""
-    needed = [one for one in command.options if not one.name and one.required]
+    needed = [option for option in command.options if not option.name and option.required]
     if needed and generator.random() < 0.5:
-        taken.update(one.name for one in needed)
+        taken.update(option.name for option in needed)
         return True
-    words[:0] = ["x"] * (1 + sum(not one.name for one in command.options))
-    return not any(not one.name for one in command.options)  # else they may be those of a script
+    words[:0] = ["x"] * (1 + sum(not option.name for option in command.options))
+    return not any(not option.name for option in command.options)  # else they may belong to a script
 
 
 def _wrong_command(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
@@ -109,7 +109,7 @@ def _wrong_command(generator: random.Random, command: Command, words: list[str],
 
 def _together(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
     """Options that may have no effect together, or exclude each other."""
-    options = [one for one in command.options if one.name and one.name not in taken]
+    options = [item for item in command.options if item.name and item.name not in taken]
     if len(options) < 2:
         return None
     for option in generator.sample(options, min(len(options), 3)):
@@ -121,25 +121,25 @@ def _together(generator: random.Random, command: Command, words: list[str], take
 #: Kinds of mistakes, and how often they are drawn.
 MISTAKES = {
     "value": (_wrong_value, 8), "options together": (_together, 4),
-    "name of an option": (_one_word(lambda one: one.name, _misspelt), 2),
-    "flag with a value": (_one_word(lambda one: one.kind is bool, lambda _, name: f"{name}=1"), 1),
+    "name of an option": (_one_word(lambda item: item.name, _misspelt), 2),
+    "flag with a value": (_one_word(lambda item: item.kind is bool, lambda _, name: f"{name}=1"), 1),
     "operands": (_operands, 2), "name of a command": (_wrong_command, 1),
-    "option without a value": (_one_word(lambda one: one.name and one.kind is not bool, lambda _, name: name), 1)}
+    "option without a value": (_one_word(lambda item: item.name and item.kind is not bool, lambda _, name: name), 1)}
 
 
 def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> Case:
-    """Case of a number: every other one has commands in turn, the rest those of many options often."""
+    """Case of a number: odd ones have commands in turn, the rest prefers commands with many options."""
     generator = random.Random(f"{seed}/{number}")
     command = commands[number // 2 % len(commands)] if number % 2 else generator.choices(
-        commands, [1 + len(one.options) for one in commands])[0]
+        commands, [1 + len(item.options) for item in commands])[0]
     words: list[str] = []
     taken: set[str] = set()
     certain, mistakes = False, []
     for _ in range(generator.choice((1, 1, 2))):
         kind, = generator.choices(list(MISTAKES), [weight for _, weight in MISTAKES.values()])
-        found = MISTAKES[kind][0](generator, command, words, taken)
-        if found is not None:
-            certain |= found
+        outcome = MISTAKES[kind][0](generator, command, words, taken)
+        if outcome is not None:
+            certain |= outcome
             mistakes.append(kind)
         if kind == "option without a value":
             break
@@ -149,9 +149,9 @@ def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> C
     path = list(command.path)
     if "path" in taken:
         path[-1] = _misspelt(generator, path[-1])
-    needed = [generator.choice(one.samples) for one in command.options if not one.name and one.required
-              and one.name not in taken]
-    if any(one.name == "--output" for one in command.options) and "--output" not in taken:
-        words.insert(0, "--output=out")  # a run that is legal must leave the user's results where they are
+    needed = [generator.choice(item.samples) for item in command.options if not item.name and item.required
+              and item.name not in taken]
+    if any(item.name == "--output" for item in command.options) and "--output" not in taken:
+        words.insert(0, "--output=out")  # a legal run must not touch the user's results
     return Case(module=command.module, command=command.name, words=(*path, *needed, *words), certain=certain,
                 mistakes=tuple(mistakes))

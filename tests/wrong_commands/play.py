@@ -1,4 +1,4 @@
-"""Command lines, each in a process of its own with bounds of memory and of time, and what comes of each."""
+"""Command lines, each in a process of its own with limits of memory and of time, and the outcome of each."""
 
 import contextlib
 import dataclasses
@@ -25,13 +25,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What has come of a command line."""
+    """Outcome of a command line."""
 
     code: int  # exit code
     seconds: float  # processor time, of all of its processes
     legal: bool  # whether it was at work, and was ended
     error: str  # standard error
-    wrong: list[str]  # everything that must not be so
+    wrong: list[str]  # all violated requirements
 
 
 class Family:
@@ -41,25 +41,25 @@ class Family:
         self._process, self._seen, self.seconds = process, {process: ""}, 0.0
 
     def look(self) -> list[int]:
-        """Numbers of those that are alive."""
+        """Numbers of the processes that are alive."""
         stats = {}
         for folder in Path("/proc").glob("[0-9]*"):
             if fields := status(int(folder.name)):
                 stats[int(folder.name)] = fields
         grown = True
         while grown:
-            mine = {number for number, fields in stats.items() if number not in self._seen and (
+            new = {number for number, fields in stats.items() if number not in self._seen and (
                 int(fields[1]) in self._seen or int(fields[3]) == self._process)}
-            self._seen.update({number: stats[number][19] for number in mine})
-            grown = bool(mine)
+            self._seen.update({number: stats[number][19] for number in new})
+            grown = bool(new)
         self._seen[self._process] = stats.get(self._process, [""] * 20)[19]
-        found = [number for number, began in self._seen.items() if number in stats and stats[number][19] == began]
-        ticks = sum(int(field) for number in found for field in stats[number][11:15])
+        known = [number for number, began in self._seen.items() if number in stats and stats[number][19] == began]
+        ticks = sum(int(field) for number in known for field in stats[number][11:15])
         self.seconds = max(self.seconds, ticks / _TICKS)
-        return [number for number in found if stats[number][0] not in "ZX"]
+        return [number for number in known if stats[number][0] not in "ZX"]
 
     def kill(self) -> None:
-        """Kill those that are alive."""
+        """Kill the processes that are alive."""
         for number in self.look():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
@@ -98,7 +98,7 @@ def _child(case: Case, folder: Path) -> None:
 
 
 def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
-    """Everything that must not be so."""
+    """All violated requirements."""
     error, wrong = outcome.error.strip("\n"), []
     lines = [line for line in error.splitlines() if not line.startswith((" ", "usage:"))]  # but argparse's help
     if "Traceback" in error + printed:
@@ -123,7 +123,7 @@ def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
 
 
 def survivors(family: Family) -> int:
-    """Processes that are alive some time after the first one has ended; they are killed."""
+    """Number of processes that are alive some time after the first one has ended; they are killed."""
     limit = time.monotonic() + 3
     while family.look() and time.monotonic() < limit:
         time.sleep(0.05)
@@ -133,7 +133,7 @@ def survivors(family: Family) -> int:
 
 
 def play(case: Case, folder: Path, *, work: float = LEGAL) -> Outcome:
-    """Outcome of a command line, in a folder that is free; after some processor seconds of work it is ended."""
+    """Outcome of a command line, in an empty folder; after some processor seconds of work it is ended."""
     folder.mkdir(parents=True)
     prepare(folder)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Signals to commands while modules are imported and while they work, and what comes of each."""
+"""Signals to commands while modules are imported and while they work, and the outcome of each."""
 
 import dataclasses
 import os
@@ -14,12 +14,12 @@ from tests.wrong_commands.play import Family, survivors
 
 ROOT = Path(__file__).parents[2]
 
-#: Processor seconds of a command after which a signal comes: in imports, behind them, and in a build or in work.
+#: Processor seconds of a command before a signal comes: in imports, after them, and in a build or in work.
 MOMENTS = (0.3, 2.5, 6.0)
-#: Seconds to the end, and those that a busy machine may take in addition; seconds that a command may wait.
+#: Seconds to the end, and additional seconds for a busy machine; seconds that a command may wait.
 ENDS, SLACK, WAITS = 10.0, 20.0, 200.0
 
-#: A run with a straggler that takes a thousand times as long as the others.
+#: A run with a straggler that takes a thousand times as long as the other ranks.
 LATE = ("train", "--straggler", "3:1000", "--quorum", "3", "--stale-gradients", "drop", "--cycles", "100000000")
 
 _SCRIPT = "import time\nimport torch.distributed\ntorch.distributed.init_process_group()\ntime.sleep(100)\n"
@@ -36,33 +36,33 @@ class Sent:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signalled:
-    """What has come of a signal."""
+    """Outcome of a signal."""
 
     code: int  # exit code, as a shell has it
     seconds: float | None  # seconds from the signal to the end; None if the command had ended before
-    wrong: list[str]  # everything that must not be so
+    wrong: list[str]  # all violated requirements
 
 
 def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOMENTS) -> list[Sent]:
-    """Each signal to each command, with operands that it needs only, at one moment after the other."""
-    found = []
+    """Each signal to each command, with required operands only, at one moment after the other."""
+    planned = []
     for command in commands:
-        needed = [one.samples[0] for one in command.options if not one.name and one.required]
-        output = ["--output=out"] if any(one.name == "--output" for one in command.options) else []
-        for place, moment in enumerate(moments):
+        needed = [option.samples[0] for option in command.options if not option.name and option.required]
+        output = ["--output=out"] if any(option.name == "--output" for option in command.options) else []
+        for index, moment in enumerate(moments):
             for number in (signal.SIGINT, signal.SIGTERM):
-                found.append(Sent(module=command.module, words=(*command.path, *output, *needed), number=number,
-                                  moment=moment, twice=place == 1))
-    return found
+                planned.append(Sent(module=command.module, words=(*command.path, *output, *needed), number=number,
+                                    moment=moment, twice=index == 1))
+    return planned
 
 
 def hear_interrupts() -> None:
-    """Have a program hear SIGINT, also where the tests run in the background and ignore it."""
+    """Make a program hear SIGINT, even where the tests run in the background and ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def send(sent: Sent, folder: Path) -> Signalled:
-    """Start a command in a folder that is free, and send it the signal."""
+    """Start a command in an empty folder, and send it the signal."""
     folder.mkdir(parents=True)
     (folder / "script.py").write_text(_SCRIPT)
     with (folder / "printed").open("wb") as printed:

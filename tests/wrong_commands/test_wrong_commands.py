@@ -38,9 +38,9 @@ def test_draw():
 ])
 def test_verdict(changes, wrong):
     case = next(case for case in (draw(number, seed=0) for number in range(99)) if case.certain)
-    found = _verdict(case, Outcome(**{"code": 1, "seconds": 1.0, "legal": False, "error": "error: x\n", "wrong": [],
+    texts = _verdict(case, Outcome(**{"code": 1, "seconds": 1.0, "legal": False, "error": "error: x\n", "wrong": [],
                                       **changes}), "")
-    assert [text[:len(wrong or "")] for text in found][-1:] == ([] if wrong is None else [wrong])
+    assert [text[:len(wrong or "")] for text in texts][-1:] == ([] if wrong is None else [wrong])
 
 
 def test_wrong_commands(tmp_path):
@@ -52,29 +52,29 @@ def test_wrong_commands(tmp_path):
 
 
 def test_plan():
-    """Signals come to all commands, at all moments."""
-    found = plan()
-    assert len(found) == 2 * len(COMMANDS) * len(MOMENTS)
-    assert {sent.moment for sent in found if sent.words[:2] == ("lab", "sweep")} == {*MOMENTS}
-    assert sum(sent.twice for sent in found) == 2 * len(COMMANDS)
+    """Signals are sent to all commands, at all moments."""
+    planned = plan()
+    assert len(planned) == 2 * len(COMMANDS) * len(MOMENTS)
+    assert {sent.moment for sent in planned if sent.words[:2] == ("lab", "sweep")} == {*MOMENTS}
+    assert sum(sent.twice for sent in planned) == 2 * len(COMMANDS)
 
 
 @pytest.mark.parametrize(("words", "number", "moment", "twice"), [
     (("train",), signal.SIGINT, 0.5, False), (("lab", "memory"), signal.SIGTERM, 3.0, True),
 ])
 def test_signals(tmp_path, words, number, moment, twice):
-    found = send(Sent(module="gradring", words=(*words, "--output=out"), number=number, moment=moment, twice=twice),
-                 tmp_path / "run")
-    assert found.wrong == []
-    assert found.code == 128 + number
+    outcome = send(Sent(module="gradring", words=(*words, "--output=out"), number=number, moment=moment, twice=twice),
+                   tmp_path / "run")
+    assert outcome.wrong == []
+    assert outcome.code == 128 + number
 
 
 def test_a_command_that_ignores_signals(monkeypatch, tmp_path):
-    """What does not end is killed, and noted."""
+    """A command that does not end is killed, and reported."""
     monkeypatch.setattr(signals, "ENDS", 0.5)
     monkeypatch.setattr(signals, "SLACK", 0)
     monkeypatch.setattr(signals, "ROOT", tmp_path)
     (tmp_path / "deaf.py").write_text("import signal\nsignal.signal(15, signal.SIG_IGN)\nwhile True: pass\n")
-    found = send(Sent(module="deaf", words=(), number=signal.SIGTERM, moment=0.2), tmp_path / "run")
-    assert found.wrong[:2] == ["not ended 0.5 s after the signal", "code 137"]
-    assert found.code == 137
+    outcome = send(Sent(module="deaf", words=(), number=signal.SIGTERM, moment=0.2), tmp_path / "run")
+    assert outcome.wrong[:2] == ["not ended 0.5 s after the signal", "code 137"]
+    assert outcome.code == 137

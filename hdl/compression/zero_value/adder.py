@@ -19,18 +19,18 @@ __all__ = ["Adder"]
 class Adder(wiring.Component):
     """Add two compressed streams, element by element, without expanding them.
 
-    The ones of either mask are walked, one per cycle: where both are set the elements are added, where one is, its
-    element is copied. Copies pass through the adder as well, as sums with +0.0, so that order is kept. A sum of zero
-    leaves the mask. The numbers are those of :class:`~hdl.floating.add.FloatAdder`, and NaNs come out canonical.
+    The positions set in either mask are processed, one per cycle: where both are set the elements are added, where
+    one is, its element is copied. Copies pass through the adder as well, as sums with +0.0, so that order is kept. A
+    sum of zero leaves the mask. Sums are as in :class:`~hdl.floating.add.FloatAdder`, and NaNs become canonical.
 
     A group takes 1 + positions cycles. Its mask is offered :attr:`latency` cycles after the last word of the two
-    groups was accepted, its first value in the next cycle, or one later if it is alone. Nothing in the pipeline can
-    be held, so a group or a position enters only while a place behind it is free. ``a.ready`` and ``b.ready`` depend
-    on registers alone.
+    groups was accepted, its first value in the next cycle, or one later if it is the only one. Nothing in the
+    pipeline can be held, so a group or a position enters only while a slot after it is free. ``a.ready`` and
+    ``b.ready`` depend only on registers.
 
     Both streams must have the same number of groups, and each must end with a whole group. Where they do not,
-    ``error`` is raised, the output ends with what was summed so far, and the rest of both streams is discarded, up to
-    the last word of each; the next pair is sound again.
+    ``error`` is raised, the output ends with the sums so far, and the rest of both streams is discarded, up to the
+    last word of each; the next pair is processed normally.
 
     Parameters
     ----------
@@ -49,14 +49,14 @@ class Adder(wiring.Component):
         Pulse: this pair was malformed.
     """
 
-    #: Groups that are held, from their masks' arrival on: those of zeros that come while a dense one is written, in
-    #: 33 cycles, and those in the pipeline. With fewer there would be bubbles behind such a burst.
+    #: Groups that are held, from their masks' arrival on: groups of zeros that come while a dense one is written, in
+    #: 33 cycles, and groups in the pipeline. With fewer there would be bubbles after such a burst.
     groups = 1 + 3 * LUT_ROWS
 
     #: Values that are held: a group is complete, and written, only when all its sums are known.
     depth = 64
 
-    #: Bits of the mask that are looked at in one cycle.
+    #: Bits of the mask that are examined in one cycle.
     _WIDTH = 4
 
     def __init__(self, *, format=FP32):
@@ -88,7 +88,7 @@ class Adder(wiring.Component):
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
         m.submodules.values = values = Queue(shape=unsigned(self._format.width), depth=self.depth, block=True)
 
-        # Places behind the pipeline that are not spoken for.
+        # Slots after the pipeline that are not reserved.
         group_places = Signal(range(groups.depth + 1), init=groups.depth)
         value_places = Signal(range(self.depth + 1), init=self.depth)
         enter_group = Signal()
@@ -99,7 +99,7 @@ class Adder(wiring.Component):
             value_places.eq(value_places - enter_value + (joiner.values.valid & joiner.values.ready) + cancelled),
         ]
 
-        # Hold one word of each stream, and which rows it has ones in, in case it is a mask.
+        # Hold one word of each stream and, in case it is a mask, its rows with ones.
         words = []
         for name, port in (("a", self.a), ("b", self.b)):
             word = Signal(data.StructLayout({
@@ -122,11 +122,11 @@ class Adder(wiring.Component):
             words.append(SimpleNamespace(held=word, take=take, done=done, ending=ending))
         a, b = words
 
-        # Walk: one position per cycle, and of each stream a word where its mask has a one.
+        # Walk: one position per cycle, and a word of each stream with a one in its mask.
         a_hit, b_hit = walker.hits
         short = Signal()
         closing = Signal()
-        # Without a reset of their own, so that theirs can make the zeros.
+        # Without a reset, so that flip-flops' reset inputs can make the zeros.
         left = Signal.like(adder.a, reset_less=True)
         right = Signal.like(adder.b, reset_less=True)
         entry = Signal(data.StructLayout({"value": 1, "closing": 1, "last": 1, "position": range(GROUP)}))
@@ -190,7 +190,7 @@ class Adder(wiring.Component):
                 with m.If(a.ending & b.ending):
                     close_pair()
 
-        # Collect: what is not zero, and its bit of the mask.
+        # Collect: sums that are not zero, and their bits of the mask.
         result = entry
         for stage in range(adder.latency + 1):
             following = Signal.like(entry, name=f"entry{stage + 1}")

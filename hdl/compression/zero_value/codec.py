@@ -11,9 +11,9 @@ __all__ = ["ZeroValueCodec"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroValueCodec:
-    """Gradients without their zeros, added as they are; members as :class:`hdl.compression.codec.Codec` has them.
+    """Gradients without their zeros, added in coded form; for the members see :class:`hdl.compression.codec.Codec`.
 
-    The datapath of the ring (:mod:`hdl.ring.datapath`) makes the units, an adder among them, since no word of a
+    The datapath of the ring (:mod:`hdl.ring.datapath`) makes the units, including an adder, since no word of a
     gradient is decoded on the way; so there is no encoder or decoder here.
 
     Parameters
@@ -43,7 +43,7 @@ class ZeroValueCodec:
         return {}
 
     def max_words(self, count):
-        """Return the words of a packet of ``count`` elements without a zero: they, and a mask for each group."""
+        """Return the words of a packet of ``count`` non-zero elements: the elements, and a mask for each group."""
         return count + -(-count // GROUP)
 
     def length_counter(self):

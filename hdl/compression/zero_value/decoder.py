@@ -1,4 +1,4 @@
-"""Groups without zeros to elements."""
+"""Decoder from groups without zeros to elements."""
 
 import functools
 import operator
@@ -20,12 +20,12 @@ class Decoder(wiring.Component):
     """Expand a compressed stream, in whole groups of 32 / lanes beats.
 
     All elements are kept; ``o.last`` marks the last beat of the last group. One word is taken per cycle and one beat
-    given, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and no bubble is between groups. A beat is
+    output, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and no bubble is between groups. A beat is
     offered as soon as its words are there: :attr:`latency` cycles after the last of its values was accepted, and not
-    earlier than :attr:`latency` + 1 cycles after the mask. ``i.ready`` depends on registers alone.
+    earlier than :attr:`latency` + 1 cycles after the mask. ``i.ready`` depends only on registers.
 
-    A stream that ends inside a group raises ``error``; the rest of this group is zeros, from the beat on in which
-    something is missing, and the next stream is sound again.
+    A stream that ends inside a group raises ``error``; the rest of this group is zeros, from the first incomplete
+    beat on, and the next stream is processed normally.
 
     Parameters
     ----------
@@ -58,21 +58,21 @@ class Decoder(wiring.Component):
 
     @property
     def depth(self):
-        """Beats with non-zero elements that are held besides the one being collected."""
+        """Beats with non-zero elements that are held in addition to the one being collected."""
         return max(GROUP // self._lanes, LUT_ROWS)
 
     def elaborate(self, platform):
         m = Module()
-        # Without a reset of their own, so that theirs can make the zeros.
+        # Without a reset, so that flip-flops' reset inputs can make the zeros.
         elements = Signal.like(self.o.payload.elements, reset_less=True)
 
-        # A row of the walk is one beat, or several.
+        # A row of the walker is one beat, or several.
         width = max(self._lanes, 4)
         m.submodules.walker = walker = _OnesSequence(masks=1, width=width)
-        places = slices(walker.place, self._lanes)
+        positions = slices(walker.place, self._lanes)
         rests = slices(walker.rest, self._lanes)
-        lanes = functools.reduce(operator.or_, places)
-        beat_end = Cat(place.any() & ~rest.any() for place, rest in zip(places, rests, strict=True)).any()
+        lanes = functools.reduce(operator.or_, positions)
+        beat_end = Cat(position.any() & ~rest.any() for position, rest in zip(positions, rests, strict=True)).any()
 
         m.submodules.beats = memory = Memory(shape=elements.shape(), depth=self.depth, init=[])
         write = memory.write_port(granularity=1)
@@ -81,7 +81,7 @@ class Decoder(wiring.Component):
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
-        # Hold one word, and which rows it has ones in, in case it is a mask.
+        # Hold one word and, in case it is a mask, its rows with ones.
         word = Signal(data.StructLayout({"data": GROUP, "last": 1, "valid": 1, "occupied": GROUP // width}))
         room = Signal()
         m.d.comb += self.i.ready.eq(~word.valid | room)
@@ -130,7 +130,7 @@ class Decoder(wiring.Component):
                     last_before.eq(last),
                 ]
 
-        # Write: all beats of the group, those of zeros as well. The next group's mask waits meanwhile.
+        # Write: all beats of the group, including beats of zeros. The next group's mask waits meanwhile.
         ahead = Signal(GROUP)
         active = Signal()
         beat = Signal(range(GROUP // self._lanes))
@@ -160,7 +160,7 @@ class Decoder(wiring.Component):
         with m.If(mask_valid & (~active | (go & final))):
             m.d.sync += [ahead.eq(mask), active.eq(1), mask_valid.eq(0)]
 
-        # A group that was cut short holds the input up until it is written.
+        # A truncated group blocks the input until it is written.
         with m.If(breaking):
             m.d.sync += broken.eq(1)
         with m.Elif(go & final & ~mask_valid):

@@ -1,4 +1,4 @@
-"""Elements to groups without zeros, as :mod:`hdl.compression.zero_value.groups` has them."""
+"""Encoder from elements to groups without zeros; see :mod:`hdl.compression.zero_value.groups`."""
 
 import functools
 import operator
@@ -16,7 +16,7 @@ __all__ = ["Encoder"]
 
 
 class _Joiner(wiring.Component):
-    """Write groups as words: the mask, then as many values as it has ones.
+    """Write groups as words: the mask, then one value per one in the mask.
 
     Throughput is one word per cycle. ``groups.ready`` and ``values.ready`` depend combinationally on ``o.ready``.
 
@@ -42,7 +42,7 @@ class _Joiner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         group = self.groups.payload
-        # Values of the present group which are still to be written, and whether there are any.
+        # Values of the present group that remain to be written, and whether there are any.
         left = Signal.like(group.count)
         busy = Signal()
         last = Signal()
@@ -71,38 +71,38 @@ class _Joiner(wiring.Component):
 
 
 class _OnesSequence(wiring.Component):
-    """Walk the ones of some masks, lowest first, one place per step; a place is a bit that is set in any of them.
+    """Visit the bits that are set in any of some masks, lowest first, one position per step.
 
-    Masks are seen as rows, and the bits of the present row are in registers, so that a step looks at one row and at
-    which rows have any ones. No cycle is lost between two rows, nor between the masks and the first place.
+    Masks are seen as rows, and the bits of the present row are in registers, so that a step examines only one row and
+    the set of rows with any ones. No cycle is lost between two rows, nor between the masks and the first position.
 
     Parameters
     ----------
     masks : int
-        Masks that are walked together.
+        Masks that are visited together.
     width : int
         Bits of a row.
 
     Members
     -------
     start : In(1)
-        Walk new masks from the next cycle on.
+        Visit new masks from the next cycle on.
     masks : In(masks of GROUP bits)
         New masks.
     occupied : In(rows)
         Rows of the new masks that have ones.
     step : In(1)
-        Go on to the next place.
+        Advance to the next position.
     row : Out(range(rows))
-        Row of the present place.
+        Row of the present position.
     place : Out(width)
-        One-hot: the present place in its row.
+        One-hot: the present position in its row.
     hits : Out(masks)
-        Masks that are set at the present place.
+        Masks that are set at the present position.
     rest : Out(width)
-        Places after it in its row.
+        Positions after it in its row.
     end : Out(1)
-        The present place is the last one.
+        The present position is the last one.
     """
 
     def __init__(self, *, masks, width):
@@ -118,7 +118,7 @@ class _OnesSequence(wiring.Component):
         # Rows after the present one that have ones.
         ahead = Signal.like(self.occupied)
         union = Signal(width)
-        # Rows that the next row is one of, and whether it is asked for.
+        # Candidates for the next row, and whether it is requested.
         candidates = Signal.like(self.occupied)
         turn = Signal()
         m.d.comb += [
@@ -153,12 +153,12 @@ class _OnesSequence(wiring.Component):
 class Encoder(wiring.Component):
     """Compress a stream of elements.
 
-    Elements that are not kept are zeros, and so is what a group lacks that ``last`` cuts short: it takes as long as a
-    whole one, with ``i.ready`` low.
+    Elements that are not kept count as zeros, and a group that ``last`` cuts short is filled with zeros: it takes as
+    long as a whole one, with ``i.ready`` low.
 
-    One beat is taken per cycle and one word given, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and no
-    bubble is between groups: while one is written, the next is collected. The mask of a group is offered
-    :attr:`latency` cycles after its last beat was accepted. ``i.ready`` depends on registers alone.
+    One beat is taken per cycle and one word output, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and
+    no bubble is between groups: while one is written, the next is collected. The mask of a group is offered
+    :attr:`latency` cycles after its last beat was accepted. ``i.ready`` depends only on registers.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class Encoder(wiring.Component):
 
     @property
     def depth(self):
-        """Beats with non-zero elements that are held besides the one being written."""
+        """Beats with non-zero elements that are held in addition to the one being written."""
         return max(GROUP // self._lanes, LUT_ROWS)
 
     def elaborate(self, platform):
@@ -224,7 +224,7 @@ class Encoder(wiring.Component):
         with m.Elif(room):
             m.d.sync += present.eq(0)
 
-        # Collect a group: its beats, except those of zeros only, and its mask.
+        # Collect a group: its beats, except beats of zeros, and its mask.
         beat = Signal(range(GROUP // self._lanes))
         mask = Signal(GROUP - self._lanes)
         count = Signal(range(GROUP + 1))
@@ -254,7 +254,7 @@ class Encoder(wiring.Component):
             with m.Else():
                 m.d.sync += [mask.eq(Cat(mask, present)[self._lanes:]), count.eq(count + sum(present))]
 
-        # Write it: element by element, out of one beat after the other.
+        # Write the group: element by element, from one beat after the other.
         chosen = Signal.like(elements)
         waiting = Signal(self._lanes)
         exhausted = Signal()

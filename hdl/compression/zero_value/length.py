@@ -10,7 +10,7 @@ __all__ = ["MaskedLength"]
 
 
 class MaskedLength(wiring.Component):
-    """Count the groups of a packet: a group is its mask, and as many words as the mask has ones.
+    """Count the groups of a packet: a group is its mask, and one word per one in the mask.
 
     A mask with a bit beyond the packet's length is wrong.
 
@@ -24,8 +24,8 @@ class MaskedLength(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        beyond = Signal(GROUP)  # bits of the last mask that lie beyond the length
-        values = Signal(range(GROUP + 1))  # of the current group, that are still to come
+        beyond = Signal(GROUP)  # bits of the last mask beyond the length
+        values = Signal(range(GROUP + 1))  # of the current group that are still to come
         masked = values == 0  # the word is a mask
         tail = self.length[:(GROUP - 1).bit_length()]
         m.d.comb += [

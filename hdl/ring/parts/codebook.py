@@ -1,4 +1,4 @@
-"""The loader of codebooks: gives encoder and decoder of weights what they are loaded with."""
+"""Loader of codebooks for encoder and decoder of weights."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -13,12 +13,12 @@ __all__ = ["CodebookLoader"]
 
 
 class CodebookLoader(wiring.Component):
-    """Reads a codebook once after reset: its bounds, and then its centroids.
+    """Read a codebook once after reset: its bounds, and then its centroids.
 
     Parameters
     ----------
     words : int
-        Words of the codebook: twice the number of centroids, of which bounds are one less.
+        Words of the codebook: twice the number of centroids; there is one bound less than centroids.
     lanes : int
         Elements in a row of its memory.
     """
@@ -34,9 +34,9 @@ class CodebookLoader(wiring.Component):
             "bounds": Out(loads),
             # Words for the decoder.
             "centroids": Out(loads),
-            # Both have all of theirs.
+            # All words have been taken by both.
             "done": Out(1),
-            # Where the codebook is.
+            # Memory of the codebook.
             "port": Out(read_signature(words // lanes, lanes)),
         })
 
@@ -47,7 +47,7 @@ class CodebookLoader(wiring.Component):
         m.submodules.reader = reader = RowReader(rows=words // lanes, lanes=lanes, elements=words // 2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         asked = Signal(2)  # for bounds, and then for centroids
-        given = Signal(2)
+        passed = Signal(2)
         m.d.comb += [
             reader.job.valid.eq(Mux(asked[0], ~asked[1], self.start)),
             reader.job.payload.row.eq(Mux(asked[0], words // 2 // lanes, 0)),
@@ -58,9 +58,9 @@ class CodebookLoader(wiring.Component):
         connect_stream(m, reader.o, serializer.i)
         word = serializer.o
         with m.If(word.valid & word.ready & word.payload.last):
-            m.d.sync += given.eq(Cat(1, given[0]))
-        for sink, chosen in ((bounds, ~given[0]), (centroids, given[0])):
+            m.d.sync += passed.eq(Cat(1, passed[0]))
+        for sink, chosen in ((bounds, ~passed[0]), (centroids, passed[0])):
             m.d.comb += [sink.payload.eq(word.payload), sink.valid.eq(word.valid & chosen)]
-        m.d.comb += [word.ready.eq(Mux(given[0], centroids.ready, bounds.ready)), self.done.eq(given[1])]
+        m.d.comb += [word.ready.eq(Mux(passed[0], centroids.ready, bounds.ready)), self.done.eq(passed[1])]
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.port))
         return m

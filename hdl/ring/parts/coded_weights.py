@@ -1,7 +1,7 @@
-"""Coded weights: new weights go through a codec to the ring and, decoded again, to the weight memory.
+"""Coded weights: new weights pass a codec to the ring and, decoded again, to the weight memory.
 
-They come from the optimizer, or in a gather on its own from the weight memory, where the codec may have made
-them before: then they do not change.
+They come from the optimizer, or in a separate gather from the weight memory; weights that the codec has made before
+do not change.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux
@@ -28,7 +28,7 @@ class _Decode(Sequence):
         return Path(steps=Mux(command.setup.coded, command.size, 0), first=command.following)
 
 
-#: Segments of new weights in the order in which they are decoded: the own one, followed by the gathered ones.
+#: Segments of new weights in the order of decoding: the own one, followed by the gathered ones.
 DECODE = _Decode()
 
 
@@ -44,7 +44,7 @@ def _restored_from(record, setup):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None for weights without a codec."""
     if config.weights.codec == RAW:
         return None
     has_codebook = config.codebook_words != 0
@@ -71,8 +71,8 @@ def describe(config):
 
 
 class CodedWeights(Part):
-    """Takes the place of raw weights: those of the own block are encoded once, for the ring and for the own memory,
-    where the decoded weights of the ring follow them."""
+    """Replacement for raw weights: the own block is encoded once, for the ring and for the own memory, where the
+    decoded weights from the ring follow it."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -81,7 +81,7 @@ class CodedWeights(Part):
             "gathered": In(words),
             # Weights that the optimizer made, in its beats.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
-            # Weights of the own block that a gather on its own reads.
+            # Weights of the own block that a separate gather reads.
             "stored": In(stream.Signature(beat_layout(config.lanes))),
             # Decoded weights of all blocks.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
@@ -99,7 +99,7 @@ class CodedWeights(Part):
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
         m.submodules.restored = restored = PacketMux(inputs=len(RestoredFrom))
-        # Words of the own block for the gather, which lags by one segment, and words that wait for the decoder.
+        # Words of the own block for the gather, which lags by one segment, and words waiting for the decoder.
         m.submodules.kept = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered_words = gathered = Queue(shape=word_layout(), depth=words, block=True)
@@ -126,12 +126,12 @@ class CodedWeights(Part):
         return m
 
     def _load(self, m, encoder, decoder):
-        """Return whether encoder and decoder are loaded: without a codebook they always do."""
+        """Return whether encoder and decoder are loaded: without a codebook they always are."""
         return Const(1)
 
 
 class CodebookWeights(CodedWeights):
-    """Coded weights with a codec that is loaded with a codebook again at the start of every command that codes."""
+    """Coded weights with a codec that reloads its codebook at the start of every command that codes."""
 
     def _load(self, m, encoder, decoder):
         config = self._config

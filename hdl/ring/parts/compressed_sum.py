@@ -1,4 +1,4 @@
-"""The compressed sum: gradients that are added in the form in which they are sent."""
+"""Compressed sum: gradients that are added in the form that is sent."""
 
 from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import enum, stream
@@ -43,7 +43,7 @@ class SummedTo(enum.IntEnum):
 
 
 def _is_sent(record, setup):
-    """Whether a local gradient is sent as it is."""
+    """Whether a local gradient is sent without an addition."""
     return record.first & ~setup.alone
 
 
@@ -53,12 +53,12 @@ def _is_added(record, setup):
 
 
 def _takes_local(record, setup):
-    """Whether the local gradient is added to a packet here. The last sum of a fused update is the optimizer's."""
+    """Whether the local gradient is added to a packet here. The optimizer makes the last sum of a fused update."""
     return is_scatter(record) & ~(is_final(record) & setup.fused)
 
 
 def _is_summed(record, setup):
-    """Whether a sum leaves the adder: in a ring of one it has nothing to add."""
+    """Whether a sum leaves the adder, which has nothing to add in a ring of one."""
     return ~setup.alone & _takes_local(record, setup)
 
 
@@ -94,7 +94,7 @@ def _forwarded_from(record, setup):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums have to be decoded."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums must be decoded."""
     if not config.adds_compressed:
         return None
     return PartDescription(
@@ -106,7 +106,7 @@ def describe(config):
             job(config, "adding_job", ENCODE, "gradients", when=_is_added),
             # Destinations of each sum, a bit for each of SummedTo.
             Instruction("summed_to", INGRESS, len(SummedTo), _summed_to, when=_is_summed),
-            # Source of each segment that is decoded. A ring of one decodes its own.
+            # Source of each segment that is decoded. A ring of one decodes its own segments.
             Instruction("decoded_from", INGRESS, range(len(DecodedFrom)), _decoded_from, when=_is_decoded),
             # Source of each payload that is forwarded.
             Instruction("forwarded_from", INGRESS, range(len(ForwardedFrom)), _forwarded_from, when=_is_forwarded),
@@ -130,10 +130,10 @@ def describe(config):
 
 
 class CompressedSum(Part):
-    """Encodes local gradients, adds them to what comes in without decoding it, and decodes finished sums.
+    """Encode local gradients, add them to incoming packets without decoding these, and decode finished sums.
 
-    What is sent in the first step and what is added to ingress later have an encoder each: together they make N words
-    for each N - 1 words on the link. Where the optimizer is slow, an element per cycle is enough.
+    Gradients sent in the first step and gradients added to ingress later have an encoder each: together these make N
+    words for each N - 1 words on the link. With a slow optimizer, an element per cycle is enough.
     """
 
     def __init__(self, *, config, description):
@@ -142,13 +142,13 @@ class CompressedSum(Part):
         super().__init__(config, description, {
             # Packets that the local gradient is added to.
             "to_adder": In(words),
-            # Packets that are decoded as they come.
+            # Packets that are decoded as they arrive.
             "to_decoder": In(words),
-            # Packets that are forwarded as they are.
+            # Packets that are forwarded unchanged.
             "transit": In(words),
             # Local gradients for the first step.
             "encoded": Out(words),
-            # Packets to be forwarded, with the local gradient or as they are.
+            # Packets to be forwarded, with the local gradient or unchanged.
             "forwarded": Out(words),
             # Sums for the optimizer, in a fused update.
             "finished": Out(rows),
@@ -177,8 +177,8 @@ class CompressedSum(Part):
         sending, adding = encoders
         m.submodules.adder = adder = Adder()
         m.submodules.decoder = decoder = Decoder(lanes=lanes)
-        # A segment can wait at each way out, so that the encoder does not wait for the one before it, and on the way
-        # to the decoder, which may still be busy with a sum that has just left the adder.
+        # A segment can wait at each output, so that the encoder does not wait for the previous one, and at the input
+        # of the decoder, which may still be busy with a sum that has just left the adder.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
@@ -188,7 +188,7 @@ class CompressedSum(Part):
         m.submodules.forwarded_mux = forwarded = PacketMux(inputs=len(ForwardedFrom))
         m.submodules.decoded_mux = decoded = PacketMux(inputs=len(DecodedFrom))
         m.submodules.summed_demux = summed = PacketDemux(outputs=len(SummedTo))
-        # Here and elsewhere a skid buffer is where a way of ready signals would be too long.
+        # Here and elsewhere a skid buffer splits a chain of ready signals that would be too long.
         m.submodules.received_addend = received_addend = SkidBuffer(shape=word_layout())
         m.submodules.own_addend = own_addend = SkidBuffer(shape=word_layout())
         m.submodules.decoder_input = decoder_input = SkidBuffer(shape=word_layout())
@@ -206,8 +206,8 @@ class CompressedSum(Part):
         connect_stream(m, to_decode.o, decoded.i[DecodedFrom.INGRESS])
         transit = self.transit
         if config.role.root_reduce or config.role.interleaved:
-            # A sum leaves the adder a group and some cycles after its packet. Where a packet in transit follows
-            # every sum, it waits here, so that the next sum is at the adder meanwhile.
+            # A sum leaves the adder a group and some cycles after its packet. Where a packet in transit follows every
+            # sum, it waits here, so that the next sum reaches the adder meanwhile.
             m.submodules.to_follow = to_follow = Queue(shape=word_layout(), depth=2 * GROUP, block=True)
             connect_stream(m, transit, to_follow.i)
             transit = to_follow.o

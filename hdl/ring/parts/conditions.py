@@ -25,7 +25,7 @@ def is_sum(setup):
 
 
 def is_reduce_scatter(setup):
-    """Whether the command is a reduce-scatter, which writes its last sums back as they are."""
+    """Whether the command is a reduce-scatter, which writes its last sums back without encoding them."""
     return setup.sum & ~setup.gather
 
 
@@ -35,12 +35,12 @@ def moves_weights(setup):
 
 
 def has_coded_weights(setup):
-    """Whether weights go through the codec of weights."""
+    """Whether weights pass the codec of weights."""
     return setup.coded
 
 
 def has_plain_weights(setup):
-    """Whether weights are moved as they are in a node with a codec of weights."""
+    """Whether weights are moved uncoded in a node with a codec of weights."""
     return ~setup.coded
 
 
@@ -50,29 +50,29 @@ def has_blocks(setup):
 
 
 def has_words(setup):
-    """Whether a broadcast moves weights as they are in a node with formats."""
+    """Whether a broadcast moves weights uncoded in a node with formats."""
     return setup.format == 0
 
 
 # Conditions of a record.
 
 def always(record, setup):
-    """The condition of an instruction for all records."""
+    """Condition of an instruction for all records."""
     return 1
 
 
 def is_scatter(record):
-    """Whether a record is of the scatter-reduce."""
+    """Whether a record belongs to the scatter-reduce."""
     return record.phase == Phase.SCATTER
 
 
 def is_gather(record):
-    """Whether a record is of the all-gather."""
+    """Whether a record belongs to the all-gather."""
     return ~is_scatter(record)
 
 
 def is_final(record):
-    """Whether a block that is received becomes its final sum."""
+    """Whether a received block becomes its final sum."""
     return is_scatter(record) & record.last
 
 

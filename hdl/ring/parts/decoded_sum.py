@@ -1,8 +1,8 @@
-"""The decoded sum: gradients that are decoded, added and encoded again at every hop.
+"""Decoded sum: gradients that are decoded, added and encoded again at every hop.
 
-The last sum of a reduce-scatter is written back as it is, as the last sum of a fused update goes to the optimizer.
-The next packet to be sent would have to wait for the last packet of the segment; so the last sum lags by one segment,
-as a gather does, and the rows of that packet wait in a queue of their own.
+The last sum of a reduce-scatter is written back without encoding, like the last sum of a fused update, which goes to
+the optimizer. The next packet to be sent would have to wait for the last packet of the segment; so the last sum lags
+by one segment, like a gather, and the rows of that packet wait in a separate queue.
 """
 
 from amaranth.hdl import Cat, Module, Mux
@@ -34,8 +34,8 @@ class _Sums(Sequence):
         return Path(steps=is_reduce_scatter(command.setup), first=command.following)
 
 
-#: The sums of packets and local gradients, in the order in which they are formed: the encoded ones, and in place of a
-#: gather the last ones of a reduce-scatter.
+#: Sums of packets and local gradients, in the order of their formation: the encoded ones, and instead of a gather the
+#: last ones of a reduce-scatter.
 SUMS = _Sums()
 
 
@@ -54,14 +54,14 @@ class AddedTo(enum.IntEnum):
 
 
 class CodedTo(enum.IntEnum):
-    """Destination of a sum that has been encoded."""
+    """Destination of an encoded sum."""
 
     EGRESS = 0
     KEPT = 1
 
 
 class DecodedTo(enum.IntEnum):
-    """Destination of a segment that has been decoded."""
+    """Destination of a decoded segment."""
 
     ADDER = 0
     OPTIMIZER = 1
@@ -95,12 +95,12 @@ def _decoded_to(record, setup):
 
 
 def _is_kept(record, setup):
-    """Whether a sum is encoded and also written back, decoded again. It is the last one of its segment."""
+    """Whether a sum, the last one of its segment, is encoded and also decoded and written back."""
     return record.last & setup.sum & setup.gather
 
 
 def is_encoded(record, setup):
-    """Whether a sum is encoded. Only the last sums of a reduce-scatter, in place of a gather, are not."""
+    """Whether a sum is encoded: all sums but the last ones of a reduce-scatter, which replace a gather."""
     return is_scatter(record)
 
 
@@ -135,10 +135,10 @@ def _coded_to(record, setup):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums are added as they are coded."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums are added in coded form."""
     if config.adds_compressed:
         return None
-    lossy = config.has_residual  # the residual is then added to local gradients, by a part of its own
+    lossy = config.has_residual  # the residual is then added to local gradients, by a separate part
     return PartDescription(
         name="sums",
         component=DecodedSum,
@@ -147,15 +147,15 @@ def describe(config):
             job(config, "summing_job", SUMS, "gradients"),
             # Whether such gradients are added to ingress.
             Instruction("paired", SUMS, 1, _is_paired),
-            # Source of the rows that they are then added to.
+            # Source of the rows that such gradients are added to.
             Instruction("added_from", SUMS, range(len(AddedFrom)), _added_from, when=_is_paired),
             # Destination of each sum, a bit for each of AddedTo.
             Instruction("added_to", SUMS, len(AddedTo), _added_to),
-            # Destinations of each sum that has been encoded, a bit for each of CodedTo.
+            # Destinations of each encoded sum, a bit for each of CodedTo.
             Instruction("coded_to", SUMS, len(CodedTo), _coded_to, when=is_encoded),
-            # Whether a sum that has been encoded is written back, decoded again.
+            # Whether an encoded sum is decoded again and written back.
             Instruction("restore", SUMS, 1, _is_kept, when=is_encoded),
-            # Destinations of each segment that has been decoded, a bit for each of DecodedTo.
+            # Destinations of each decoded segment, a bit for each of DecodedTo.
             Instruction("decoded_to", INGRESS, len(DecodedTo), _decoded_to, when=_is_decoded),
             # Source of each sum that is written back.
             Instruction("written_from", INGRESS, range(len(WrittenFrom)), _written_from, when=_is_written),
@@ -178,7 +178,7 @@ def describe(config):
 
 
 class DecodedSum(Part):
-    """Decodes packets, adds the local gradient, and encodes the sum, with one path for all packets that are sent."""
+    """Decode packets, add the local gradient, and encode the sum, on one path for all packets that are sent."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -187,11 +187,11 @@ class DecodedSum(Part):
         super().__init__(config, description, {
             # Packets that are decoded.
             "to_decoder": In(words),
-            # Packets that are forwarded as they are.
+            # Packets that are forwarded unchanged.
             "transit": In(words),
-            # Local gradients as they are in memory.
+            # Local gradients from memory.
             "local": Out(rows),
-            # Local gradients as they are added, with residuals if there are any.
+            # Local gradients to be added, with residuals if there are any.
             "addend": In(rows),
             # Sums to be sent.
             "encoded": Out(words),
@@ -203,7 +203,7 @@ class DecodedSum(Part):
             "write_back": Out(rows),
             # Finished sums of the own block, for the gather.
             "kept": Out(words),
-            # Errors that encoding has made, with a codec that is not exact.
+            # Errors of encoding, with a codec that is not exact.
             **({} if self._codec.exact else {"errors": Out(rows)}),
         })
 
@@ -223,9 +223,9 @@ class DecodedSum(Part):
         m.submodules.coded_demux = coded = PacketDemux(outputs=len(CodedTo))
         m.submodules.decoded_demux = decoded = PacketDemux(outputs=len(DecodedTo), shape=beats)
         m.submodules.written_mux = written = PacketMux(inputs=len(WrittenFrom), shape=beats)
-        # A segment can wait for the link, so that the path does not stop, and before the decoder. Sums that are kept
-        # are for the gather, which lags by one segment, as the last sums of a reduce-scatter do. While one of these
-        # is formed, the encoder has the rows of the sum before it.
+        # A segment can wait for the link, so that the path does not stop, and before the decoder. Kept sums are for
+        # the gather, which lags by one segment, like the last sums of a reduce-scatter. While one of these is formed,
+        # the encoder has the rows of the previous sum.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.last_rows = last = Queue(shape=beats, depth=2 * segment // lanes, block=True)

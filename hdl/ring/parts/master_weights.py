@@ -1,4 +1,4 @@
-"""Master weights: the weights of the own block as the optimizer makes them. A node has them if all nodes compute with
+"""Master weights: the own block's weights as output by the optimizer. A node has them if all nodes compute with
 decoded weights, or if a fused update must not read the weight memory."""
 
 from amaranth.hdl import Module
@@ -26,7 +26,7 @@ def describe(config):
         name="masters",
         component=MasterWeights,
         instructions=(
-            # Reads and writes of the optimizer, in place of those of weights.
+            # Reads and writes of the optimizer, instead of the weight memory's.
             job(config, "master_job", OWN, "masters", when=is_update),
             job(config, "master_write_job", OWN, "masters", when=is_update, awaited=True),
         ),
@@ -38,14 +38,14 @@ def describe(config):
 
 
 class MasterWeights(Part):
-    """Reads master weights for the optimizer, and writes the updated ones; raw weights get these, too."""
+    """Read master weights for the optimizer, and write the updated ones, which raw weights receive, too."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
             # Master weights for the optimizer.
             "weights": Out(rows),
-            # Master weights that the optimizer made.
+            # Master weights from the optimizer.
             "updated": In(rows),
             # The same for the weight memory, where weights are raw.
             **({"copied": Out(rows)} if config.weights.codec == RAW else {}),

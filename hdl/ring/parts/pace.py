@@ -1,4 +1,4 @@
-"""The pace of the optimizer, and what readers and ways around it need to keep up with it."""
+"""Pace of the optimizer, and options of readers and adapters to keep up with it."""
 
 from hdl.optimizer.slices import RowJoiner, RowSplitter
 from hdl.row_transfer import LATE_READER, RowReader
@@ -10,7 +10,7 @@ __all__ = ["beat_lanes", "join", "reader_options", "split"]
 def beat_lanes(config):
     """Elements in a beat of the optimizer.
 
-    An optimizer that takes several cycles for each beat has them, and its buffers, as narrow as its arithmetic.
+    An optimizer that takes several cycles per beat has beats and buffers as narrow as its arithmetic.
     """
     return config.lanes if config.optimizer.interval == 1 else config.optimizer.lanes
 
@@ -18,8 +18,8 @@ def beat_lanes(config):
 def reader_options(config, memory):
     """Options of a :class:`~hdl.row_transfer.RowReader` at a memory, which need not be faster than the optimizer.
 
-    Where the optimizer is slow, it is enough to read a row for it when the one before has been taken; but not from a
-    memory that answers late.
+    With a slow optimizer, it is enough to read a row when the previous one has been taken; but not from a memory that
+    answers late.
     """
     if memory in config.far_bases:
         return LATE_READER

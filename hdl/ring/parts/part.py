@@ -1,35 +1,35 @@
-"""The contract of a part of the ring's datapath: what a file in this folder describes, and how parts are joined.
+"""Contract of a part of the ring's datapath: contents of a file in this folder, and connections of parts.
 
 A part is a component for one subject, such as a sum or the master weights. Its file has the component and a function
 ``describe(config)``, which returns its :class:`PartDescription`, or None in a node without the part;
 :mod:`hdl.ring.parts.registry` lists these functions. No other file names a part: :class:`~hdl.ring.datapath.Datapath`
-connects parts to each other, and :class:`~hdl.ring.sequencer.Sequencer` gives them their instructions. A description
+connects parts to each other, and :class:`~hdl.ring.sequencer.Sequencer` sends them their instructions. A description
 has four subjects:
 
-**Sequences.** The order of a collective is static. A :class:`~hdl.ring.sequences.Sequence` gives the blocks that one
-participant goes through in the scatter-reduce and in the all-gather, and results in one *record* for each segment of
-these blocks: phase, segment, block, place in memory, length, and whether it is the first or last step of the phase
+**Sequences.** The order of a collective is static. A :class:`~hdl.ring.sequences.Sequence` gives the blocks of one
+participant in the scatter-reduce and in the all-gather, and results in one *record* for each segment of these blocks:
+phase, segment, block, position in memory, length, and whether it is the first or last step of the phase
 (:func:`hdl.ring.order.record_layout`).
 
 **Instructions.** An :class:`Instruction` is a queue of words for the part, one for each record of a sequence that has
-elements and that ``when(record, setup)`` chooses: jobs of a reader or writer (:func:`job`), or routes of a
+elements and that ``when(record, setup)`` selects: jobs of a reader or writer (:func:`job`), or routes of a
 multiplexer, one for each packet. The part takes them at a stream with the name of the instruction. They run ahead of
-the data and carry no address of it, so they must be in the order of the packets that they are for. A command lasts
-until an ``awaited`` instruction, such as a write, has been acknowledged at ``<name>_done``, once for each word.
+the data and carry no address of it, so they must be in the order of their packets. A command lasts until an
+``awaited`` instruction, such as a write, has been acknowledged at ``<name>_done``, once for each word.
 
 **Channels.** Parts exchange rows and words on a :class:`Channel`. One part has the :class:`Input`. Several may have
-an :class:`Output`, but in different commands, as ``during(setup)`` says; where two have one in the same command, the
-later part in the list counts. The channel INGRESS brings packets from the ring: its inputs also say which ``packets``
-they take, and the datapath routes each packet to all of these.
+an :class:`Output`, but in different commands, selected by ``during(setup)``; if two have one in the same command, the
+later part in the list counts. The channel INGRESS brings packets from the ring: its inputs also select the
+``packets`` that they take, and the datapath routes each packet to all of these.
 
 **Memory ports.** ``reads`` and ``writes`` count ports at memories. The part has them as arrays ``<memory>_read`` and
-``<memory>_write``, and its methods ``_connect_read`` and ``_connect_write`` join readers and writers to them.
+``<memory>_write``, and its methods ``_connect_read`` and ``_connect_write`` connect readers and writers to them.
 
-A part also has ``start``, high for a cycle when a command begins, and ``setup``, which holds until its end
+A part also has ``start``, high for a cycle when a command begins, and ``setup``, which is stable until its end
 (:func:`part_setup_layout`). Conditions are named functions, for several parts in :mod:`hdl.ring.parts.conditions`.
 
 This part adds a vector from memory to the local gradients, on their way to the sums. Its jobs are in the order of the
-sums, and read the vector at the place of the gradients::
+sums, and read the vector at the addresses of the gradients::
 
     class Offsets(Sequence):
         name = "offsets"
@@ -38,7 +38,7 @@ sums, and read the vector at the place of the gradients::
             setup = command.setup
             return Path(steps=Mux(setup.sum & setup.gather, command.size, command.sends), first=command.own)
 
-        def gather(self, command):  # in its place, the last sums of a reduce-scatter
+        def gather(self, command):  # instead, the last sums of a reduce-scatter
             return Path(steps=is_reduce_scatter(command.setup), first=command.following)
 
     class Offset(Part):
@@ -96,9 +96,9 @@ class Channel(enum.Enum):
     """A stream between parts, or between a part and the ends of the ring."""
 
     INGRESS = enum.auto()
-    """Words of packets from the ring, for each input that chooses them."""
+    """Words of packets from the ring, for each input that selects them."""
     TRANSIT = enum.auto()
-    """Words from the ring in a gather, to be forwarded as they are."""
+    """Words from the ring in a gather, to be forwarded unchanged."""
     FORWARD = enum.auto()
     """Words to be forwarded, in the order of sending."""
     ENCODED = enum.auto()
@@ -108,11 +108,11 @@ class Channel(enum.Enum):
     WRITE_BACK = enum.auto()
     """Rows that are written back to the gradient memory or the weight memory."""
     LOCAL = enum.auto()
-    """Rows of local gradients, as they are in memory."""
+    """Rows of local gradients from memory."""
     ADDEND = enum.auto()
-    """Rows of local gradients, as decoded ingress is added to them."""
+    """Rows of local gradients, to be added to decoded ingress."""
     ERRORS = enum.auto()
-    """Rows of errors that encoding has made."""
+    """Rows of errors of encoding."""
     SUMS = enum.auto()
     """Rows of sums that the optimizer completes with the local gradient."""
     COUNTED_SUMS = enum.auto()
@@ -131,13 +131,13 @@ class Channel(enum.Enum):
     """The same after a server's codec of several formats: rows, or beats of words."""
 
 
-#: Channels at the ends of the ring: those that the datapath itself takes, and those that it gives.
+#: Channels at the ends of the ring: inputs of the datapath itself, and its outputs.
 _TO_RING = (Channel.FORWARD, Channel.ENCODED, Channel.OWN)
 _FROM_RING = (Channel.INGRESS, Channel.TRANSIT)
 
 
 def fetch_setup(config):
-    """Fields of a command's setup in a node with formats of FETCH: the index of a BROADCAST's format in
+    """Fields of a command's setup in a node with broadcast formats: the index of a BROADCAST's format in
     :data:`~hdl.compression.registry.FETCH_FORMATS`, and on a server whether and where the command is counted."""
     if not config.role.broadcast_formats:
         return {}
@@ -146,7 +146,7 @@ def fetch_setup(config):
 
 
 def part_setup_layout(config):
-    """The fields of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
+    """Fields of a command's setup for parts: see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
         **({"chain": 1} if config.role.streams else {}), **fetch_setup(config),
         "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1,
@@ -154,7 +154,7 @@ def part_setup_layout(config):
 
 
 def pulses_layout():
-    """Events of a cycle: counts for the registers of the same name, and findings for the flags of a command's event.
+    """Events of a cycle: counts for registers of the same name, and conditions for the flags of a command's event.
 
     Parts drive the first group, the datapath the second.
     """
@@ -184,14 +184,14 @@ class Alternative:
     """Another sequence, with records that an instruction follows in some commands."""
 
     sequence: Sequence
-    #: Takes the setup; whether the command is one of these.
+    #: Takes the setup; returns whether the command is one of these.
     during: Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
     """A queue of routes, jobs or commands for a part, one for each record of a sequence that has elements and that
-    ``when`` chooses.
+    ``when`` selects.
 
     ``when`` and ``payload`` take the record and the setup of the command.
     """
@@ -215,7 +215,7 @@ class Instruction:
         return (self.sequence,) if self.alternative is None else (self.sequence, self.alternative.sequence)
 
     def ports(self, flow):
-        """Members for the instruction: those of the sequencer with ``Out``, those of a part with ``In``."""
+        """Members for the instruction: with ``Out`` for the sequencer, with ``In`` for a part."""
         done = {f"{self.name}_done": flow.flip()(1)} if self.awaited else {}
         return {self.name: flow(stream.Signature(self.shape)), **done}
 
@@ -223,7 +223,7 @@ class Instruction:
 def job(config, name, sequence, memory, *, packs=False, **options):
     """Instruction of a reader's jobs, or with ``awaited`` of a writer's: one for the segment of each record.
 
-    Memories in the region of state have the own block only, all others the whole vector.
+    Memories in the region of state have only the own block, all other memories the whole vector.
 
     Parameters
     ----------
@@ -231,11 +231,11 @@ def job(config, name, sequence, memory, *, packs=False, **options):
     name : str
     sequence : Sequence
     memory : str
-        Name of the memory, which decides the width of a row's number and the first row.
+        Name of the memory, which determines the width of a row's number and the first row.
     packs : bool
         Whether a word has two elements in a command with packed state.
     options
-        Further parameters of the :class:`Instruction`.
+        Other parameters of the :class:`Instruction`.
     """
     shift = (GROUP // config.lanes).bit_length() - 1
     space = config.memory_map[memory]
@@ -260,21 +260,21 @@ class Input:
     name: str
     channel: Channel
     _: dataclasses.KW_ONLY
-    #: For INGRESS only: takes a record of ingress and the setup; whether the input takes its packet.
+    #: For INGRESS only: takes a record of ingress and the setup; returns whether the input takes its packet.
     packets: Callable[[Any, Any], Any] | None = None
-    #: For INGRESS only: takes the setup; whether the part takes packets in this command, by default in all.
+    #: For INGRESS only: takes the setup; returns whether the part takes packets in this command, by default in all.
     during: Callable[[Any], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """A stream that a part gives to a channel."""
+    """A stream that a part sends to a channel."""
 
     #: Name of the stream at the part.
     name: str
     channel: Channel
     _: dataclasses.KW_ONLY
-    #: Takes the setup; whether the part gives the stream in this command, by default in all.
+    #: Takes the setup; returns whether the part drives the stream in this command, by default in all.
     during: Callable[[Any], Any] | None = None
 
 
@@ -296,14 +296,14 @@ class PartDescription:
     outputs: tuple[Output, ...] = ()
     #: Members of :func:`pulses_layout` that the part drives.
     pulses: tuple[str, ...] = ()
-    #: Whether the part gives to ENCODED every packet of a scatter-reduce, and not only the first of each segment.
+    #: Whether the part sends every packet of a scatter-reduce to ENCODED, and not only the first of each segment.
     encodes_all: bool = False
-    #: The sequence by which gathered segments are written back, if not in the order of their arrival.
+    #: Sequence for writing back gathered segments, if not in the order of their arrival.
     write_back_order: Alternative | None = None
 
 
 def check_parts(parts):
-    """Raise a ``ValueError`` unless parts can be in one datapath.
+    """Raise a ``ValueError`` unless parts can be combined in a datapath.
 
     Parameters
     ----------
@@ -315,11 +315,11 @@ def check_parts(parts):
             raise ValueError(f"{title} of a datapath must have different names, not {', '.join(names)}")
     inputs = [port for part in parts for port in part.inputs]
     taken_by = [*_TO_RING, *(port.channel for port in inputs)]
-    given = {port.channel for part in parts for port in part.outputs} | {*_FROM_RING}
+    provided = {port.channel for part in parts for port in part.outputs} | {*_FROM_RING}
     for channel in Channel:
         takers = taken_by.count(channel)
-        if channel is not Channel.INGRESS and takers != (channel in given):
-            needed = "once" if channel in given else "by nobody, since nobody gives it"
+        if channel is not Channel.INGRESS and takers != (channel in provided):
+            needed = "once" if channel in provided else "by nobody, since nobody gives it"
             raise ValueError(f"Channel {channel.name} must be taken {needed}, not {takers} times")
     conditions = {}
     for port in inputs:
@@ -351,12 +351,12 @@ def memory_ports(config, parts):
 
 
 def _is_transit(record, setup):
-    """Whether a packet is forwarded as it is: in an all-gather unless in the last step, in a broadcast even then."""
+    """Whether a packet is forwarded unchanged: in an all-gather except in the last step, in a broadcast even then."""
     return is_gather(record) & (~record.last | setup.pass_on)
 
 
 def packet_inputs(parts):
-    """Conditions of packets by the names of inputs at INGRESS; after these that of TRANSIT, as ``transit``."""
+    """Conditions of packets by the names of inputs at INGRESS; then TRANSIT's, as ``transit``."""
     inputs = (port for part in parts for port in part.inputs if port.packets)
     return {**{port.name: port.packets for port in inputs}, "transit": _is_transit}
 
@@ -367,19 +367,19 @@ def taken(port):
 
 
 def has_infinite(row):
-    """Whether an element that a row keeps is infinite or not a number."""
+    """Whether a kept element of a row is infinite or not a number."""
     return Cat(row.elements[lane][23:31].all() & row.keep[lane] for lane in range(len(row.keep))).any()
 
 
 class Part(wiring.Component):
-    """A part of the datapath: a component with the ports that its description names.
+    """A part of the datapath: a component with the ports in its description.
 
     Parameters
     ----------
     config : NodeConfig
     description : PartDescription
     streams : mapping
-        The members that the description's inputs and outputs name.
+        Members for the description's inputs and outputs.
     """
 
     def __init__(self, config, description, streams):
@@ -388,7 +388,7 @@ class Part(wiring.Component):
         layout = pulses_layout()
         pulses = data.StructLayout({name: layout[name].shape for name in description.pulses})
         super().__init__({
-            # Begins a command; ``setup`` holds from then until the command has ended.
+            # Begins a command; ``setup`` is stable from then until the command has ended.
             "start": In(1),
             "setup": In(part_setup_layout(config)),
             # Events that the part counts.
@@ -402,12 +402,12 @@ class Part(wiring.Component):
         })
 
     def _connect_read(self, m, reader, memory, index=0):
-        """Join a reader to a port at a memory, and if it is strided, to the pitch of the command."""
+        """Connect a reader to a port at a memory, and if it is strided, to the pitch of the command."""
         self._connect_pitch(m, reader)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(getattr(self, f"{memory}_read")[index]))
 
     def _connect_write(self, m, writer, memory, index=0):
-        """Join a writer to a port at a memory, and if it is strided, to the pitch of the command."""
+        """Connect a writer to a port at a memory, and if it is strided, to the pitch of the command."""
         self._connect_pitch(m, writer)
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(getattr(self, f"{memory}_write")[index]))
 

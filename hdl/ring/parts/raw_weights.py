@@ -1,6 +1,6 @@
 """Raw weights: between the weight memory, the optimizer and the ring without a codec.
 
-In a node with master weights, the optimizer has these in place of the weights in the weight memory.
+In a node with master weights, the optimizer uses these instead of the weights in the weight memory.
 """
 
 from amaranth.hdl import Module
@@ -21,7 +21,7 @@ __all__ = ["RawWeights", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through a codec."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights pass a codec."""
     if config.weights.codec != RAW:
         return None
     mastered, formats = config.weights.has_master, config.role.broadcast_formats
@@ -53,8 +53,8 @@ def describe(config):
 
 
 class RawWeights(Part):
-    """Reads weights for the optimizer and writes the updated ones, and gives weights to the ring: from the optimizer
-    in a fused update, else from memory."""
+    """Read weights for the optimizer, write the updated ones, and send weights to the ring: from the optimizer in a
+    fused update, else from memory."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -64,7 +64,7 @@ class RawWeights(Part):
             "gathered": In(words),
             # Weights for the optimizer, in a fused update without master weights.
             **({} if config.weights.has_master else {"weights": Out(rows)}),
-            # Weights that the optimizer made, for the memory.
+            # Weights from the optimizer, for the memory.
             "updated": In(rows),
             # The same for the ring, in beats of the optimizer.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
@@ -97,7 +97,7 @@ class RawWeights(Part):
         connect_stream(m, assembler.o, self.write_back)
         connect_stream(m, serializer.o, own.i)
         connect_stream(m, own.o, self.own)
-        with m.If(keeps_updated(config, setup)):  # no node is to have them
+        with m.If(keeps_updated(config, setup)):  # no other node needs them
             m.d.comb += self.broadcast.ready.eq(1)
         with m.Else():
             connect_stream(m, self.broadcast, kept.i)

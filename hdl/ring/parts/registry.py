@@ -1,4 +1,4 @@
-"""The parts of a node's datapath, by its configuration: the list of the core's parts, and parts of features."""
+"""Parts of a node's datapath, by its configuration: the list of the core's parts, and parts of features."""
 
 from hdl.feature import features_of
 from hdl.ring.parts import (
@@ -22,7 +22,7 @@ _DESCRIPTIONS = (update.describe, compressed_sum.describe, decoded_sum.describe,
 
 
 def parts(config):
-    """Descriptions of the parts that the datapath of a node of this configuration has."""
+    """Descriptions of the parts of the datapath of a node of this configuration."""
     described = (describe(config) for describe in _DESCRIPTIONS)
     present = (*(part for part in described if part is not None),
                *(part for feature in features_of(config) for part in feature.parts(config)))

@@ -1,4 +1,4 @@
-"""The residual: the errors of encoded gradients, which are kept and added to the next gradients."""
+"""Residual: errors of encoded gradients, which are kept and added to the next gradients."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
@@ -15,7 +15,7 @@ __all__ = ["Residual", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where encoding loses nothing."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where encoding is exact."""
     if not config.has_residual:
         return None
     return PartDescription(
@@ -36,8 +36,8 @@ def describe(config):
 
 
 class Residual(Part):
-    """Adds residuals to local gradients, on their way to a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and
-    writes the errors of the sums in their place."""
+    """Add residuals to local gradients, before a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and replace them by
+    the errors of the sums."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
@@ -46,7 +46,7 @@ class Residual(Part):
             "local": In(rows),
             # Local gradients with the residuals added.
             "addend": Out(rows),
-            # Errors of the sums that they become.
+            # Errors of their sums.
             "errors": In(rows),
         })
 

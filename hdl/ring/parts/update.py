@@ -1,4 +1,4 @@
-"""The update of the own block: the optimizer with its gradients and its state."""
+"""Update of the own block: the optimizer with its gradients and its state."""
 
 from amaranth.hdl import Cat, Module
 from amaranth.lib import stream
@@ -24,7 +24,7 @@ def keeps_updated(config, setup):
 
 
 def _is_local_update(record, setup):
-    """Whether the local gradient of a server is a part of the sum: not at the end of a chain."""
+    """Whether the local gradient of a server is included in the sum: not at the end of a chain."""
     return setup.fused & ~setup.chain
 
 
@@ -39,7 +39,7 @@ def _state_jobs(config, plane):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, which every node has."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, for every node."""
     planes = range(config.memories.planes)
 
     def burst(record, setup):
@@ -69,7 +69,7 @@ def describe(config):
 
 
 class Update(Part):
-    """Completes sums with the local gradient and updates weights and state, segment by segment.
+    """Complete sums with the local gradient and update weights and state, segment by segment.
 
     An optimizer with beats narrower than rows has splitters before it and joiners after it.
     """
@@ -126,7 +126,7 @@ class Update(Part):
         return m
 
     def _connect_plane(self, m, plane, optimizer):
-        """Join a state plane to the optimizer."""
+        """Connect a state plane to the optimizer."""
         config, setup, name = self._config, self.setup, f"state_{plane}"
         shape = {"rows": config.memories.state // config.lanes, "lanes": config.lanes, "elements": config.segment}
         m.submodules[f"{name}_reader"] = reader = RowReader(**shape, **reader_options(config, name))

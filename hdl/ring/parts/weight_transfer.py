@@ -1,6 +1,6 @@
-"""The weights of commands without an update: a broadcast moves them as they are, a gather through a codec.
+"""Weights of commands without an update: a broadcast moves them uncoded, a gather through a codec.
 
-Only a node with a codec of weights has this part; elsewhere :mod:`hdl.ring.parts.raw_weights` does it.
+Only a node with a codec of weights has this part; in other nodes :mod:`hdl.ring.parts.raw_weights` does this.
 """
 
 from amaranth.hdl import Module
@@ -20,7 +20,7 @@ __all__ = ["WeightTransfer", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None for weights without a codec."""
     if config.weights.codec == RAW:
         return None
     return PartDescription(
@@ -39,7 +39,7 @@ def describe(config):
 
 
 class WeightTransfer(Part):
-    """Gives weights of the weight memory to the ring, or to the codec, and takes raw weights from the ring."""
+    """Send weights of the weight memory to the ring, or to the codec, and receive raw weights from the ring."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())

@@ -1,4 +1,4 @@
-"""The write-back of rows from the ring: sums to the gradient memory, weights to the weight memory."""
+"""Write-back of rows from the ring: sums to the gradient memory, weights to the weight memory."""
 
 from amaranth.hdl import Module, Mux
 from amaranth.lib import stream
@@ -16,9 +16,9 @@ from hdl.streams.stream import beat_layout, connect_stream
 __all__ = ["WriteBack", "describe"]
 
 
-def describe(config, others):
+def describe(config, parts):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`; another part may describe an order of write-backs."""
-    order, = [part.write_back_order for part in others if part.write_back_order is not None] or [None]
+    order, = [part.write_back_order for part in parts if part.write_back_order is not None] or [None]
     shift = (GROUP // config.lanes).bit_length() - 1
 
     def writes_back(record, setup):
@@ -43,12 +43,12 @@ def describe(config, others):
 
 
 def _rows(config):
-    """Rows of the larger of both memories."""
+    """Number of rows of the larger of both memories."""
     return max(config.memories.gradient, config.memories.weight) // config.lanes
 
 
 class WriteBack(Part):
-    """Writes rows from the ring to the gradient memory in a command that sums, else to the weight memory.
+    """Write rows from the ring to the gradient memory in a command that sums, else to the weight memory.
 
     Only whole segments are written, so that a corrupt packet changes no memory.
     """

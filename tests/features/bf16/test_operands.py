@@ -57,15 +57,15 @@ def library(a, b):
         left, right = (np.where(np.abs(x.astype(np.float64)) < 2.0**-126, np.copysign(0, x.astype(np.float64)),
                                 x.astype(np.float64)) for x in (left, right))
         exact = left * right
-        found = np.where(np.abs(exact) < 2.0**-126, np.copysign(0, exact), exact).astype(np.float32)
-        return np.where(np.isnan(found), np.uint32(NAN), found.view(np.uint32))
+        rounded = np.where(np.abs(exact) < 2.0**-126, np.copysign(0, exact), exact).astype(np.float32)
+        return np.where(np.isnan(rounded), np.uint32(NAN), rounded.view(np.uint32))
 
 
 test_parameters = refused_values(BFloat16Rounder, {}, "exact", [None, 1], "exact must be True or False")
 
 
 def test_products(pair):
-    """All kinds of numbers, and pairs whose products lie around the least normal number and the largest."""
+    """All kinds of numbers, and pairs with products around the least normal number and the largest."""
     for seed, kind in enumerate(KINDS, start=1):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)
@@ -74,13 +74,13 @@ def test_products(pair):
         edges = np.where(generator.random(30_000) < 0.5, 127, 381) + generator.integers(-3, 4, 30_000)
         exponents = np.clip(edges - (a >> 23 & 255).astype(np.int64), 0, 255).astype(np.uint32)
         b = np.where(near, b & 0x807F_FFFF | exponents << 23, b).astype(np.uint32)
-        found = products(pair, a, b)
-        np.testing.assert_array_equal(found, library(a, b), f"{seed=}")
-        np.testing.assert_array_equal(found, golden.OPERANDS["bf16"].multiply(a, b), f"{seed=}")
+        actual = products(pair, a, b)
+        np.testing.assert_array_equal(actual, library(a, b), f"{seed=}")
+        np.testing.assert_array_equal(actual, golden.OPERANDS["bf16"].multiply(a, b), f"{seed=}")
 
 
 def test_corners(pair):
-    """Every pair of corners of bfloat16 and of binary32, and what is half way between two numbers."""
+    """Every pair of corners of bfloat16 and of binary32, and the midpoints between two numbers."""
     corners = np.unique(np.concatenate([
         operands.corners(BF16).astype(np.uint32) << 16, operands.corners(FP32),
         np.array([0x3F80_7FFF, 0x3F80_8000, 0x3F80_8001, 0x3F81_8000, 0x007F_8000, 0x007F_7FFF, 0x7F7F_8000,
@@ -90,7 +90,7 @@ def test_corners(pair):
 
 
 def test_numbers_that_open_a_sum(pair):
-    """They come through as they are, whatever the other factor is, among products."""
+    """Numbers that open a sum come through unchanged among products, for any other factor."""
     generator = np.random.default_rng(1)
     a, b = draw(generator, "bits", 2, 20_000)
     opens = generator.random(20_000) < 0.5

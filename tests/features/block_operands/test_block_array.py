@@ -88,7 +88,7 @@ def test_throughput(array):
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_sums_of_decoded_numbers(array):
-    """Sums are those of exact dot products of what the codec decodes, each rounded when it is added, in fractions."""
+    """Sums are exact dot products of decoded numbers, each rounded when it is added, computed with fractions."""
     rows, columns, name = array
     generator = np.random.default_rng(2)
     terms = 37
@@ -153,7 +153,7 @@ KNOWN = {ARRAYS[0]: (
 @pytest.mark.parametrize(("array", "a", "b", "initial", "want"), [
     (array, *case) for array, cases in KNOWN.items() for case in cases])
 def test_known_answers(array, a, b, initial, want):
-    """Sums of one row and column in all places of a tile, and of the golden model."""
+    """Sums of one row and column at every position of a tile, and of the golden model."""
     rows, columns, _ = array
     starts = 0 if initial is None else rows
     count = starts + len(a)
@@ -172,7 +172,7 @@ def test_known_answers(array, a, b, initial, want):
 
 
 def test_common_initial_values():
-    """One round of initial values for all rows is as good as one for each of them."""
+    """One round of initial values for all rows is equivalent to a round for each row."""
     rows, columns, _ = array = ARRAYS[0]
     generator = np.random.default_rng(3)
     tiles = [tile_of(generator, "ordinary", rows=rows, columns=columns, rounds=20, initial=True, tile=2)

@@ -70,10 +70,10 @@ def _run(rounder, bits):
 
 
 def _edges(model, generator, *, peak):
-    """Blocks below a peak whose other elements are around the places where a rounded number changes."""
+    """Blocks with a given peak exponent, and other elements around the thresholds of rounding."""
     places = np.arange(1, 256) / 16
-    found = np.concatenate([places, np.nextafter(places, 0, dtype=np.float64)]) * 2.0 ** (peak - 127 - 3)
-    near = found.astype(np.float32).view(np.uint32)
+    thresholds = np.concatenate([places, np.nextafter(places, 0, dtype=np.float64)]) * 2.0 ** (peak - 127 - 3)
+    near = thresholds.astype(np.float32).view(np.uint32)
     near = np.concatenate([near, near + 1, near - 1]) | generator.integers(0, 2, 3 * len(near)) << 31
     near = generator.permutation(near)[:len(near) // (model.block - 2) * (model.block - 2)]
     blocks = np.zeros((len(near) // (model.block - 2), model.block), np.uint32)
@@ -92,7 +92,7 @@ def _check(rounder, bits, message):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rounding(name):
-    """Factors and exponents are those of the golden codec: around every step, of any bits, at both ends."""
+    """Factors and exponents equal the golden codec's: around every step, for any bits, at both ends."""
     rounder = _, _, model = _rounder(name)
     generator = np.random.default_rng(1)
     for peak in (1, 2, 3, 4, 5, 117, 121, 127, 253, 254):
@@ -106,7 +106,7 @@ def test_rounding(name):
 
 @pytest.mark.parametrize("power", [0, -115, 116])
 def test_every_place_of_nvfp4(power):
-    """Every block in which a scale or an element changes."""
+    """Every block where a scale or an element changes."""
     rounder = _scaled_rounder(power)
     _check(rounder, every_place(rounder[2]).ravel(), f"{power=}")
 
@@ -131,10 +131,10 @@ def test_magnitudes():
         rounder = form, _, model = _rounder(name)
         factors, scales = _run(rounder, np.resize(numbers, model.block).view(np.uint32))
         assert factors[0, :8].tolist() == [0, 1, 2, 3, 4, 6, 8, 12]
-        one = Fraction(2) ** (int(scales[0] & 0xFF) - 127 - form.places)
+        unit = Fraction(2) ** (int(scales[0] & 0xFF) - 127 - form.places)
         if name == "nvfp4":
-            one *= 8 + int(scales[0] >> 8)
-        assert [one * int(factor) for factor in factors[0, :8]] == numbers.tolist()
+            unit *= 8 + int(scales[0] >> 8)
+        assert [unit * int(factor) for factor in factors[0, :8]] == numbers.tolist()
 
 
 @pytest.mark.parametrize(("codec", "widths"), [

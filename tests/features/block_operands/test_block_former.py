@@ -27,7 +27,7 @@ def _former(rows, columns, name):
 
 
 def _tiles(generator, former, lengths, *, kinds=KINDS):
-    """Beats of tiles of so many terms, some of which begin with initial values."""
+    """Beats of tiles with ``lengths`` terms; some tiles begin with initial values."""
     return [tile_of(generator, kinds[number % len(kinds)], rows=former[0], columns=former[1], rounds=int(rounds),
                     initial=generator.random() < 0.3, tile=int(generator.integers(3)))
             for number, rounds in enumerate(lengths)]
@@ -35,18 +35,18 @@ def _tiles(generator, former, lengths, *, kinds=KINDS):
 
 def _blocks(model, tiles):
     """Golden blocks in order: their factors of (slots, lanes, terms), exponents of (slots, lanes), and marks."""
-    found = []
+    blocks = []
     for number, beats in enumerate(tiles):
         terms = ~beats.initial
         lanes = np.concatenate([beats.a, beats.b], axis=1)[terms]
         vectors = np.moveaxis(lanes.reshape(-1, SLOTS, lanes.shape[1]), 0, -1)
         factors, exponents = block_terms(model, np.ascontiguousarray(vectors))
         count = factors.shape[2]
-        for place in range(count):
-            marks = {"bank": number % BANKS, "begins": place == 0, "ends": place == count - 1,
+        for block in range(count):
+            marks = {"bank": number % BANKS, "begins": block == 0, "ends": block == count - 1,
                      "initial": beats.initial.any(), "common": 0, "tile": beats.tile[0]}
-            found.append((factors[:, :, place], exponents[:, :, place], marks))
-    return found
+            blocks.append((factors[:, :, block], exponents[:, :, block], marks))
+    return blocks
 
 
 def _run(former, tiles, *, source="none", room=True, cycles=None, seed=1):
@@ -66,7 +66,7 @@ def _elements(layout, values):
 
 
 def _check(former, tiles, trace, *, seed):
-    """Compare factors, exponents and marks of every block with the model; return the cycles in which blocks start."""
+    """Compare factors, exponents and marks of every block with the model; return the start cycles of blocks."""
     component, _, model = _former(*former)
     ports = component.signature.members
     factors, scales = (np.concatenate([_elements(ports[name].shape, trace[name]) for name in pair], axis=1)
@@ -122,7 +122,7 @@ def test_pace(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_room(former):
-    """Without room no tile begins, a tile that has begun goes on, and beats are held when both halves are full."""
+    """Without room no tile begins, a tile that has begun continues, and beats are held when both halves are full."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(3)
     tiles = _tiles(generator, former, [2 * model.block, model.block, 3 * model.block], kinds=["ordinary"])
@@ -143,7 +143,7 @@ def test_room(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_openings(former):
-    """Initial values leave in the cycle after they came, with their bank, slot and row."""
+    """Initial values leave one cycle after their arrival, with their bank, slot and row."""
     rows, columns, _ = former
     _component, unit, _ = _former(*former)
     generator = np.random.default_rng(4)
@@ -164,7 +164,7 @@ def test_openings(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_reset(former):
-    """A reset in the middle of a block, stored or read, leaves nothing of it."""
+    """A reset in the middle of a block, stored or read, leaves no trace of it."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(5)
     cycles = SLOTS * model.block

@@ -19,7 +19,7 @@ from sim.verilated.vectors import Unit
 
 #: Rows, columns and formats of the units that are simulated.
 SUMS = ((2, 4, "mx9"), (2, 4, "mxfp4_e2m1"), (2, 4, "nvfp4"))
-#: Sum of both exponents with which a total of 1 is the number 1.
+#: Sum of both exponents for which a total of 1 is the number 1.
 ONE = {"mx9": 254 + 14, "mxfp4_e2m1": 254 + 6, "nvfp4": 254 + 2}
 NAN, LARGEST = 0x7FC0_0000, 0x7F7F_FFFF
 
@@ -46,8 +46,8 @@ def _numbers(name, tile):
     """Dot products in binary32."""
     exact = np.ldexp(tile.totals.astype(float), tile.exponents - ONE[name])
     with np.errstate(over="ignore"):
-        found = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact).astype(np.float32)
-    return np.where(tile.nans, np.float32(np.nan), found).view(np.uint32)
+        rounded = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact).astype(np.float32)
+    return np.where(tile.nans, np.float32(np.nan), rounded).view(np.uint32)
 
 
 def _results(sums, tile):
@@ -61,7 +61,7 @@ def _results(sums, tile):
 
 
 def _run(sums, tiles, *, ready, pause=0, spare=1000):
-    """Give all dot products of tiles, one after the other, and return the ports and the starts of blocks."""
+    """Feed the dot products of tiles, one after the other; return the ports and the starts of blocks."""
     rows, columns, _ = sums
     component, unit, model = _sums(*sums)
     cycles, before = SLOTS * model.block, rows * SLOTS + 1
@@ -81,16 +81,16 @@ def _run(sums, tiles, *, ready, pause=0, spare=1000):
             opening["row"][part] = np.arange(part.stop - now) // SLOTS
             opening["valid"][part], opening["bank"][part] = 1, number % BANKS
         now += before
-        for place in range(len(tile.totals)):
+        for index in range(len(tile.totals)):
             inputs["start"][now] = 1
             starts.append(now)
-            marks = {"bank": number % BANKS, "begins": place == 0, "ends": place == len(tile.totals) - 1,
+            marks = {"bank": number % BANKS, "begins": index == 0, "ends": index == len(tile.totals) - 1,
                      "initial": tile.initial is not None, "common": tile.common, "tile": tile.form}
             for name, value in marks.items():
                 block[name][now:] = value
             positions = now + np.arange(SLOTS)[:, None] * model.block + np.arange(rows * columns)
             for name, values in (("total", tile.totals), ("exponent", tile.exponents), ("nan", tile.nans)):
-                inputs[name][positions] = values[place]
+                inputs[name][positions] = values[index]
             now += cycles + pause
     inputs["total"] &= (1 << len(component.total)) - 1
     unit.reset()
@@ -100,7 +100,7 @@ def _run(sums, tiles, *, ready, pause=0, spare=1000):
 
 
 def _check(sums, tiles, trace, *, seed):
-    """Compare all results, in their order, with the model; return the cycles in which they were taken."""
+    """Compare all results, in order, with the model; return the cycles of their transfers."""
     taken = np.flatnonzero(trace["o__valid"] & trace["o__ready"])
     got = unpack(result_layout(*sums[:2]), trace["o__payload"][taken])
     wanted = zip(*(_results(sums, tile) for tile in tiles), strict=True)
@@ -131,15 +131,15 @@ def _random(generator, sums, blocks, *, initial=False, common=False):
 def test_edges(sums):
     """Exact numbers and their signs: at both ends of binary32, zeros and NaNs, added to -0.0."""
     rows, columns, name = sums
-    one = ONE[name]
+    ref = ONE[name]
     minus, infinite = 1 << 31, 0x7F80_0000
     cases = [
-        (1, one, False, 127 << 23), (-3, one, False, 0xC040_0000),
-        (1, one - 126, False, 1 << 23), (-1, one - 126, False, minus | 1 << 23),
-        (1, one - 127, False, 0), (-1, one - 127, False, minus), (-1, 0, False, minus),
-        (3, one - 128, False, 0), (3, one - 127, False, 3 << 22),  # 0.75 and 1.5 times 2^-126
-        (1, one + 127, False, 254 << 23), (1, one + 128, False, infinite), (-1, one + 128, False, minus | infinite),
-        (255, one + 120, False, 0x7F7F_0000), (-2, one + 127, False, minus | infinite), (5, 508, False, infinite),
+        (1, ref, False, 127 << 23), (-3, ref, False, 0xC040_0000),
+        (1, ref - 126, False, 1 << 23), (-1, ref - 126, False, minus | 1 << 23),
+        (1, ref - 127, False, 0), (-1, ref - 127, False, minus), (-1, 0, False, minus),
+        (3, ref - 128, False, 0), (3, ref - 127, False, 3 << 22),  # 0.75 and 1.5 times 2^-126
+        (1, ref + 127, False, 254 << 23), (1, ref + 128, False, infinite), (-1, ref + 128, False, minus | infinite),
+        (255, ref + 120, False, 0x7F7F_0000), (-2, ref + 127, False, minus | infinite), (5, 508, False, infinite),
         (0, 0, False, 0), (0, 508, False, 0), (0, 508, True, NAN), (-7, 255 + 1, True, NAN)]
     shape = (1, SLOTS, rows * columns)
     total, exponent, nan, want = (np.resize(np.array(part), shape) for part in zip(*cases, strict=True))
@@ -147,7 +147,7 @@ def test_edges(sums):
     trace, _ = _run(sums, [tile], ready=True)
     _check(sums, [tile], trace, seed=0)
     got = unpack(result_layout(rows, columns), trace["o__payload"][trace["o__valid"] == 1])
-    assert {int(one) for one in got["elements"].ravel()} == {one for *_, one in cases}
+    assert {int(ref) for ref in got["elements"].ravel()} == {ref for *_, ref in cases}
     row, _group, slot = mac_array.MacArray(rows=rows, columns=columns).order(0)
     np.testing.assert_array_equal(got["elements"], want.reshape(SLOTS, rows, columns)[slot, row % rows])
 
@@ -155,7 +155,7 @@ def test_edges(sums):
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_sums(sums, sink):
-    """Tiles of all forms, from zero and from initial values of their own and common ones, to slow sinks."""
+    """Tiles of all forms, from zero and from own or common initial values, to slow sinks."""
     seed = 1 + STALLS.index(sink)
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)
@@ -180,7 +180,7 @@ def test_pace(sums):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_room(sums):
-    """There is room until as many tiles have begun as are held, and again as soon as one has been read."""
+    """Room lasts until the maximum number of held tiles have begun, and returns as soon as one has been read."""
     tiles = [_random(np.random.default_rng(8), sums, 1) for _ in range(BANKS)]
     begun = np.zeros(3000, bool)
     begun[2000:] = True  # the sink

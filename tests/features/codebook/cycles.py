@@ -23,7 +23,7 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
     sizes = plane_cycles.chunks(table.index_bits, 4 * words)
     per_eight = planes.PLANE // lanes
     free = taken = 0
-    for count, given in zip(counts, beats, strict=True):
+    for count, data_beats in zip(counts, beats, strict=True):
         for _ in range(table.table_words):
             free = packer.take(tables.accept(packer.free(free)), 4) + 1
         total = -(-count // planes.GROUP) * planes.GROUP // lanes
@@ -36,7 +36,7 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
             return left
 
         for beat in range(total):
-            registers.beat(0, functools.partial(leave, beat=beat), real=beat < given)
+            registers.beat(0, functools.partial(leave, beat=beat), real=beat < data_beats)
         free = taken + 1
     if not table.loaded:
         tables.accept(packer.free(free))
@@ -47,7 +47,7 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
 
 def trace_decoder(table: CentroidTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder whose packets are sound."""
+    """Trace every cycle of a decoder with sound packets."""
     decoding = plane_cycles.Decoding(planes.word_count(lanes, table.index_bits), packets, willing, ready)
     for packet in packets:
         for _ in range(table.table_words):

@@ -54,11 +54,11 @@ def _make(kind, centroids, lanes, loaded=False):
 
 
 def _drive(generator, kind, centroids, lanes, loaded=False):
-    """Packets with tables, or, of a decoder that is loaded, without them, all of its first one."""
+    """Packets with tables; for a loaded decoder without them, all of the first table."""
     tables, indices = _packets(generator, centroids, 2_000 * lanes)
     table, unit = CentroidTable(centroids=centroids, loaded=loaded), BENCH.unit(kind, centroids, lanes, loaded)
     of = tables[0] if loaded else None
-    streams = [table.encode(*given[:1 if loaded else 2]) for given in zip(indices, tables, strict=True)]
+    streams = [table.encode(*pair[:1 if loaded else 2]) for pair in zip(indices, tables, strict=True)]
     if kind is Decoder:
         unit.load = packets.words([of]) if loaded else None
         beats = {"i": packets.beats(streams, _make(kind, centroids, lanes).words)}
@@ -101,7 +101,7 @@ def test_loading():
 
 @units
 def test_throughput(centroids, lanes):
-    """One beat per cycle from first to last, and words as the formula says."""
+    """One beat per cycle from first to last, and the number of words that the formula gives."""
     table = CentroidTable(centroids=centroids)
     generator = np.random.default_rng(1)
     of, indices = generator.integers(0, 1 << 32, centroids), generator.integers(0, centroids, 4096)
@@ -130,7 +130,7 @@ def test_indices_apart(kind):
     """Without expansion: the table on one stream, the indices on the other."""
     table = CentroidTable()
     tables, indices = _packets(np.random.default_rng(1), 16, 2_000)
-    streams = [table.encode(given, of) for given, of in zip(indices, tables, strict=True)]
+    streams = [table.encode(packet, of) for packet, of in zip(indices, tables, strict=True)]
     component = Decoder(table=gateware(table), lanes=8, expand=False)
     unit = Unit(component, name="CentroidDecoder")
     unit.reset()
@@ -139,7 +139,7 @@ def test_indices_apart(kind):
                           sinks={"o": stall_array(kind, count, seed=1), "table": stall_array(kind, count, seed=2)})
     got, rest, _ = packets.taken(trace, 8, width=4)
     assert len(rest) == 0
-    assert [list(given) for given in got] == [table.indices(words).tolist() for words in streams]
+    assert [list(packet) for packet in got] == [table.indices(words).tolist() for words in streams]
     taken = unpack(word_layout(), trace["table__payload"][trace["table__valid"] & trace["table__ready"] == 1])
     np.testing.assert_array_equal(taken["data"], np.concatenate(tables))
     assert np.flatnonzero(taken["last"]).tolist() == list(range(15, 16 * len(tables), 16))
@@ -151,12 +151,12 @@ def test_wrong_tables(length):
     table = CentroidTable()
     unit = BENCH.unit(Encoder, 16, 8)
     unit.reset()
-    given, sound = np.arange(1, length + 1), np.arange(16)
+    wrong, sound = np.arange(1, length + 1), np.arange(16)
     trace = unit.lockstep(sources={
-        "table": Feed(packets.words([given, sound])),
+        "table": Feed(packets.words([wrong, sound])),
         "i": Feed(packets.beats([np.arange(16)] * 2, 8, width=4))}, sinks={"o": True}, cycles=200)
     got, rest, _ = packets.taken(trace, 1)
-    padded = np.concatenate([given, np.zeros(16, int)])[:16]
+    padded = np.concatenate([wrong, np.zeros(16, int)])[:16]
     assert [words.tolist() for words in got] == [
         table.encode(np.arange(16), of).tolist() for of in (padded, sound)]
     assert (len(rest), trace["error"].sum()) == (0, 1)

@@ -40,8 +40,8 @@ def _bits(values, shape):
     return np.asarray(values, np.int64) & (1 << shape.width) - 1
 
 
-def _lasts(given):
-    return np.concatenate([np.arange(len(one)) == len(one) - 1 for one in given])
+def _lasts(vectors):
+    return np.concatenate([np.arange(len(vector)) == len(vector) - 1 for vector in vectors])
 
 
 def _tables(component, *tables):
@@ -117,7 +117,7 @@ def test_extremes(widths):
 
 
 def test_product_from_a_packet():
-    """Table and indices out of a decoder: a matrix of 8 rows, of which one centroid is not used."""
+    """Table and indices from a decoder: a matrix of 8 rows that leaves one centroid unused."""
     generator = np.random.default_rng(1)
     table = CentroidTable()
     matrix = generator.integers(0, 15, (8, 40))
@@ -128,11 +128,11 @@ def test_product_from_a_packet():
     trace = unit.lockstep(sources={"i": Feed(packets.beats([words], 1))}, sinks={"o": True, "table": True},
                           cycles=300)
     (indices,), _, _ = packets.taken(trace, 8, width=4)
-    given = unpack(word_layout(), trace["table__payload"][trace["table__valid"] == 1])["data"].view(np.int32)
+    elements = unpack(word_layout(), trace["table__payload"][trace["table__valid"] == 1])["data"].view(np.int32)
     inputs = generator.integers(-1 << 15, 1 << 15, 40)
     assert (matrix == indices.reshape(-1, 8).T).all()
-    BENCH.check((16, 8), drive=_loaded((16, 8), given, [matrix], [inputs]))
-    assert multiply(matrix, centroids, inputs).tolist() == (given.astype(int)[matrix] @ inputs).tolist()
+    BENCH.check((16, 8), drive=_loaded((16, 8), elements, [matrix], [inputs]))
+    assert multiply(matrix, centroids, inputs).tolist() == (elements.astype(int)[matrix] @ inputs).tolist()
 
 
 @pytest.mark.parametrize("length", [3, 17])

@@ -17,7 +17,7 @@ from tests.refusals import refused_values, refuses
 
 
 def _numbers(generator, table):
-    """Numbers of any kind, and those next to the middles of centroids."""
+    """Numbers of any kind, and numbers next to the middles of centroids."""
     bounds = table.view(np.float32).astype(np.float64)
     middles = ((bounds[:-1] + bounds[1:]) / 2).astype(np.float32)
     near = [middles, np.nextafter(middles, np.float32(np.inf)), np.nextafter(middles, np.float32(-np.inf))]
@@ -34,19 +34,19 @@ def test_lanes():
     refuses("Lane count must be 1, 2, 4 or 8, not 3", NearestCentroid, centroids=16, lanes=3)
 
 
-def _loaded(centroids, lanes, table, given):
+def _loaded(centroids, lanes, table, arrays):
     """Packets of numbers for a unit that is loaded with a table."""
     parameters, unit = CentroidTable(centroids=centroids, loaded=True), BENCH.unit(centroids, lanes)
     bounds = parameters.bounds(table)
     unit.load = packets.words([bounds])
-    indices = [parameters.nearest(one, bounds) for one in given]
-    return Drive({"i": packets.beats(given, lanes)} | unit.no_more(), indices)
+    indices = [parameters.nearest(numbers, bounds) for numbers in arrays]
+    return Drive({"i": packets.beats(arrays, lanes)} | unit.no_more(), indices)
 
 
 def _drive(generator, centroids, lanes):
     table = np.sort(generator.standard_normal(centroids)).astype(np.float32).view(np.uint32)
-    given = [_numbers(generator, table)[:count] for count in (1, 33, 200, 7)]
-    return _loaded(centroids, lanes, table, given)
+    arrays = [_numbers(generator, table)[:count] for count in (1, 33, 200, 7)]
+    return _loaded(centroids, lanes, table, arrays)
 
 
 def _model(unit, indices, willing, ready):
@@ -79,15 +79,15 @@ def test_nearest(centroids, lanes):
               np.sort(generator.standard_normal(centroids) * 10.0 ** generator.integers(-40, 38, centroids)).astype(
                   np.float32)]
     for number, values in enumerate(tables):
-        given = _numbers(generator, values.view(np.uint32))
-        run = BENCH.check((centroids, lanes), drive=_loaded(centroids, lanes, values.view(np.uint32), [given]))
-        beats = -(-len(given) // lanes)
+        numbers = _numbers(generator, values.view(np.uint32))
+        run = BENCH.check((centroids, lanes), drive=_loaded(centroids, lanes, values.view(np.uint32), [numbers]))
+        beats = -(-len(numbers) // lanes)
         assert run.moves().tolist() == list(range(centroids.bit_length() - 1, centroids.bit_length() - 1 + beats))
         exact = [Fraction(value) for value in values.tolist()]
-        for bits, index in zip(given.tolist(), run.drive.drawn[0].tolist(), strict=True):
+        for bits, index in zip(numbers.tolist(), run.drive.drawn[0].tolist(), strict=True):
             value = np.uint32(bits).view(np.float32)
             if np.isfinite(value):
-                distances = [abs(Fraction(float(value)) - one) for one in exact]
+                distances = [abs(Fraction(float(value)) - centroid) for centroid in exact]
                 best = distances.index(min(distances))
                 # Of equal centroids any may be taken.
                 assert exact[index] == exact[best], (number, hex(bits))
@@ -97,7 +97,7 @@ def test_nearest(centroids, lanes):
 
 @pytest.mark.parametrize("length", [1, 14, 16, 40])
 def test_wrong_loads(length):
-    """Too few words or too many are reported; the next ones are taken."""
+    """Too few or too many words are reported; the next ones are taken."""
     unit = BENCH.unit(16, 4)
     unit.load = None
     unit.reset()
@@ -105,7 +105,7 @@ def test_wrong_loads(length):
     trace = unit.lockstep(sources={"load": Feed(packets.words([np.resize(bounds[::-1], length), bounds]))},
                           sinks={"o": True}, cycles=80)
     assert trace["error"].sum() == 1
-    given = np.arange(0, 20, dtype=np.float32).view(np.uint32)
-    trace = unit.lockstep(sources={"i": Feed(packets.beats([given], 4))}, sinks={"o": True}, cycles=40)
+    numbers = np.arange(0, 20, dtype=np.float32).view(np.uint32)
+    trace = unit.lockstep(sources={"i": Feed(packets.beats([numbers], 4))}, sinks={"o": True}, cycles=40)
     (got,), _, _ = packets.taken(trace, 4, width=4)
     assert got.tolist() == np.minimum(np.arange(20), 15).tolist()

@@ -1,4 +1,4 @@
-"""Jobs of layers whose weights are indices, drawn at random, and the numpy side of them."""
+"""Random jobs of layers with indices as weights, and their memories in numpy."""
 
 import dataclasses
 
@@ -16,41 +16,41 @@ ROWS = 2048
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentroidJob:
-    """A job, by the instruction that it is made of."""
+    """A job, defined by its instruction."""
 
     instruction: Centroid
 
     def fields(self):
-        one = self.instruction
-        found = {"rows": one.x.rows, "columns": one.x.columns, "outputs": one.outputs, "gradient": int(one.gradient),
-                 "initial": int(one.start is not None and not one.gradient), "relu": int(one.relu),
-                 "gated": int(one.gate is not None)}
+        op = self.instruction
+        fields = {"rows": op.x.rows, "columns": op.x.columns, "outputs": op.outputs, "gradient": int(op.gradient),
+                  "initial": int(op.start is not None and not op.gradient), "relu": int(op.relu),
+                  "gated": int(op.gate is not None)}
         for name in ("target", "x", "indices", "start", "gate", "table"):
-            operand = getattr(one, name)
-            place, row, stride = (0, 0, 0) if operand is None else (
-                int(operand.place), operand.base // one.lanes, operand.stride // one.lanes)
-            found[name] = {"place": place, "row": row} | ({} if name == "table" else {"stride": stride})
-        return found
+            operand = getattr(op, name)
+            space, row, stride = (0, 0, 0) if operand is None else (
+                int(operand.place), operand.base // op.lanes, operand.stride // op.lanes)
+            fields[name] = {"place": space, "row": row} | ({} if name == "table" else {"stride": stride})
+        return fields
 
 
 def draw_job(generator, *, lanes, centroids, most=20, gradient=None, sizes=None):
-    """A job with random sizes and places, none of which overlaps another one."""
+    """A job with random sizes and operands that do not overlap."""
     rows, columns, outputs = generator.integers(1, most + 1, 3).tolist() if sizes is None else sizes
     gradient = bool(generator.integers(2)) if gradient is None else gradient
-    initial, relu, gated = (bool(one) and not gradient for one in generator.integers(2, size=3))
+    initial, relu, gated = (bool(choice) and not gradient for choice in generator.integers(2, size=3))
     used = {Place(number): 0 for number in range(PLACES)}
 
     def operand(lines, length, *, within=True, repeats=False):
         if not within:
             return None
-        place = min(used, key=lambda one: (used[one] > ROWS // 4, generator.random()))
+        space = min(used, key=lambda choice: (used[choice] > ROWS // 4, generator.random()))
         stride = -(-length // lanes) + int(generator.integers(3))
-        row = used[place] + int(generator.integers(3))
-        used[place] = row + (lines - 1) * stride + -(-length // lanes)
-        assert used[place] <= ROWS
+        row = used[space] + int(generator.integers(3))
+        used[space] = row + (lines - 1) * stride + -(-length // lanes)
+        assert used[space] <= ROWS
         if repeats:
             stride = 0
-        return Operand(place=place, base=row * lanes, rows=lines, columns=length, stride=stride * lanes)
+        return Operand(place=space, base=row * lanes, rows=lines, columns=length, stride=stride * lanes)
 
     groups = -(-outputs // lanes)
     return CentroidJob(instruction=Centroid(
@@ -62,5 +62,5 @@ def draw_job(generator, *, lanes, centroids, most=20, gradient=None, sizes=None)
 
 
 def memories_of(generator, kind, *, lanes):
-    """Memories of random numbers, which are random indices as well, as arrays of (rows, lanes)."""
+    """Memories of random numbers, which also serve as random indices, as arrays of (rows, lanes)."""
     return [draw(generator, kind, ROWS, lanes).astype(np.uint32) for _ in range(PLACES)]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Layers whose weights are indices, from memory to memory: hdl/features/codebook_layers/centroid_layer.py."""
+"""Layers with indices as weights, from memory to memory: hdl/features/codebook_layers/centroid_layer.py."""
 
 import functools
 
@@ -38,16 +38,16 @@ def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
     for job in jobs:
         job.instruction.run(_flat(memories))
     assert len(begins) == len(ends) == len(jobs), note
-    for place, found, wanted in zip(Place, bench.contents(), memories, strict=False):
-        np.testing.assert_array_equal(found, wanted, f"{place.name}, {note}")
+    for space, actual, wanted in zip(Place, bench.contents(), memories, strict=False):
+        np.testing.assert_array_equal(actual, wanted, f"{space.name}, {note}")
     assert len(multiplied) == sum(job.instruction.multiplied for job in jobs), note
     return begins, ends
 
 
 def _cycles(parameters, job):
-    one = job.instruction
-    return _unit(*parameters)[0].cycles(rows=one.x.rows, columns=one.x.columns, outputs=one.outputs,
-                                        gradient=one.gradient, answer=LATENCY)
+    op = job.instruction
+    return _unit(*parameters)[0].cycles(rows=op.x.rows, columns=op.x.columns, outputs=op.outputs,
+                                        gradient=op.gradient, answer=LATENCY)
 
 
 test_parameters = refused(CentroidLayer, {"lanes": 4, "memory_rows": 64}, [
@@ -77,7 +77,7 @@ def test_cycles(unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Jobs behind each other have the same bits whatever the memories do."""
+    """Consecutive jobs give the same bits under any stalls of the memories."""
     lanes, centroids, _ = unit
     for seed, (kind, rate) in enumerate((
             ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5)), start=1):
@@ -89,24 +89,24 @@ def test_stalls(unit):
 
 
 def test_fixed_point():
-    """Numbers whose sums are exact: the bits of the dense product with the expanded matrix."""
+    """Numbers with exact sums: the bits of the dense product with the expanded matrix."""
     lanes, centroids, _ = UNITS[0]
     for seed in range(1, 4):
         generator = np.random.default_rng(seed)
         job = draw_job(generator, lanes=lanes, centroids=centroids, gradient=False, sizes=(16, 40, 12))
-        one = job.instruction
+        op = job.instruction
         memories = [(generator.integers(-256, 256, (ROWS, lanes)) / 16).astype(np.float32).view(np.uint32)
                     for _ in range(3)]
         flat = _flat(memories)
         indices = generator.integers(0, centroids, (12, 40))
-        flat[one.indices.place][one.indices.index()] = pack_indices(indices, lanes)
-        start = None if one.start is None else one.start.read(flat)
-        dense = summation.product(one.x.read(flat), one.table.read(flat)[0][indices].T, start)
-        dense = np.where(dense < 0, np.float32(0), dense) if one.relu else dense
-        if one.gate is not None:
-            dense = np.where(one.gate.read(flat) > 0, dense, np.float32(0))
+        flat[op.indices.place][op.indices.index()] = pack_indices(indices, lanes)
+        start = None if op.start is None else op.start.read(flat)
+        dense = summation.product(op.x.read(flat), op.table.read(flat)[0][indices].T, start)
+        dense = np.where(dense < 0, np.float32(0), dense) if op.relu else dense
+        if op.gate is not None:
+            dense = np.where(op.gate.read(flat) > 0, dense, np.float32(0))
         _run(UNITS[0], [job], memories, cycles=6_000, note=f"{seed=}")
-        np.testing.assert_array_equal(flat[one.target.place][one.target.index()], dense.view(np.uint32), f"{seed=}")
+        np.testing.assert_array_equal(flat[op.target.place][op.target.index()], dense.view(np.uint32), f"{seed=}")
 
 
 def test_begins_after_a_reset():
@@ -120,14 +120,14 @@ def test_begins_after_a_reset():
     bench.reset()
     (begin,), (end,), _ = bench.run([job], cycles=2_000)
     job.instruction.run(_flat(memories))
-    for found, wanted in zip(bench.contents(), memories, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(bench.contents(), memories, strict=True):
+        np.testing.assert_array_equal(actual, wanted)
     # The table comes long before the last of 8 * 16 cycles, and waits for it.
     assert _cycles(UNITS[0], job) + 8 * centroids - 10 < end - begin <= _cycles(UNITS[0], job) + 8 * centroids
 
 
 def test_reset():
-    """A reset at any point of a job leaves nothing of it, when sums are clear again."""
+    """A reset at any point of a job leaves no trace once the sums are clear again."""
     lanes, centroids, _ = UNITS[1]
     generator = np.random.default_rng(1)
     before, after = (draw_job(generator, lanes=lanes, centroids=centroids, most=12, gradient=True) for _ in range(2))

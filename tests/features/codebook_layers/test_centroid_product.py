@@ -18,7 +18,7 @@ from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.loaded import Loaded
 from tests.refusals import refused
 
-#: Lanes, centroids and DSP blocks: with a walk through few centroids, and one lane that is not combined with others.
+#: Lanes, centroids and DSP blocks; the second unit has few centroids and a single lane.
 UNITS = ((4, 16, 4), (1, 4, 1))
 
 
@@ -63,12 +63,12 @@ def _columns(case, lanes, bits):
 def _loaded(unit_of, cases, table, **options):
     """Jobs for a unit that is loaded with a table."""
     lanes, centroids, _ = unit_of
-    given = [case for case in cases if case.job != Job.TOTAL]
+    active = [case for case in cases if case.job != Job.TOTAL]
     unit = BENCH.unit(*unit_of)
     unit.load = pack(word_layout(), {"data": _words(table), "last": np.arange(len(table)) == len(table) - 1})
     beats = {"job": np.array([case.job for case in cases], np.uint32),
-             "i": np.concatenate([_columns(case, lanes, (centroids - 1).bit_length()) for case in given]),
-             "rows": _rows(np.concatenate([case.rows for case in given]))}
+             "i": np.concatenate([_columns(case, lanes, (centroids - 1).bit_length()) for case in active]),
+             "rows": _rows(np.concatenate([case.rows for case in active]))}
     return Drive(beats | unit.no_more(), (cases, table, lanes), **options)
 
 
@@ -84,7 +84,7 @@ def _expected(cases, table, lanes):
                     golden.gradient(case.indices, case.x, case.rows)
                 case Job.TOTAL:
                     gradients.append(golden.total())
-    return [_words(np.concatenate(one)).ravel() for one in (outputs, gradients)]
+    return [_words(np.concatenate(parts)).ravel() for parts in (outputs, gradients)]
 
 
 def _model(unit, drawn, willing, ready):
@@ -113,7 +113,7 @@ test_offers_stand_for_all_time = offers(lambda: BENCH.make(1, 4, 1), depth=2)
 
 
 def _run(unit_of, cases, table, *, cycles, kinds="none"):
-    """Run jobs, with k multiplications in each lane for each of eight outputs, whatever the number of columns."""
+    """Run jobs, with k multiplications in each lane for each of eight outputs, for any number of columns."""
     run = BENCH.check(unit_of, kinds=kinds, drive=_loaded(unit_of, cases, table, cycles=cycles))
     assert run.trace["multiplied"].sum() == len(table) * SLOTS * sum(case.job != Job.TOTAL for case in cases)
     return run
@@ -128,7 +128,7 @@ test_parameters = refused(CentroidProduct, {"table": CentroidTable(), "lanes": 4
 
 @pytest.mark.parametrize(("lanes", "centroids", "dsps"), UNITS)
 def test_cycles(lanes, centroids, dsps):
-    """Jobs behind each other take as many cycles as stated, and k multiplications for each output."""
+    """Consecutive jobs take the stated number of cycles, and k multiplications for each output."""
     generator = np.random.default_rng(lanes)
     columns = {Job.PRODUCT: (1, 2, 9, 40), Job.GRADIENT: (1, 7, 33), Job.TOTAL: (0, 0)}
     cases = [_case(generator, job, "ordinary", lanes, centroids, count) for job, counts in columns.items()
@@ -153,17 +153,17 @@ def test_fixed_point(lanes, centroids, dsps):
             return (generator.integers(-1 << bits, 1 << bits, shape) / 16).astype(np.float32)
 
         table, columns = fixed(centroids, bits=7), 100
-        given = {"indices": generator.integers(0, centroids - 1, (lanes, columns)),  # the last one is not used
-                 "x": fixed(SLOTS, columns, bits=6)}
+        operands = {"indices": generator.integers(0, centroids - 1, (lanes, columns)),  # the last one is not used
+                    "x": fixed(SLOTS, columns, bits=6)}
         start, upstream = fixed(SLOTS, lanes, bits=7), fixed(SLOTS, lanes, bits=6)
-        cases = [Case(job=Job.PRODUCT, rows=start, **given), Case(job=Job.GRADIENT, rows=upstream, **given),
+        cases = [Case(job=Job.PRODUCT, rows=start, **operands), Case(job=Job.GRADIENT, rows=upstream, **operands),
                  Case(job=Job.TOTAL)]
         _run((lanes, centroids, dsps), cases, table, cycles=4_000)
         outputs, gradients = _expected(cases, table, lanes)
-        dense = summation.product(given["x"], table[given["indices"]].T, start)
+        dense = summation.product(operands["x"], table[operands["indices"]].T, start)
         np.testing.assert_array_equal(outputs, _words(dense).ravel())
-        weights = summation.product(upstream.T, given["x"])
-        totals = [weights[given["indices"] == number].sum(dtype=np.float64) for number in range(centroids)]
+        weights = summation.product(upstream.T, operands["x"])
+        totals = [weights[operands["indices"] == number].sum(dtype=np.float64) for number in range(centroids)]
         np.testing.assert_array_equal(gradients, _words(totals))
         assert gradients[-1] == 0
 
@@ -178,7 +178,7 @@ def test_table():
     table = _numbers(generator, "ordinary", centroids)
     lengths = (centroids - 1, centroids + 1, 1)
     words = [word for length in lengths for word in np.arange(length)] + _words(table).tolist()
-    last = [place == length - 1 for length in (*lengths, centroids) for place in range(length)]
+    last = [index == length - 1 for length in (*lengths, centroids) for index in range(length)]
     case = _case(generator, Job.PRODUCT, "ordinary", lanes, centroids, 3)
     cycles = 4_000
     ports = unit.lockstep(sources={
@@ -187,7 +187,7 @@ def test_table():
         "job": Feed(np.array([Job.PRODUCT], np.uint32), np.arange(cycles) >= 135),
         "i": Feed(_columns(case, lanes, 4)), "rows": Feed(_rows(case.rows))}, sinks={"o": True}, cycles=cycles,
         seed=1)
-    # 15 words and ``last``; a 16th without, and ``last`` on the 17th; one word alone.
+    # 15 words and ``last``; a 16th without, and ``last`` on the 17th; a single word.
     assert ports["error"].sum() == 4
     taken = np.flatnonzero(ports["table__valid"] & ports["table__ready"])
     begun, = np.flatnonzero(ports["job__valid"] & ports["job__ready"])
@@ -207,17 +207,17 @@ def test_layer():
     def jobs(job, indices, x, rows):
         """Jobs of a layer: groups of examples within groups of outputs, filled up with zeros."""
         for first in range(0, len(indices), lanes):
-            mine = np.zeros((lanes, indices.shape[1]), np.int64)
-            mine[:len(indices[first:first + lanes])] = indices[first:first + lanes]
+            tile = np.zeros((lanes, indices.shape[1]), np.int64)
+            tile[:len(indices[first:first + lanes])] = indices[first:first + lanes]
             for begin in range(0, len(x), SLOTS):
-                given, beside = np.zeros((SLOTS, x.shape[1]), np.float32), np.zeros((SLOTS, lanes), np.float32)
+                batch, batch_rows = np.zeros((SLOTS, x.shape[1]), np.float32), np.zeros((SLOTS, lanes), np.float32)
                 part = rows[begin:begin + SLOTS, first:first + lanes]
-                given[:len(part)], beside[:len(part), :part.shape[1]] = x[begin:begin + SLOTS], part
-                yield Case(job=job, indices=mine, x=given, rows=beside)
+                batch[:len(part)], batch_rows[:len(part), :part.shape[1]] = x[begin:begin + SLOTS], part
+                yield Case(job=job, indices=tile, x=batch, rows=batch_rows)
 
-    def matrix(found, width):
-        """Outputs of such jobs, in shape (examples, width)."""
-        groups = found.reshape(-(-width // lanes), -1, lanes)
+    def matrix(results, width):
+        """Outputs of these jobs, in shape (examples, width)."""
+        groups = results.reshape(-(-width // lanes), -1, lanes)
         return np.concatenate(groups, axis=1)[:examples, :width]
 
     none = np.zeros((examples, inputs), np.float32)
@@ -226,10 +226,10 @@ def test_layer():
              *jobs(Job.PRODUCT, indices.T, upstream, none)]
     for kinds in ("none", "geometric"):
         _run(UNITS[0], cases, table, cycles=60_000, kinds=kinds)
-    found, gradients = _expected(cases, table, lanes)
-    found = found.reshape(-1, lanes)
+    results, gradients = _expected(cases, table, lanes)
+    results = results.reshape(-1, lanes)
     forward = 3 * 4 * SLOTS  # groups of outputs, and of examples
-    np.testing.assert_array_equal(matrix(found[:forward], outputs), _words(model.product(indices, table, x, bias)))
-    np.testing.assert_array_equal(matrix(found[forward:], inputs),
+    np.testing.assert_array_equal(matrix(results[:forward], outputs), _words(model.product(indices, table, x, bias)))
+    np.testing.assert_array_equal(matrix(results[forward:], inputs),
                                   _words(model.product(indices.T, table, upstream, np.float32(0))))
     np.testing.assert_array_equal(gradients, _words(model.gradient(indices, x, upstream, centroids, lanes=lanes)))

@@ -1,4 +1,4 @@
-"""A part of a matrix product, and a memory that answers every request by a function of its row."""
+"""A unit of a matrix product, and a memory that answers every request by a function of its row."""
 
 import numpy as np
 from amaranth.hdl import Module, Signal
@@ -10,18 +10,18 @@ from hdl.streams.stream import connect_stream
 _SPREAD = 0x9E37_79B1
 
 
-def answer(place, row, *, rows, lanes):
+def answer(space, row, *, rows, lanes):
     """Elements of a row of the memory, in a last axis of ``lanes``."""
-    word = (np.asarray(place, np.uint64) * np.uint64(rows) + np.asarray(row, np.uint64)) * np.uint64(lanes)
+    word = (np.asarray(space, np.uint64) * np.uint64(rows) + np.asarray(row, np.uint64)) * np.uint64(lanes)
     return ((word[..., None] + np.arange(lanes, dtype=np.uint64)) * np.uint64(_SPREAD)).astype(np.uint32)
 
 
 class Answered(wiring.Component):
-    """A unit with ``request`` and ``response``, of which the latter comes ``latency`` cycles after the former, from
+    """A unit with ``request`` and ``response``; a response comes ``latency`` cycles after its request, from
     memories of (rows, lanes).
 
-    All other ports of the unit are those of this one, but ``loops``: each of these inputs has a function of the unit
-    that gives its cause, which comes back later by a number of cycles.
+    All other ports of the unit are forwarded, except ``loops``: each of these inputs has a function of the unit
+    that gives its cause, which comes back a number of cycles later.
     """
 
     def __init__(self, unit, *, rows, lanes, latency, loops=None):
@@ -55,11 +55,11 @@ class Answered(wiring.Component):
         asked = unit.request.payload
         word = Signal(32)
         m.d.comb += word.eq((asked.place * self._rows + asked.row) * self._lanes)
-        found = Signal(unit.response.payload.shape())
+        response = Signal(unit.response.payload.shape())
         for lane in range(self._lanes):
-            m.d.comb += found.elements[lane].eq((word + lane) * _SPREAD)
+            m.d.comb += response.elements[lane].eq((word + lane) * _SPREAD)
         m.d.comb += [
             unit.response.valid.eq(later(unit.request.valid & unit.request.ready, self._latency, "valid")),
-            unit.response.payload.eq(later(found, self._latency, "answer")),
+            unit.response.payload.eq(later(response, self._latency, "answer")),
         ]
         return m

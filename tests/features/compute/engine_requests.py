@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Node whose LAYERS are tested, golden model of its engine, and requests of its host."""
+"""Node for tests of LAYERS, golden model of its engine, and requests of its host."""
 
 import functools
 
@@ -44,26 +44,26 @@ def node_unit():
     return Unit(Node(CONFIG, described), name="ComputeNode")
 
 
-def write(place, address, words):
-    return request(Opcode.WRITE_MEMORY, len(words), SPACES[place] << 28 | address, *words)
+def write(memory, address, words):
+    return request(Opcode.WRITE_MEMORY, len(words), SPACES[memory] << 28 | address, *words)
 
 
-def read(place, address=0, count=None):
-    return request(Opcode.READ_MEMORY, CONFIG.memory_map.words[SPACES[place]] if count is None else count,
-                   SPACES[place] << 28 | address)
+def read(memory, address=0, count=None):
+    return request(Opcode.READ_MEMORY, CONFIG.memory_map.words[SPACES[memory]] if count is None else count,
+                   SPACES[memory] << 28 | address)
 
 
-READ_ALL = [read(place) for place in PLACES]
+READ_ALL = [read(memory) for memory in PLACES]
 
 
 def fill(memories):
-    return [write(place, 0, memory) for place, memory in memories.items()]
+    return [write(space, 0, memory) for space, memory in memories.items()]
 
 
 def compare(responses, memories, note=""):
-    for response, (place, memory) in zip(responses, memories.items(), strict=True):
+    for response, (space, memory) in zip(responses, memories.items(), strict=True):
         assert response[1] == Status.OK
-        np.testing.assert_array_equal(response[2:], memory, f"{place.name}, {note}")
+        np.testing.assert_array_equal(response[2:], memory, f"{space.name}, {note}")
 
 
 def run_list(unit, memories, address, *, length=6, base=0, tag=0, note="", **options):

@@ -16,17 +16,17 @@ ROWS = 4096
 
 
 def place(generator, lanes, *shapes):
-    """Matrices of these (lines, length) anywhere in the memories, none of which overlaps another one."""
+    """Matrices of (lines, length) anywhere in the memories, without overlaps."""
     used = {number: 0 for number in range(PLACES)}
-    found = []
+    matrices = []
     for lines, length in shapes:
         number = int(generator.choice([key for key, rows in used.items() if rows < ROWS // 2]))
         stride = -(-length // lanes) + int(generator.integers(3))
         row = used[number] + int(generator.integers(4))
         used[number] = row + lines * stride
         assert used[number] <= ROWS
-        found.append(Matrix(number, row, stride))
-    return found
+        matrices.append(Matrix(number, row, stride))
+    return matrices
 
 
 def draw_job(generator, golden, *, most):
@@ -63,7 +63,7 @@ def model_of(rows, lanes, *_):
 def random_products(units, unit, run, *, most, golden=model_of):
     """Test of random products in all orders and transposes, under stalls on all sides.
 
-    ``unit`` makes a unit from its parameters, and ``run`` compares a job on it, with a pattern of each of four sides.
+    ``unit`` makes a unit from its parameters; ``run`` compares a job on it, with stall patterns for its four sides.
     """
     @pytest.mark.parametrize("unit_of", units)
     @pytest.mark.parametrize("source", STALLS)
@@ -79,7 +79,7 @@ def random_products(units, unit, run, *, most, golden=model_of):
 
 
 def resets(unit_of, unit, run, begin, *, most, golden=model_of):
-    """Test that a reset after any of some cycles leaves nothing: ``begin`` gives what a unit is driven with."""
+    """Test that a reset after any of several cycles leaves no trace; ``begin`` gives the stimuli of a unit."""
     def test():
         generator = np.random.default_rng(3)
         for cut in (1, 3, 5, 9, 20):

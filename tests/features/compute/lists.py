@@ -1,4 +1,4 @@
-"""Units that walk through lists of LAYERS in one design, so that their tests share a build, and random lists."""
+"""Units that read lists of LAYERS, in one design so that their tests share a build, and random lists."""
 
 import dataclasses
 import functools
@@ -37,8 +37,8 @@ from sim.verilated.vectors import Unit
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Rows of the array by lanes, the lanes of those that scale and mask, of those with functions of sequences, centroids
-#: of those with any, and bits of the number of a buffer of those with row owners.
+#: By lanes: rows of the array, units that scale and mask, units with functions of sequences, centroids of the units
+#: that have any, and bits of the number of a buffer of units with row owners.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
@@ -125,7 +125,7 @@ class Command:
 
 
 def draw_command(generator, *, most=12):
-    """A command whose list lies in the upper half of the activations, now and then up to their end."""
+    """A command with a list in the upper half of the activations, sometimes up to their end."""
     length = int(generator.integers(1, most + 1))
     if generator.random() < 0.05:
         length = int(generator.choice([4095, 4096, (1 << 32) - 1]))
@@ -135,7 +135,7 @@ def draw_command(generator, *, most=12):
 
 
 def _operand(generator, rows, columns, lanes, command, *, place=None, stride=None, inside=False):
-    """An operand somewhere in a memory, now and then beyond its end, and its stride."""
+    """An operand somewhere in a memory, sometimes beyond its end, and its stride."""
     place = int(generator.choice([0, 1, 2, 2])) if place is None else place
     if stride is None:
         stride = lanes * (-(-columns // lanes) + int(generator.choice([0, 0, 1])))
@@ -173,13 +173,13 @@ def _gemm(generator, lanes, command):
               "b": (columns, terms) if fields["transpose_b"] else (terms, columns),
               "c": (rows, columns), "start": (rows, columns), "gate": (rows, columns)}
     for name, shape in shapes.items():
-        place = int(generator.choice([0, 2])) if name == "c" else 3 if name in "ab" and generator.random() < 0.1 \
+        space = int(generator.choice([0, 2])) if name == "c" else 3 if name in "ab" and generator.random() < 0.1 \
             else None
-        if place == 3:
+        if space == 3:
             fields |= {name: {"base": int(generator.integers(1 << BASE_BITS)), "place": 3, "relative": 1},
                        f"stride_{name}": int(generator.integers(1 << 16))}
             continue
-        fields[name], fields[f"stride_{name}"] = _operand(generator, *shape, lanes, command, place=place)
+        fields[name], fields[f"stride_{name}"] = _operand(generator, *shape, lanes, command, place=space)
     if generator.random() < 0.3:
         fields |= {"start": fields["c"], "stride_start": fields["stride_c"]}
     elif generator.random() < 0.4:
@@ -228,8 +228,8 @@ def _rows(generator, lanes, command):
         shapes[table] = height, width
     for name, shape in shapes.items():
         writes = name in ("target", "second", "third") or (name == "deviation" and function is RowFunction.NORM)
-        place = int(generator.choice([0, 2])) if writes else None
-        fields[name], stride = _operand(generator, *shape, lanes, command, place=place)
+        space = int(generator.choice([0, 2])) if writes else None
+        fields[name], stride = _operand(generator, *shape, lanes, command, place=space)
         if f"stride_{name}" in row_layout().members:
             fields[f"stride_{name}"] = stride
     if table:
@@ -237,7 +237,7 @@ def _rows(generator, lanes, command):
                                                    stride=int(generator.integers(4)))
     if generator.random() < 0.3:
         fields["stride_start"] = 0
-    if generator.random() < 0.4:  # a result in the place of what it comes from, or in another stride there
+    if generator.random() < 0.4:  # a result in place of its source, or with another stride there
         name, source = generator.choice(["target", "third"]), generator.choice(["x", "start"])
         fields[name] = fields[source]
         if generator.random() < 0.9:
@@ -258,8 +258,8 @@ def _centroid(generator, lanes, command):
               "indices": (-(-width // lanes), -(-inputs // 8) * lanes), "start": (examples, width),
               "table": (1, centroids), "gate": (examples, width)}
     for name, shape in shapes.items():
-        place = int(generator.choice([0, 2])) if name == "target" else None
-        fields[name], stride = _operand(generator, *shape, lanes, command, place=place)
+        space = int(generator.choice([0, 2])) if name == "target" else None
+        fields[name], stride = _operand(generator, *shape, lanes, command, place=space)
         if name != "table":
             fields[f"stride_{name}"] = stride
     if not gradient and generator.random() < 0.3:
@@ -297,18 +297,18 @@ def engine(lanes, kind=Engine):
 
 
 class _Far(Engine):
-    """Engine whose list may lie behind the end of the memory, which has the same size for operands."""
+    """Engine that accepts a list after the end of the memory; the size for operands does not change."""
 
     def _instruction(self, words, length, offset, sizes):
         return super()._instruction(words, length, offset, {**sizes, Place.ACTIVATIONS: WORDS[2]})
 
 
-def at(place, base, *, relative=0):
-    return {"place": place, "base": base, "relative": relative}
+def at(space, base, *, relative=0):
+    return {"place": space, "base": base, "relative": relative}
 
 
 def golden_list(lanes, command, instructions):
-    """Jobs of a list up to its first wrong instruction, and the number at fault or None, wherever the list lies."""
+    """Jobs of a list up to its first wrong instruction, and the number at fault or None, for any list address."""
     far = np.zeros(command.list_base + INSTRUCTION_WORDS * len(instructions), np.uint32)
     far[command.list_base:] = np.concatenate(instructions)
     memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: far}
@@ -334,7 +334,7 @@ def _drawn(generator, lanes, command):
 
 def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
     """Words of ``count`` instructions, most of them valid, and of an END."""
-    found = []
+    instructions = []
     for _ in range(count):
         layout, fields = _drawn(generator, lanes, command)
         if generator.random() < flaws:
@@ -348,8 +348,8 @@ def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
         words = pack(layout, fields)
         if generator.random() < bits:
             words[generator.integers(INSTRUCTION_WORDS)] ^= np.uint32(1 << int(generator.integers(32)))
-        found.append(words)
+        instructions.append(words)
     end = END.copy()
     if generator.random() < 0.03:
         end[generator.integers(INSTRUCTION_WORDS)] |= np.uint32(1 << int(generator.integers(4, 32)))
-    return [*found, end]
+    return [*instructions, end]

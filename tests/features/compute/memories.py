@@ -1,4 +1,4 @@
-"""A unit of the compute engine with memories, whose pace inputs decide, and the numpy side of them."""
+"""A unit of the compute engine with memories paced by inputs, and their model in numpy."""
 
 import numpy as np
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -18,21 +18,21 @@ from sim.verilated.vectors import Feed, Unit
 PLACES, LATENCY = 3, 2
 #: Inputs that decide the pace, and the fields of the model's memory.
 PACES = ("request", "response", "write", "commit")
-#: Outputs that are watched.
+#: Watched outputs.
 FLAGS = ("done", "bad")
 
 
 def _watched(payload):
-    """Transfer of a stream that is watched."""
+    """Transfer of a watched stream."""
     return data.StructLayout({"moves": 1, "payload": payload})
 
 
 class WithMemories(wiring.Component):
     """A unit with `job`, `request`, `response`, `write`, `settled` and some flags, and memories for it.
 
-    While ``paces`` are high, requests and writes are accepted, responses come, and writes get into the memories.
-    ``load`` writes a row, and ``look`` reads one, which is in ``seen`` in the cycle after. Of each stream that is
-    ``watched`` there is an output with ``moves`` and ``payload``. Responses come ``latency`` cycles after their
+    While ``paces`` are high, requests and writes are accepted, responses come, and writes reach the memories.
+    ``load`` writes a row, and ``look`` reads one, which is in ``seen`` one cycle later. Each stream that is
+    ``watched`` has an output with ``moves`` and ``payload``. Responses come ``latency`` cycles after their
     requests, or later.
     """
 
@@ -87,8 +87,8 @@ class WithMemories(wiring.Component):
 
 def pace(kind, cycles, *, seed, rate=0.6):
     """Inputs that decide the pace in each cycle, and the model's memory with the same pace."""
-    columns = [stall_array(kind, cycles, seed=seed + place, rate=rate) for place in range(len(PACES))]
-    bits = sum(column.astype(np.uint8) << place for place, column in enumerate(columns))
+    columns = [stall_array(kind, cycles, seed=seed + index, rate=rate) for index in range(len(PACES))]
+    bits = sum(column.astype(np.uint8) << index for index, column in enumerate(columns))
 
     def free(column):
         return lambda cycle: cycle >= cycles or bool(column[cycle])
@@ -102,15 +102,15 @@ def arrays(fields):
 
 
 def compare_accesses(asked, written, reads, writes, *, lanes, note):
-    """Compare what was asked for and written, by field, with all accesses of a model, in order."""
+    """Compare requests and writes, by field, with all accesses of a model, in order."""
     assert list(zip(asked["place"].tolist(), asked["row"].tolist(), strict=True)) == [
         (read.place, read.row) for read in reads], note
-    found = [(place, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
-             for place, row, values, keep in zip(*(written[name].tolist() for name in (
-                 "place", "row", "elements", "keep")), strict=True)]
-    for number, (one, write) in enumerate(zip(found, writes, strict=False)):
-        assert one == (write.place, write.row, write.elements), f"write {number} of {len(writes)}, {note}"
-    assert len(found) == len(writes), note
+    actual = [(space, row, {lane: values[lane] for lane in range(lanes) if keep >> lane & 1})
+              for space, row, values, keep in zip(*(written[name].tolist() for name in (
+                  "place", "row", "elements", "keep")), strict=True)]
+    for number, (access, write) in enumerate(zip(actual, writes, strict=False)):
+        assert access == (write.place, write.row, write.elements), f"write {number} of {len(writes)}, {note}"
+    assert len(actual) == len(writes), note
 
 
 class Bench:
@@ -126,7 +126,7 @@ class Bench:
         self._job = unit.job.payload.shape()
 
     def reset(self):
-        """Reset the unit; memories keep what they have."""
+        """Reset the unit; memories keep their contents."""
         self._unit.reset()
 
     def load(self, contents):
@@ -144,22 +144,22 @@ class Bench:
         look = pack(layout, {"place": np.arange(PLACES).repeat(self._rows),
                              "row": np.tile(np.arange(self._rows), PLACES)})
         seen = self._unit.run({"look": look}, drain=1)["seen"][1:]
-        found = unpack(response_layout(self._lanes), seen)["elements"]
-        return list(found.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
+        elements = unpack(response_layout(self._lanes), seen)["elements"]
+        return list(elements.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
 
     def run(self, jobs, paces=None, *, cycles):
-        """Run jobs; return the cycles in which they are accepted, and those in which each flag is high.
+        """Run jobs; return the cycles when they are accepted, and the cycles when each flag is high.
 
-        What passed the streams that are watched is in ``seen`` afterwards, by field.
+        The transfers of watched streams are in ``seen`` afterwards, by field.
         """
         columns = [pack(self._job, arrays(job.fields())) for job in jobs]
-        given = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)
+        pattern = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)
         if paces is not None:
-            given[:len(paces)] = paces[:cycles]
+            pattern[:len(paces)] = paces[:cycles]
         trace = self._unit.lockstep(sources={"job": Feed(np.concatenate(columns))}, sinks={}, cycles=cycles,
-                                    inputs={"paces": given})
+                                    inputs={"paces": pattern})
         for name, layout in self._watched.items():
-            found = unpack(layout, trace[f"{name}_seen"])
-            self.seen[name] = {field: values[found["moves"] == 1] for field, values in found["payload"].items()}
-        return tuple(np.flatnonzero(found).tolist() for found in (
+            signal = unpack(layout, trace[f"{name}_seen"])
+            self.seen[name] = {field: values[signal["moves"] == 1] for field, values in signal["payload"].items()}
+        return tuple(np.flatnonzero(signal).tolist() for signal in (
             trace["job__valid"] & trace["job__ready"], *(trace[name] for name in self._flags)))

@@ -37,7 +37,7 @@ class MemoryAccess:
         self._asked: collections.deque[tuple[int, int]] = collections.deque()
         self._writes: collections.deque[tuple[int, int, int]] = collections.deque()
         self._answers: collections.deque[int] = collections.deque()
-        self._coming: list[tuple[int, int] | None] = [None, None]  # place and number, the next one first
+        self._coming: list[tuple[int, int] | None] = [None, None]  # memory and number, the next one first
         self.granted = 0
         self._departed = 0
 
@@ -49,23 +49,23 @@ class MemoryAccess:
             read=self._asked[0] if asks else None, answering=self._coming[0],
             write=self._writes[0] if self._writes and self._writes[0][0] in _WRITABLE else None)
 
-    def step(self, given: Inputs) -> None:
+    def step(self, inputs: Inputs) -> None:
         now = self.outputs()
-        if now.response is not None and given.response_ready:
+        if now.response is not None and inputs.response_ready:
             self._answers.popleft()
             self._departed += 1
         if now.answering is not None:
             self._answers.append(now.answering[1])
-        granted = now.read is not None and given.read_ready[now.read[0]]
+        granted = now.read is not None and inputs.read_ready[now.read[0]]
         self._coming = [self._coming[1], (self._asked[0][0], self.granted) if granted else None]
         if granted:
             self._asked.popleft()
             self.granted += 1
         if self._writes:
-            place = self._writes[0][0]
-            if place not in _WRITABLE or given.write_ready[_WRITABLE.index(place)]:
+            space = self._writes[0][0]
+            if space not in _WRITABLE or inputs.write_ready[_WRITABLE.index(space)]:
                 self._writes.popleft()
-        if given.request is not None and now.request_ready:
-            self._asked.append(given.request)
-        if given.write is not None and now.write_ready:
-            self._writes.append(given.write)
+        if inputs.request is not None and now.request_ready:
+            self._asked.append(inputs.request)
+        if inputs.write is not None and now.write_ready:
+            self._writes.append(inputs.write)

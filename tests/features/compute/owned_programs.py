@@ -1,4 +1,4 @@
-"""Random programs of buffers as lists of products, and overlaps put into their plans."""
+"""Random programs of buffers as lists of products, and overlaps injected into their plans."""
 
 import dataclasses
 
@@ -14,13 +14,13 @@ LANES = 4
 
 
 def engine(**options):
-    """Golden engine whose array every product fits."""
+    """Golden engine with an array that fits every product."""
     return Engine(rows=1, lanes=LANES, **options)
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """List whose instructions read and write whole buffers, and the buffer that the host gives before it."""
+    """List of instructions that read and write whole buffers, and the buffer that the host gives before it."""
 
     words: np.ndarray
     given: range  # rows of this buffer
@@ -42,12 +42,12 @@ def _operand(profile, places, name):
 
 
 def _products(profile, places, operation):
-    """Products C = ONES · B, or C = C + ONES · B, of which each reads all rows of a buffer and writes all of one."""
+    """Products C = ONES · B, or C = C + ONES · B; each reads all rows of a buffer and writes all of one."""
     written, = operation.writes
     c, rows = _operand(profile, places, written), profile.words[written]
-    others = [name for name in operation.reads if name != written]
+    sources = [name for name in operation.reads if name != written]
     same = {"start": c, "stride_start": LANES, "initial": Initial.MATRIX}
-    for number, name in enumerate(others or [None]):
+    for number, name in enumerate(sources or [None]):
         b = {"place": Place.WEIGHTS} if name is None else _operand(profile, places, name)
         yield pack(gemm_layout(), {
             "kind": Kind.GEMM, "m": rows, "n": LANES, "k": 1 if name is None else profile.words[name],
@@ -57,7 +57,7 @@ def _products(profile, places, operation):
 
 
 def _program(profile, places):
-    """List of a program by places of its buffers; None if it is too long."""
+    """List of a program with its buffers at ``places``; None if it is too long."""
     first = profile.operations[0].writes[0]
     listed = [words for operation in profile.operations[1:] for words in _products(profile, places, operation)]
     if len(listed) >= MAX_INSTRUCTIONS:
@@ -67,16 +67,16 @@ def _program(profile, places):
 
 
 def draw(generator, *, rows, most, shrink=1):
-    """Program with its plan, of so many operations and memory rows at most, and the same one with a plan that an
-    overlap was put into, which both checks find. ``shrink`` divides the rows of buffers.
+    """Program with its plan, of at most ``most`` operations and ``rows`` memory rows, and the same program with an
+    overlap injected into its plan, which both checks find. ``shrink`` divides the rows of buffers.
 
-    The wrong one is None where there is none, or where its list is refused since its targets lie over operands of the
-    same instruction.
+    The wrong program is None if no overlap is possible, or if its list is refused since its targets overlap operands
+    of the same instruction.
     """
     while True:
-        found = random_profile(generator, most=most)
-        profile = Profile({name: -(-words // shrink) for name, words in found.words.items()},
-                          [Operation(one.name, one.reads, one.writes) for one in found.operations])
+        drawn = random_profile(generator, most=most)
+        profile = Profile({name: -(-words // shrink) for name, words in drawn.words.items()},
+                          [Operation(op.name, op.reads, op.writes) for op in drawn.operations])
         plan = make_plan(profile, rounds=20)
         good = _program(profile, plan.places)
         if good is None or plan.peak > rows:

@@ -1,4 +1,4 @@
-"""Jobs of the row unit, drawn at random, and the numpy side of them."""
+"""Random jobs of the row unit, and their memories in numpy."""
 
 import dataclasses
 
@@ -25,14 +25,14 @@ _LINES = ("scale", "shift", "deviation")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowJob:
-    """A job, and numbers of rows that are put into memory for it."""
+    """A job, and row numbers to put into memory for it."""
 
     job: Job
     numbers: np.ndarray
 
     def fields(self):
-        found = dataclasses.asdict(self.job)
-        return found | {name: {"place": found[name][0], "row": found[name][1]} for name in _OPERANDS}
+        fields = dataclasses.asdict(self.job)
+        return fields | {name: {"place": fields[name][0], "row": fields[name][1]} for name in _OPERANDS}
 
     def place(self, memories):
         """Put the numbers into memories."""
@@ -49,11 +49,11 @@ def _bits(number):
 
 def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=None, in_place=False, started=None,
              free=None):
-    """A job at random places, none of which meets another one, with noise in the fields that it does not use.
+    """A job with random operands that do not overlap, with noise in the fields that it does not use.
 
-    Numbers of rows are below ``spread``, and below the count of rows of the table; by default all are of the latter.
-    ``in_place`` the target is where x or start is, and so is the third matrix; else start may be one row for all
-    rows. ``free`` are the first rows of each memory that are free, which are moved on.
+    Row numbers are below ``spread`` and the number of rows of the table; by default only the latter is a limit.
+    With ``in_place`` the target overwrites x or start, as does the third matrix; else start may be one row for all
+    rows. ``free`` are the first free rows of each memory; the job advances them.
     """
     started = bool(generator.integers(2)) if started is None else started
     width = -(-columns // lanes)
@@ -74,10 +74,10 @@ def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=Non
             extent = rows * apart // lanes + 2
         else:
             strides[f"stride_{name}"], extent = stride, lines * stride
-        place = int(np.argmin([top + generator.random() for top in free]))
-        begin = free[place] + int(generator.integers(3))
+        space = int(np.argmin([top + generator.random() for top in free]))
+        begin = free[space] + int(generator.integers(3))
         assert begin + extent <= ROWS, f"{function}, {rows} x {columns}"
-        fields[name], free[place] = (place, begin), begin + extent
+        fields[name], free[space] = (space, begin), begin + extent
     if in_place and function not in _TABLES:
         for name in ("target", "third"):
             other = "start" if begun and generator.integers(2) else "x"

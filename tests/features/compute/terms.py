@@ -1,4 +1,4 @@
-"""Operands for tests of multiply-accumulate units, beats of whole tiles, and what arrays make of them."""
+"""Operands for tests of multiply-accumulate units, beats of whole tiles, and their form in arrays."""
 
 import numpy as np
 
@@ -28,9 +28,9 @@ def draw(generator, kind, *shape):
 
 
 def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.0):
-    """Beats of one tile: ``rows`` initial rounds if wanted, and rounds of products, of which some rows are left out.
+    """Beats of one tile: ``rows`` initial rounds if wanted, and rounds of products with some rows left out.
 
-    A tile without rounds of either kind has one in which no row takes part.
+    A tile without rounds of either kind has one round without participating rows.
     """
     starts = rows if initial else 0
     empty = rounds == 0 and not initial
@@ -59,6 +59,6 @@ def scales_of(model, exponents):
     """Scales of blocks of a golden format, as the array has them: an exponent, and above it a fraction for NVFP4."""
     if not isinstance(model, NVFP4):
         return np.where(exponents == model.nan, ONES, exponents + model.lowest)
-    number, place = model.scales(exponents)
-    spare = 4 - np.frexp(number)[1]  # places to the left, from where the number is at least 8
-    return np.where(exponents == model.nan, ONES, place + 127 + 1 - spare) | ((number << spare) - 8) << 8
+    number, power = model.scales(exponents)
+    spare = 4 - np.frexp(number)[1]  # shift to the left that makes the number at least 8
+    return np.where(exponents == model.nan, ONES, power + 127 + 1 - spare) | ((number << spare) - 8) << 8

@@ -145,7 +145,7 @@ def test_matrix_product(array, tile):
     ([-1.5], 1.5, 0x0000_0000),
 ])
 def test_known_answers(terms, initial, want):
-    """Sums of terms times one, k ascending, alone and with rounds of bubbles between all terms."""
+    """Sums of terms times one, k ascending, with and without rounds of bubbles between all terms."""
     rows, columns, *_ = array = ARRAYS[2]
     starts = [] if initial is None else [initial] * rows
     for spread in (1, 3):
@@ -169,7 +169,7 @@ def test_known_answers(terms, initial, want):
 
 @pytest.mark.parametrize("cut", [13, 61, 90])
 def test_reset(cut):
-    """A reset in the middle of a round, and of results, leaves nothing of them."""
+    """A reset in the middle of a round, and of results, leaves no trace of them."""
     golden = model.MacArray(rows=2, columns=2)
     beats = _tiles(np.random.default_rng(1), 2, 2, count=8, longest=2)
     under_cocotb(MacArray(rows=2, columns=2), "geometric", {"i": rows_of(beats)},

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Drain of results to C: hdl/features/compute/drain.py. Its cycles in a product are those of test_gemm."""
+"""Drain of results to C: hdl/features/compute/drain.py. test_gemm has its cycles in a product."""
 
 import dataclasses
 import functools
@@ -37,11 +37,11 @@ def _unit(rows, lanes):
 
 
 def _results(unit_of, job, generator, kind):
-    """Tiles of a job, and their rows of results: fields of the input, and of the write, without those at no place."""
+    """Tiles of a job, and their rows of results: fields of the input, and of the writes, which are inside C only."""
     rows, lanes = unit_of
     tiles = [tile for step in GemmCycles(rows=rows, lanes=lanes).loops.steps(job.loops)
              for tile, _ in step.tiles if tile is not None]
-    given = {name: [] for name in result_layout(rows, lanes).members}
+    inputs = {name: [] for name in result_layout(rows, lanes).members}
     written = {name: [] for name in write_layout(ROWS, lanes).members}
     for tile in tiles:
         groups, lines = SLOTS >> tile.tile, rows << tile.tile
@@ -52,12 +52,12 @@ def _results(unit_of, job, generator, kind):
                 bits = elements[line, group].view(np.uint32)
                 for name, value in (("elements", bits), ("row", line), ("group", group),
                                     ("last", (line, group) == (lines - 1, groups - 1))):
-                    given[name].append(value)
+                    inputs[name].append(value)
                 if row >= job.m or column >= job.n:
                     continue
                 if not tile.partial:
-                    place = job.gate.row + row * job.gate.stride + column // lanes
-                    gate = answer(job.gate.place, place, rows=ROWS, lanes=lanes).view(np.float32)
+                    address = job.gate.row + row * job.gate.stride + column // lanes
+                    gate = answer(job.gate.place, address, rows=ROWS, lanes=lanes).view(np.float32)
                     with np.errstate(invalid="ignore"):
                         bits = gemm.epilogue(bits.view(np.float32), ScaleMask(), relu=bool(job.relu),
                                              gate=gate if job.gated else None).view(np.uint32)
@@ -65,28 +65,28 @@ def _results(unit_of, job, generator, kind):
                 for name, value in (("place", job.c.place), ("elements", bits), ("keep", keep),
                                     ("row", job.c.row + row * job.c.stride + column // lanes)):
                     written[name].append(value)
-    return tiles, *({name: np.array(values) for name, values in fields.items()} for fields in (given, written))
+    return tiles, *({name: np.array(values) for name, values in fields.items()} for fields in (inputs, written))
 
 
 def _run(unit_of, job, *, kinds=("none",) * 4, seed):
     """Compare all writes with the rows of C, and count the ends of tiles; return the ports of every cycle."""
     rows, lanes = unit_of
-    tiles, given, written = _results(unit_of, job, np.random.default_rng(seed), KINDS[seed // 100 % len(KINDS)])
-    count = len(given["row"])
+    tiles, inputs, written = _results(unit_of, job, np.random.default_rng(seed), KINDS[seed // 100 % len(KINDS)])
+    count = len(inputs["row"])
     cycles = (24 if set(kinds) != {"none"} else 2) * count + 8 * len(tiles) + 300
     announced, willing, free, ready = (stall_array(name, cycles, seed=seed + n) for n, name in enumerate(kinds))
     heads = packed(tile_layout(), tiles)
     held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     trace = _unit(*unit_of).lockstep(
-        sources={"tiles": Feed(heads, announced), "i": Feed(pack(result_layout(rows, lanes), given), willing)},
+        sources={"tiles": Feed(heads, announced), "i": Feed(pack(result_layout(rows, lanes), inputs), willing)},
         sinks={"request": free, "write": ready}, seed=seed, inputs={"job": np.repeat(held, cycles, axis=0)})
     moves = np.flatnonzero(trace["write__valid"] & trace["write__ready"])
     got = unpack(write_layout(ROWS, lanes), trace["write__payload"][moves])
     for name, want in written.items():
         np.testing.assert_array_equal(got[name], want, f"{name}, {seed=}, {job}")
-    # The end of a tile is seen when its last row is accepted, or, where that is beyond the edge, would have been.
+    # A tile ends when its last row is accepted or, if that row is beyond the edge, would have been accepted.
     ends = np.flatnonzero(trace["drained"])
-    taken = np.flatnonzero(trace["i__valid"] & trace["i__ready"])[given["last"].astype(bool)]
+    taken = np.flatnonzero(trace["i__valid"] & trace["i__ready"])[inputs["last"].astype(bool)]
     assert len(ends) == len(taken) == len(tiles), f"{seed=}, {job}"
     assert (ends > taken).all(), f"{seed=}, {job}"
     assert (ends[:-1] <= taken[1:]).all(), f"{seed=}, {job}"
@@ -116,10 +116,10 @@ def test_throughput(unit_of):
 def _begin(generator, job, cut):
     """Tiles, and gates on their way."""
     job = dataclasses.replace(job, gated=1)
-    tiles, given, _ = _results(UNITS[0], job, generator, "ordinary")
+    tiles, inputs, _ = _results(UNITS[0], job, generator, "ordinary")
     held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     return {"sources": {"tiles": Feed(packed(tile_layout(), tiles)),
-                        "i": Feed(pack(result_layout(*UNITS[0]), given))},
+                        "i": Feed(pack(result_layout(*UNITS[0]), inputs))},
             "sinks": {"request": True, "write": cut % 2 == 0}, "inputs": {"job": np.repeat(held, cut, axis=0)}}
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""LAYERS in a node, by the node's ports alone: hdl/features/compute/engine.py."""
+"""LAYERS in a node, by the node's ports only: hdl/features/compute/engine.py."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ from tests.features.compute.lists import END, WORDS, at, draw_command, draw_list
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.host_requests import event, push, request
 
-#: What counters count in a step of the network on a node without row owners.
+#: Counter values after a step of the network on a node without row owners.
 CYCLES = (2893, 1772, 714)
 LISTS = 16
 
@@ -56,19 +56,19 @@ def node():
 
 
 def random_memories(generator, kind="ordinary"):
-    return {place: draw(generator, kind, words).astype(np.uint32)
-            for place, words in zip(PLACES, WORDS, strict=True)}
+    return {space: draw(generator, kind, words).astype(np.uint32)
+            for space, words in zip(PLACES, WORDS, strict=True)}
 
 
 def product(a, b, c, *, strides, start=None, gate=None, **fields):
     """Words of a matrix product."""
-    given = {"kind": Kind.GEMM, "a": a, "b": b, "c": c, "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3,
-             **{f"stride_{name}": stride for name, stride in zip("abc", strides, strict=True)}, **fields}
+    members = {"kind": Kind.GEMM, "a": a, "b": b, "c": c, "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3,
+               **{f"stride_{name}": stride for name, stride in zip("abc", strides, strict=True)}, **fields}
     if start is not None:
-        given |= {"start": start, "initial": Initial.MATRIX}
+        members |= {"start": start, "initial": Initial.MATRIX}
     if gate is not None:
-        given |= {"gate": gate, "gated": 1, "stride_gate": strides[2]}
-    return pack(gemm_layout(), given)
+        members |= {"gate": gate, "gated": 1, "stride_gate": strides[2]}
+    return pack(gemm_layout(), members)
 
 
 # A network of 8 inputs, 12 hidden units and 5 outputs, with its gradients where its weights are.
@@ -93,16 +93,16 @@ BACKWARD = [
 
 
 def network(generator, base, lists):
-    """Memories with examples, weights and labels, and lists one behind the other; the addresses of the lists."""
+    """Memories with examples, weights and labels, and consecutive lists; the addresses of the lists."""
     memories = random_memories(generator)
     memories[Place.ACTIVATIONS][base + 49:base + 49 + ROWS] = generator.integers(OUTPUTS, size=ROWS)
-    address, found = LIST, []
+    address, addresses = LIST, []
     for instructions in lists:
         words = np.concatenate([*instructions, END])
         memories[Place.ACTIVATIONS][address:address + len(words)] = words
-        found.append(address)
+        addresses.append(address)
         address += -(-len(words) // 32) * 32
-    return memories, found
+    return memories, addresses
 
 
 @pytest.mark.parametrize("pattern", STALLS)
@@ -110,9 +110,9 @@ def test_network(node, pattern):
     """A whole step in one list: activations, loss and gradients, event, and counters of its parts."""
     generator = np.random.default_rng(STALLS.index(pattern))
     memories, (address,) = network(generator, 8, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
-    found, (command, gemm, vector) = run_list(node, memories, address, base=8, tag=7, note=f"{pattern=}",
+    ended, (command, gemm, vector) = run_list(node, memories, address, base=8, tag=7, note=f"{pattern=}",
                                               pattern=pattern, cycles=40_000)
-    assert (found.status, found.detail, found.cycles) == (EventStatus.OK, 8, command)
+    assert (ended.status, ended.detail, ended.cycles) == (EventStatus.OK, 8, command)
     assert (command, gemm, vector) == CYCLES
     words = [*FORWARD, *CROSS_ENTROPY, *BACKWARD, END]
     assert command - gemm - vector == layer_list.command_cycles(
@@ -120,7 +120,7 @@ def test_network(node, pattern):
 
 
 def test_lists_behind_each_other(node):
-    """The same step as three commands, with flags between them, beside commands of another engine."""
+    """The same step as three commands, with flags between them, next to commands of another engine."""
     generator = np.random.default_rng(5)
     memories, addresses = network(generator, 0, [FORWARD, CROSS_ENTROPY, BACKWARD])
     copy = push(operation=Operation.COMPUTE, gradient_base=224, state_base=0, length=32, duration=0, tag=9)
@@ -139,7 +139,7 @@ def test_lists_behind_each_other(node):
 
 
 def test_the_host_reads_and_writes_beside_it(node):
-    """Requests of the host to all memories meanwhile change no bit, and are answered."""
+    """Requests of the host to all memories during a command change no bit, and are answered."""
     generator = np.random.default_rng(6)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     words = generator.integers(1 << 32, size=32, dtype=np.uint32)
@@ -160,9 +160,9 @@ def test_the_host_reads_and_writes_beside_it(node):
 
 
 def label(generator, memories, command):
-    """Make the labels of a list right, padding among them, and the numbers of rows."""
-    given = {"base": command.list_base, "length": command.length, "offset": command.state_base}
-    for job in golden.check(memories, **given)[0]:
+    """Write valid labels, some of them padding, and valid row numbers for a list."""
+    arguments = {"base": command.list_base, "length": command.length, "offset": command.state_base}
+    for job in golden.check(memories, **arguments)[0]:
         if isinstance(job, Vector) and job.labels is not None:
             where = job.labels.index()[:, 0]
             memories[job.labels.place][where] = generator.integers(job.source.columns, size=len(where))
@@ -190,35 +190,35 @@ def test_random_lists(node, kind):
         if generator.random() < 0.9:
             label(generator, memories, command)
         changed = np.flatnonzero(before != memories[Place.ACTIVATIONS])
-        requests += [write(place, 0, memories[place]) for place in (Place.GRADIENTS, Place.WEIGHTS)]
+        requests += [write(key, 0, memories[key]) for key in (Place.GRADIENTS, Place.WEIGHTS)]
         requests += [write(Place.ACTIVATIONS, run[0], memories[Place.ACTIVATIONS][run])
                      for run in np.split(changed, np.flatnonzero(np.diff(changed) > 1) + 1) if len(run)]
         owners.write(changed // CONFIG.lanes)
-        given = layers(command.list_base, length=command.length, base=command.state_base, tag=number)
-        requests += [push(**given), POP, *READ_ALL]
+        fields = layers(command.list_base, length=command.length, base=command.state_base, tag=number)
+        requests += [push(**fields), POP, *READ_ALL]
         outcome = golden.run(memories, base=command.list_base, length=command.length, offset=command.state_base,
                              owners=owners)
         statuses.append(outcome.status)
-        expected.append((number, outcome, {place: memory.copy() for place, memory in memories.items()}))
+        expected.append((number, outcome, {key: memory.copy() for key, memory in memories.items()}))
     responses = exchange(node, *requests, cycles=8_000 * LISTS)
     assert {response[1] for response in responses} == {Status.OK}
-    found = [response for response in responses if len(response) > 2]
-    events = [n for n, response in enumerate(found) if len(response) == 6]
-    for place, (number, outcome, after) in zip(events, expected, strict=True):
-        ended = event(found[place])
+    answers = [response for response in responses if len(response) > 2]
+    events = [n for n, response in enumerate(answers) if len(response) == 6]
+    for key, (number, outcome, after) in zip(events, expected, strict=True):
+        ended = event(answers[key])
         note = f"{seed=}, list {number}"
         assert (ended.tag, ended.status, ended.detail) == (number, outcome.status, outcome.detail), note
-        compare(found[place + 1:place + 4], after, note)
+        compare(answers[key + 1:key + 4], after, note)
     assert statuses.count(EventStatus.OK) >= LISTS // 4
     assert {EventStatus.BAD_INSTRUCTION, EventStatus.READ_DEAD} <= set(statuses)
 
 
 def test_statuses(node):
-    """Commands that are refused by the checker, lists that are, and good ones between them: nothing is written."""
+    """Refused commands, refused lists, and good ones between them: nothing is written."""
     generator = np.random.default_rng(7)
     memories, (address, wrong) = network(generator, 0, [FORWARD, [*FORWARD, product(
         X, W1, W2, strides=(8, 8, 8), transpose_b=1, k=INPUTS, n=HIDDEN)]])
-    before = {place: memory.copy() for place, memory in memories.items()}
+    before = {space: memory.copy() for space, memory in memories.items()}
     last = WORDS[2]
     commands = [
         ({"length": 0}, EventStatus.BAD_LENGTH, 1),
@@ -245,17 +245,17 @@ def test_statuses(node):
 
 
 def test_a_wrong_label(node):
-    """It is found while the function runs: the list ends with its number, and what is before it is done."""
+    """A wrong label is found while its function runs: the list ends with its number, after all earlier functions."""
     generator = np.random.default_rng(8)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     memories[Place.ACTIVATIONS][49 + 3] = OUTPUTS
-    found, _ = run_list(node, memories, address)
-    assert (found.status, found.detail) == (EventStatus.BAD_INSTRUCTION, 2)
+    ended, _ = run_list(node, memories, address)
+    assert (ended.status, ended.detail) == (EventStatus.BAD_INSTRUCTION, 2)
 
 
 @pytest.mark.parametrize("delay", [1, 4, 9, 20])
 def test_link_reset(node, delay):
-    """A reset of the links ends a command anywhere, and the next one is run as if nothing had been."""
+    """A reset of the links ends a command anywhere, and the next command runs normally."""
     generator = np.random.default_rng(delay)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     control = register("CONTROL").address
@@ -278,26 +278,26 @@ def test_reset_in_the_middle(node, cycles):
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     node.reset()
     assert len(exchange(node, *fill(memories), push(**layers(address)), POP, *READ_ALL, cycles=cycles)) == 4
-    found, _ = run_list(node, memories, address)
-    assert found.status == EventStatus.OK
+    ended, _ = run_list(node, memories, address)
+    assert ended.status == EventStatus.OK
 
 
 def shared_layer(generator):
-    """Memories with numbers whose sums are exact, and indices of a layer of 12 inputs and 8 outputs; its products.
+    """Memories of numbers with exact sums, indices of a layer of 12 inputs and 8 outputs, and its products.
 
-    The products are those of the indices, and of the matrix that they stand for: forward, gated inward, and the
+    The products use the indices, or the matrix that they represent: forward, gated inward, and the
     gradients of centroids or weights.
     """
-    memories = {place: (generator.integers(-64, 64, words) / 8).astype(np.float32).view(np.uint32)
-                for place, words in zip(PLACES, WORDS, strict=True)}
+    memories = {space: (generator.integers(-64, 64, words) / 8).astype(np.float32).view(np.uint32)
+                for space, words in zip(PLACES, WORDS, strict=True)}
     indices = generator.integers(16, size=(8, 12))
     activations, weights = memories[Place.ACTIVATIONS], memories[Place.WEIGHTS]
-    forward, backward = (pack_indices(given, CONFIG.lanes).ravel() for given in (indices, indices.T))
+    forward, backward = (pack_indices(table, CONFIG.lanes).ravel() for table in (indices, indices.T))
     activations[384:384 + len(forward)], activations[416:416 + len(backward)] = forward, backward
     weights[64:160] = weights[:16][indices].ravel()
     x, upstream, matrix, bias = (at(Place.ACTIVATIONS, 0), at(Place.ACTIVATIONS, 96), at(Place.WEIGHTS, 64),
                                  at(Place.WEIGHTS, 16))
-    y, inward, gradient = (at(place, base) for place, base in (
+    y, inward, gradient = (at(space, base) for space, base in (
         (Place.ACTIVATIONS, 160), (Place.ACTIVATIONS, 224), (Place.GRADIENTS, 0)))
 
     def centroid(**fields):
@@ -318,22 +318,22 @@ def shared_layer(generator):
 
 
 def test_centroids(node):
-    """A layer whose weights are indices: bits, multiplications, and the same numbers as those of dense products."""
+    """A layer with indices as weights: bits, multiplications, and the same numbers as dense products."""
     examples = 8
     for seed in range(3):
         memories, indices, by_index, dense = shared_layer(np.random.default_rng(seed))
-        found = []
+        results = []
         for instructions in (by_index, dense):
             words = np.concatenate([*instructions, END])
-            mine = {place: memory.copy() for place, memory in memories.items()}
-            mine[Place.ACTIVATIONS][LIST:LIST + len(words)] = words
-            ended, (command, products, functions) = run_list(node, mine, LIST, length=examples, note=f"{seed=}")
+            local = {space: memory.copy() for space, memory in memories.items()}
+            local[Place.ACTIVATIONS][LIST:LIST + len(words)] = words
+            ended, (command, products, functions) = run_list(node, local, LIST, length=examples, note=f"{seed=}")
             assert (ended.status, functions) == (EventStatus.OK, 0)
             assert command - products == layer_list.command_cycles(
                 [*instructions, END], examples, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16)
-            found.append((mine, ended.detail >> MULTIPLIED_BIT))
-        (shared, multiplied), (expanded, nothing) = found
-        # k multiplications for each output of both products, and as many for the gradients.
+            results.append((local, ended.detail >> MULTIPLIED_BIT))
+        (shared, multiplied), (expanded, nothing) = results
+        # k multiplications for each output of both products, and the same number for the gradients.
         assert multiplied * CONFIG.lanes == 16 * examples * (8 + 12 + 8)
         assert nothing == 0
         np.testing.assert_array_equal(shared[Place.ACTIVATIONS][160:320], expanded[Place.ACTIVATIONS][160:320])

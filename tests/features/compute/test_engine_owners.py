@@ -39,12 +39,12 @@ from tests.hdl.host_requests import event, push, request
 
 __all__ = ["node"]
 
-#: Rows in front of the list, for buffers.
+#: Rows before the list, for buffers.
 ROWS = LIST // LANES
 
 
 class Model:
-    """Memories of a node and the owners of their rows, and the requests that have changed them."""
+    """Memories of a node, the owners of their rows, and the requests that have changed them."""
 
     def __init__(self, generator):
         self.memories = random_memories(generator)
@@ -61,11 +61,11 @@ class Model:
         self.requests.append(write(Place.ACTIVATIONS, address, words))
 
     def run(self, *instructions, length=1):
-        """Write a list and run it; return how it ends."""
+        """Write a list and run it; return its outcome."""
         self.write(LIST, np.concatenate([*instructions, END]))
         outcome = golden.run(self.memories, base=LIST, length=length, owners=self.owners)
         self.requests += [push(**layers(LIST, length=length)), POP, *READ_ALL]
-        self.expected.append((outcome, {place: memory.copy() for place, memory in self.memories.items()}))
+        self.expected.append((outcome, {space: memory.copy() for space, memory in self.memories.items()}))
         return outcome
 
     def check(self, unit, note="", *, cycles=60_000):
@@ -82,7 +82,7 @@ class Model:
 
 
 def copied(source, target, *, rows=2, owners=(0, 0), **fields):
-    """Product that adds up the rows of one matrix into those of another."""
+    """Product that adds the rows of one matrix to the rows of another."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": rows, "n": LANES, "k": rows,
         "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3,
@@ -94,16 +94,16 @@ def test_overlaps(node):
     """An overlap in each of ten plans is found, and no pass of a good plan is stopped: events and all memories."""
     seed = 5
     generator = np.random.default_rng(seed)
-    model, found, passes = Model(generator), 0, 0
-    while found < 10:
+    model, caught, passes = Model(generator), 0, 0
+    while caught < 10:
         for program, good in zip(draw(generator, rows=ROWS, most=9, shrink=16), (True, False), strict=True):
             if program is None or len(program.words) > WORDS[2] - LIST:
                 continue
-            given = LANES * np.arange(program.given.start, program.given.stop)[:, None] + np.arange(LANES)
-            model.write(int(given[0, 0]), generator.random(given.size).astype(np.float32).view(np.uint32))
+            addresses = LANES * np.arange(program.given.start, program.given.stop)[:, None] + np.arange(LANES)
+            model.write(int(addresses[0, 0]), generator.random(addresses.size).astype(np.float32).view(np.uint32))
             outcome = model.run(program.words[:-INSTRUCTION_WORDS])
             assert outcome.status is (EventStatus.OK if good else EventStatus.READ_DEAD), f"{seed=}"
-            passes, found = passes + good, found + (not good)
+            passes, caught = passes + good, caught + (not good)
     assert passes >= 10
     node.reset()
     model.check(node, f"{seed=}, {passes} passes", cycles=400_000)
@@ -116,7 +116,7 @@ def test_lowest_row(node):
     dead = copied(32, 128, rows=18, owners=(255, 5))
     outcome = model.run(*stamps, dead, copied(128, 400, owners=(5, 6)))
     assert (outcome.status, outcome.detail) == (EventStatus.READ_DEAD, 32 // LANES << ROW_BIT | 3)
-    # The gate is read after operands, and lies below them.
+    # The gate is read after operands, and is stored below them.
     gated = copied(64, 128, owners=(1, 5), gated=1, gate=at(Place.ACTIVATIONS, 32) | {"owner": 1}, stride_gate=LANES)
     assert model.run(gated).detail == 32 // LANES << ROW_BIT
     assert model.run(copied(96, 128, owners=(255, 5))).status is EventStatus.OK
@@ -124,8 +124,8 @@ def test_lowest_row(node):
     model.check(node)
 
 
-#: Instructions whose operands are all activations, by what is read and what is written, with their first rows and
-#: numbers of rows.
+#: Instructions on activations only, with the first row and the number of rows of each operand that is read or
+#: written.
 BASES = {"a": (0, 4), "b": (16, 4), "start": (32, 4), "gate": (48, 4), "c": (64, 4)}
 PRODUCT = gemm_layout(), {
     "kind": Kind.GEMM, "m": 4, "n": 4, "k": 4, "rounds": 2, "initial": 1, "gated": 1,
@@ -146,12 +146,12 @@ SOFTMAX = vector_layout(), {
 
 
 def of_rows(function, targets, *, rows=2, columns=5, **bases):
-    """Function of rows with two memory rows for each. Numbers are 0, so that row 0 of a table is used alone."""
+    """Function of rows with two memory rows for each. Numbers are 0, so that only row 0 of a table is used."""
     return row_layout(), {
         "kind": Kind.ROWS, "function": function, "rows": rows, "columns": columns, "count": 3,
         "started": int("start" in bases), **{f"stride_{name}": 2 * LANES for name in (
             "x", "start", "target", "second", "third", *(() if "numbers" in bases else "y"))}}, {
-        {"numbers": "y"}.get(name, name): given for name, given in bases.items()}, targets
+        {"numbers": "y"}.get(name, name): operand for name, operand in bases.items()}, targets
 
 
 NORMED = of_rows(RowFunction.NORM, ("target", "second", "third", "deviation"), x=(0, 4), start=(8, 4), scale=(16, 2),
@@ -170,12 +170,12 @@ CLEARED = of_rows(RowFunction.CLEAR, ("target",), target=(0, 4))
     ids=["product", "function", "indexed", "softmax", "norm", "norm back", "gather", "copy", "scatter", "table",
          "clear"])
 def test_each_operand(node, layout, fields, bases, targets):
-    """A dead row of each operand alone is found, the first and the last one; each target is stamped in all rows."""
+    """A dead row of any single operand is found, the first and the last one; each target is stamped in all rows."""
     model = Model(np.random.default_rng(4))
     places = {name: at(Place.ACTIVATIONS, LANES * row) for name, (row, _) in bases.items()}
 
     def instruction(**owners):
-        return pack(layout, fields | {name: place | {"owner": owners.get(name, 0)} for name, place in places.items()})
+        return pack(layout, fields | {name: base | {"owner": owners.get(name, 0)} for name, base in places.items()})
 
     def clear():
         model.write(0, np.zeros(LANES * ROWS, np.uint32))
@@ -184,12 +184,12 @@ def test_each_operand(node, layout, fields, bases, targets):
         for dead in {row, row + count - 1}:
             clear()
             if name in targets:
-                found = model.run(instruction(**{name: 7}), copied(LANES * dead, 400, rows=1, owners=(8, 0)))
-                assert found.detail == dead << ROW_BIT | 1, name
+                outcome = model.run(instruction(**{name: 7}), copied(LANES * dead, 400, rows=1, owners=(8, 0)))
+                assert outcome.detail == dead << ROW_BIT | 1, name
             else:
-                found = model.run(copied(384, LANES * dead, rows=1, owners=(0, 7)), instruction(**{name: 8}))
-                assert found.detail == dead << ROW_BIT | 1, name
-            assert found.status is EventStatus.READ_DEAD, name
+                outcome = model.run(copied(384, LANES * dead, rows=1, owners=(0, 7)), instruction(**{name: 8}))
+                assert outcome.detail == dead << ROW_BIT | 1, name
+            assert outcome.status is EventStatus.READ_DEAD, name
     node.reset()
     model.check(node, cycles=200_000)
 
@@ -208,7 +208,7 @@ def test_any(node):
 
 
 def test_refused(node):
-    """A refused list stamps nothing, one with a wrong label what ran; a label of a dead row is reported as dead."""
+    """A refused list stamps nothing, a wrong label only what ran; a label of a dead row is reported as dead."""
     model = Model(np.random.default_rng(3))
     wrong = copied(0, 64, owners=(0, 3)), copied(0, 64, owners=(0, 3), order=3)
     assert model.run(*wrong).status is EventStatus.BAD_INSTRUCTION
@@ -251,7 +251,7 @@ def test_reset(node, cycles):
 
 @pytest.mark.parametrize("delay", [1, 3, 6])
 def test_link_reset(node, delay):
-    """A command that a reset of the links ends leaves nothing found for the next one."""
+    """A command ended by a reset of the links leaves no dead read for the next one."""
     model = Model(np.random.default_rng(delay))
     control = register("CONTROL").address
     node.reset()
@@ -261,7 +261,7 @@ def test_link_reset(node, delay):
     responses = exchange(
         node, *model.requests, write(Place.ACTIVATIONS, LIST, words), push(**layers(LIST, length=1)), *pause,
         request(Opcode.WRITE_REGISTER, 1, control, 1), POP, request(Opcode.WRITE_REGISTER, 1, control, 0))
-    assert event(next(one for one in responses if len(one) == 6)).status in (
+    assert event(next(response for response in responses if len(response) == 6)).status in (
         EventStatus.LINK_RESET, EventStatus.READ_DEAD)
     model.requests = fill(model.memories)
     model.run(copied(256, 128, rows=32, owners=(8, 8)))

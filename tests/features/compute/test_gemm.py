@@ -34,18 +34,18 @@ def _unit(rows, lanes, dsps, blocks, scale_mask, operands):
 
 
 def check(unit_of, jobs, *, seed, kind="ordinary", stalls="none", rate=0.6):
-    """Run jobs one after the other: all words of all memories, and the cycles of each job, are those of the model."""
+    """Run jobs one after the other: all words of all memories, and the cycles of each job, equal the model's."""
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(seed)
     contents = [draw(generator, kind, ROWS, golden.lanes) for _ in range(PLACES)]
     bench.load(contents)
     for number, job in enumerate(jobs):
-        given, memory = pace(stalls, 40_000 if stalls != "none" else 1, seed=seed + 10 * number, rate=rate)
+        paces, memory = pace(stalls, 40_000 if stalls != "none" else 1, seed=seed + 10 * number, rate=rate)
         wanted = dataclasses.replace(golden, memory=memory).cycles(job)
         legal = golden.legal(job)
         if legal:
             gemm.multiply(job, contents, operands=unit_of[-1])
-        assert bench.run([job], given, cycles=wanted + 50) == (
+        assert bench.run([job], paces, cycles=wanted + 50) == (
             [0], [wanted] * legal, [wanted] * (not legal)), f"{job}, {seed=}"
     for place_of, (got, want) in enumerate(zip(bench.contents(), contents, strict=True)):
         np.testing.assert_array_equal(got, want, f"memory {place_of}, {jobs}, {seed=}")
@@ -77,7 +77,7 @@ def test_products(unit_of):
 @pytest.mark.parametrize("stalls", STALLS[1:])
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_stalls(unit_of, stalls):
-    """The same under stalls of requests, responses, writes, and of what gets into the memories."""
+    """The same under stalls of requests, responses, writes, and commits to the memories."""
     _, golden = _unit(*unit_of)
     for seed in range(11, 14):
         print(f"seed {seed}")
@@ -87,7 +87,7 @@ def test_stalls(unit_of, stalls):
 
 
 def test_partial_results():
-    """Partial results are read when they are in the memory, which takes long here, and where a tile comes at once."""
+    """Partial results are read once they are in the memory: with slow writes, and for tiles that return at once."""
     unit_of = UNITS[0]
     base = GemmJob(m=9, n=20, k=17, a=Matrix(0, 0, 5), b=Matrix(1, 0, 5), c=Matrix(2, 1, 6))
     for number, changes in enumerate((
@@ -98,7 +98,7 @@ def test_partial_results():
 
 
 def test_writes_without_a_pause():
-    """More tiles than may be unfinished, of so few terms that nothing settles while their results are written."""
+    """More tiles than may be unfinished, with so few terms that nothing settles while their results are written."""
     for seed, unit_of in enumerate(UNITS, start=1):
         rows = unit_of[0]
         jobs = [GemmJob(m=16 * rows, n=144, k=k, tile=1, column_tiles=1, rounds=2, order=2, a=Matrix(0, 0, 2),
@@ -128,14 +128,14 @@ def test_edges_of_numbers():
                                                 0x007fffff, 0]
     gate = np.roll(corners, 5)
     above = np.isin(gate, [1, 0x7f800000, 0x3f800000, 0x007fffff])
-    # A sum from +0.0 on has no -0.0.
+    # A sum that starts from +0.0 has no -0.0.
     product = np.where(corners == 0x80000000, 0, np.where(corners == 0xffc00001, 0x7fc00000, corners))
     np.testing.assert_array_equal(contents[2][8:11].ravel(), np.where(above, product, 0))
 
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_refusals(unit_of):
-    """Panels that do not fit, or do not begin with rows of memory: ``bad``, nothing is written, the next job runs."""
+    """Panels that do not fit, or do not begin with memory rows: ``bad``, nothing is written, the next job runs."""
     _, golden = _unit(*unit_of)
     parts = golden.loops.terms == 1
     good = GemmJob(m=9, n=6, k=9, tile=1, rounds=2 if parts else 4, row_tiles=2, a=Matrix(0, 0, 3),
@@ -167,7 +167,7 @@ def test_jobs_in_turn():
 
 
 def test_reset():
-    """A reset in the middle of a product leaves nothing of it but rows of C."""
+    """A reset in the middle of a product leaves no trace but rows of C."""
     unit_of = UNITS[0]
     bench, golden = _unit(*unit_of)
     generator = np.random.default_rng(1)

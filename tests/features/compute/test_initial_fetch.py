@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Initial values of tiles: hdl/features/compute/initial_fetch.py. Its cycles in a product are those of test_gemm."""
+"""Initial values of tiles: hdl/features/compute/initial_fetch.py. test_gemm has their cycles in a product."""
 
 import dataclasses
 import functools
@@ -37,9 +37,9 @@ def _unit(rows, lanes, ahead):
 
 
 def _values(unit_of, job):
-    """Tiles of the golden product, and of each one its initial values, and which of them are inside the matrix.
+    """Tiles of the golden product; for each tile its initial values, and a mask of the values inside the matrix.
 
-    Elements of C have numbers of their own, from the start or after the first term, by which their row is found.
+    Elements of C are distinct numbers, from the start or after the first term, which identify their rows.
     """
     rows, lanes, _ = unit_of
     lines = -(-job.m // (rows << job.tile)) * (rows << job.tile)
@@ -57,8 +57,8 @@ def _values(unit_of, job):
         common = not tile.again and not matrix.stride
         count = tile.initial * SLOTS * (1 if common else rows)
         part, left = left[:count], left[count:]
-        place = order[np.searchsorted(numbers.ravel()[order], part)]
-        line, column = np.divmod(place, job.n)
+        index = order[np.searchsorted(numbers.ravel()[order], part)]
+        line, column = np.divmod(index, job.n)
         inside = (part != 0) & (common | (line < job.m))
         row = matrix.row + line * matrix.stride + column // lanes
         elements = answer(matrix.place, row, rows=ROWS, lanes=lanes)
@@ -67,24 +67,24 @@ def _values(unit_of, job):
 
 
 def _run(unit_of, job, *, kinds=("none",) * 4, seed):
-    """Compare all values with those of the job's matrices, and when they are read; return every port, per cycle."""
+    """Compare all values with the job's matrices, and the cycles of their reads; return every port, per cycle."""
     _, lanes, ahead = unit_of
     tiles, values = _values(unit_of, job)
     count = sum(len(inside) for _, inside in values)
     cycles = (20 if set(kinds) != {"none"} else 2) * count + (DRAIN + 80) * len(tiles) + 300
     announced, settled, free, ready = (stall_array(kind, cycles, seed=seed + n) for n, kind in enumerate(kinds))
     heads = packed(tile_layout(), tiles)
-    given = pack(gemm_job_layout(ROWS), arrays(job.fields()))
+    held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     trace = _unit(*unit_of).lockstep(
         sources={"tiles": Feed(heads, announced)}, sinks={"request": free, "o": ready}, seed=seed,
-        inputs={"job": np.repeat(given, cycles, axis=0), "settled": settled.astype(np.uint8)})
+        inputs={"job": np.repeat(held, cycles, axis=0), "settled": settled.astype(np.uint8)})
     moves = np.flatnonzero(trace["o__valid"] & trace["o__ready"])
     got = unpack(initial_layout(lanes), trace["o__payload"][moves])["elements"]
     want, inside = (np.concatenate(parts) for parts in zip(*values, strict=True))
     np.testing.assert_array_equal(np.where(inside, got, 0), np.where(inside, want, 0), f"{seed=}, {job}")
     assert not got[~inside.any(axis=1)].any(), f"{seed=}, {job}"
 
-    # When each tile is finished: one at a time, in a cycle in which all that was written is in the memory.
+    # Tiles finish one at a time, in a cycle with all writes in the memory.
     taken = np.flatnonzero(trace["tiles__valid"] & trace["tiles__ready"])
     assert len(taken) == len(tiles), f"{seed=}, {job}"
     finished = []
@@ -110,7 +110,7 @@ test_values = random_products(UNITS, _unit, _run, most=24)
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_partial_results(unit_of):
-    """Tiles that come again wait until their results are in the memory, whether others come between or not."""
+    """Tiles that come again wait until their results are in the memory, with or without other tiles between."""
     rows, lanes, _ = unit_of
     for seed, (size, order, row_tiles) in enumerate(((1, 2, 0), (5, 2, 0), (5, 0, 2), (40, 2, 1)), start=1):
         _unit(*unit_of).reset()
@@ -134,10 +134,10 @@ def test_throughput(unit_of):
 
 def _begin(generator, job, cut):
     """Tiles, and rows on their way."""
-    given = pack(gemm_job_layout(ROWS), arrays(job.fields()))
+    held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     return {"sources": {"tiles": Feed(packed(tile_layout(), _values(UNITS[0], job)[0]))},
             "sinks": {"request": True, "o": cut % 2 == 0},
-            "inputs": {"job": np.repeat(given, cut, axis=0), "settled": 1}}
+            "inputs": {"job": np.repeat(held, cut, axis=0), "settled": 1}}
 
 
 test_reset = resets(UNITS[0], _unit, _run, _begin, most=12)

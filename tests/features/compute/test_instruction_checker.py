@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The check of instructions against the golden model, by the cycle: hdl/features/compute/instruction_checker.py."""
+"""The check of instructions against the golden model, cycle by cycle: hdl/features/compute/instruction_checker.py."""
 
 import numpy as np
 import pytest
@@ -47,11 +47,11 @@ def _beats(instructions):
 
 
 def _run(lanes, command, instructions, *, source, sink, seed):
-    """Check a list, compare every cycle, and return how many instructions were valid and whether one was wrong."""
+    """Check a list and compare every cycle; return the number of valid instructions, and flags of a wrong one."""
     name, unit = f"checker_{lanes}", units()
     cycles = 90 * (len(instructions) + 1) if source == sink == "none" else 1_500
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
-    # What follows a wrong instruction is not offered.
+    # Instructions after a wrong one are not offered.
     jobs, fault = golden_list(lanes, command, instructions)
     ends_wrong = fault is not None and fault == len(jobs)
     offered = instructions[:len(jobs) + 1]
@@ -82,21 +82,21 @@ def _run(lanes, command, instructions, *, source, sink, seed):
             continue
         rows = trace[f"{name}__o__payload"][when]
         assert (rows == rows[0]).all(), note
-        found = from_int(layout, int.from_bytes(rows[0].tobytes(), "little"))
-        assert found["kind"] == int(offered[number][0]) & 15, note
+        checked = from_int(layout, int.from_bytes(rows[0].tobytes(), "little"))
+        assert checked["kind"] == int(offered[number][0]) & 15, note
         last = number == len(offered) - 1
         wrong = last and fault is not None
-        assert found["wrong"] == wrong, f"instruction {number}, {note}"
-        assert found["number"] == (fault if wrong else number), f"instruction {number}, {note}"
+        assert checked["wrong"] == wrong, f"instruction {number}, {note}"
+        assert checked["number"] == (fault if wrong else number), f"instruction {number}, {note}"
         if number < len(jobs):
-            _compare(found, layer_list.job(
+            _compare(checked, layer_list.job(
                 jobs[number], lanes=lanes, memory_rows=max(WORDS) // lanes, owners=lanes in OWNERS), jobs[number],
                 f"instruction {number}, {note}")
     return len(jobs), ends_wrong, fault is not None and not ends_wrong
 
 
-def _compare(found, expected, job, note):
-    got = found[type(job).__name__.lower()]
+def _compare(fields, expected, job, note):
+    got = fields[type(job).__name__.lower()]
     for name, value in expected.items():
         if isinstance(value, dict):
             assert {inner: got[name][inner] for inner in value} == value, f"{name}, {note}"
@@ -124,7 +124,7 @@ def test_lists(lanes, source, sink):
 
 GRADIENTS, WEIGHTS, ACTIVATIONS, ONES = Place
 COMMAND = Command(list_base=768, state_base=16, length=5)
-#: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss, both of which touch the limits of nothing.
+#: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss; neither touches a limit.
 PRODUCT = {
     "kind": Kind.GEMM, "m": 0, "k": 8, "n": 6, "initial": Initial.MATRIX, "gated": 1, "rounds": 3,
     "a": at(ACTIVATIONS, 0), "stride_a": 8, "b": at(WEIGHTS, 64), "stride_b": 8, "c": at(ACTIVATIONS, 128),
@@ -133,7 +133,7 @@ LOSS = {
     "kind": Kind.VECTOR, "function": 0, "rows": 0, "columns": 6, "source": at(ACTIVATIONS, 128), "stride_source": 8,
     "labels": at(ACTIVATIONS, 201), "stride_labels": 1, "target": at(GRADIENTS, 32), "stride_target": 8,
     "loss": at(GRADIENTS, 255)}
-#: Changes of the product, and of the loss, that make it wrong.
+#: Changes that make the product, or the loss, wrong.
 WRONG_PRODUCTS = [
     {"kind": 3}, {"kind": 4}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
     {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 3}, {"reserved_3": 1 << 5}, {"reserved_11": 1},
@@ -163,7 +163,7 @@ WRONG_LOSSES = [
     {"loss": at(GRADIENTS, 256)}, {"loss": at(GRADIENTS, 32)}, {"loss": at(GRADIENTS, 69)},
     {"loss": at(ACTIVATIONS, 128)}, {"loss": at(ACTIVATIONS, 165)}, {"loss": at(ACTIVATIONS, 201)},
     {"loss": at(ACTIVATIONS, 205)}, {"target": at(ACTIVATIONS, 200)}]
-#: Changes that leave it valid, at the limits.
+#: Changes that keep it valid, at the limits.
 VALID_PRODUCTS = [
     {}, {"a": at(ACTIVATIONS, 984)}, {"a": at(ACTIVATIONS, 968, relative=1)}, {"m": 5}, {"b": at(WEIGHTS, 128)},
     {"k": 0, "stride_a": 8}, {"transpose_a": 1, "k": 5}, {"transpose_b": 1, "b": at(WEIGHTS, 144)},
@@ -182,7 +182,7 @@ VALID_LOSSES = [
     {"target": at(ACTIVATIONS, 208)},
     {"function": VectorProgram.SOFTMAX, "labels": at(7, 9), "loss": at(WEIGHTS, 0), "stride_labels": 5}]
 
-#: A product of 5 by 9 inputs and 6 outputs, in two groups, and gradients of centroids out of the same operands.
+#: A product of 5 by 9 inputs and 6 outputs, in two groups, and gradients of centroids from the same operands.
 CENTROID = {
     "kind": Kind.CENTROID, "columns": 9, "outputs": 6, "initial": 1, "gated": 1, "x": at(ACTIVATIONS, 0),
     "stride_x": 12,
@@ -277,14 +277,14 @@ VALID_SOFTMAXES = [{}, {"labels": at(7, 1)}, {"loss": at(WEIGHTS, 5)}, {"loss": 
 
 
 def _single(layout, fields, seed):
-    """Check of an instruction and an END behind it: whether it is valid."""
+    """Check of an instruction followed by an END: whether it is valid."""
     valid, wrong, _ = _run(4, COMMAND, [pack(layout, fields), END], source="none", sink="none", seed=seed)
     assert valid + wrong == 1
     return not wrong
 
 
 def test_each_refusal():
-    """Each kind of error alone is found, and what is at the limit is not refused."""
+    """Each kind of error is found on its own, and instructions at the limit are not refused."""
     for layout, fields, wrong, valid in ((gemm_layout(), PRODUCT, WRONG_PRODUCTS, VALID_PRODUCTS),
                                          (vector_layout(), LOSS, WRONG_LOSSES, VALID_LOSSES),
                                          (centroid_layout(), CENTROID, WRONG_CENTROIDS, VALID_CENTROIDS),
@@ -302,7 +302,7 @@ def test_each_refusal():
 
 
 def test_neither_scaled_nor_masked():
-    """A node that cannot scale and mask refuses instructions that ask for it, and no others."""
+    """A node that cannot scale and mask refuses only the instructions that ask for it."""
     product = PRODUCT | {"scale": 1, "alternative": 1, "band": 1, "width": 0xFFF, "length_rows": 0xFFF}
     for changes, good in (({}, 1), ({"scaled": 1}, 0), ({"masked": 1}, 0)):
         instructions = [pack(gemm_layout(), product | changes), END]
@@ -310,20 +310,20 @@ def test_neither_scaled_nor_masked():
 
 
 def test_no_centroids():
-    """A node without centroids refuses a product with them, as any unknown kind."""
+    """A node without centroids refuses a product with them, like any unknown kind."""
     instructions = [pack(centroid_layout(), CENTROID), END]
     assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
 
 def test_no_sequences():
-    """A node without functions of sequences refuses ROWS as any unknown kind, and SOFTMAX as any unknown function."""
+    """Without functions of sequences ROWS is refused like any unknown kind, and SOFTMAX like any unknown function."""
     for layout, fields in ((row_layout(), NORM), (vector_layout(), LOSS | {"function": VectorProgram.SOFTMAX})):
         instructions = [pack(layout, fields), END]
         assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
 
 def test_targets_over_the_list():
-    """The instruction whose target begins first is at fault, and the list ends with its END."""
+    """The instruction with the lowest target is at fault, and the list ends with its END."""
     first = pack(gemm_layout(), PRODUCT)
     for base, fault in ((736, 1), (768 + 48 - 4, 1), (768 + 48, None), (768 - 40, None)):
         second = pack(gemm_layout(), {**PRODUCT, "c": at(ACTIVATIONS, base)})
@@ -342,7 +342,7 @@ def test_targets_over_the_list():
 
 
 def test_without_a_check():
-    """Nothing is compared, and a job is there after a cycle for each operand."""
+    """Nothing is compared, and a job is offered after a cycle for each operand."""
     generator = np.random.default_rng(5)
     command = draw_command(generator)
     name, unit = "checker_4", units()
@@ -365,7 +365,7 @@ def test_without_a_check():
 
 
 def test_reset():
-    """A reset in the middle of a check leaves nothing of it."""
+    """A reset in the middle of a check leaves no trace of it."""
     generator = np.random.default_rng(6)
     name, unit = "checker_4", units()
     for cut in (1, 2, 5, 9, 20, 33):

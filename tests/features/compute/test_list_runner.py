@@ -40,7 +40,7 @@ def _fill(lanes, words):
 
 
 def _memory(generator, command, instructions):
-    """Activations with a list, which may not lie wholly in them."""
+    """Activations with a list that may extend beyond them."""
     memory = generator.integers(1 << 32, size=WORDS[2], dtype=np.uint32)
     words = np.concatenate(instructions)
     end = min(command.list_base + len(words), WORDS[2])
@@ -49,23 +49,23 @@ def _memory(generator, command, instructions):
 
 
 def _listed(memory, base):
-    """Instructions in memory from an address on, to the first END or as far as they may go."""
-    found = []
-    while len(found) < MAX_INSTRUCTIONS and base + INSTRUCTION_WORDS * (len(found) + 1) <= len(memory):
-        found.append(memory[base + INSTRUCTION_WORDS * len(found):][:INSTRUCTION_WORDS])
-        if found[-1][0] & 15 == Kind.END:
+    """Instructions in memory from an address up to the first END or to the limit."""
+    instructions = []
+    while len(instructions) < MAX_INSTRUCTIONS and base + INSTRUCTION_WORDS * (len(instructions) + 1) <= len(memory):
+        instructions.append(memory[base + INSTRUCTION_WORDS * len(instructions):][:INSTRUCTION_WORDS])
+        if instructions[-1][0] & 15 == Kind.END:
             break
-    return found
+    return instructions
 
 
 def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, start=3):
-    """Run a list whose jobs end when they like, compare every cycle, and return how it has ended."""
+    """Run a list with jobs that end at random, compare every cycle, and return how it has ended."""
     name, unit = f"walk_{lanes}", units()
     generator = np.random.default_rng(seed)
     units_ready = ("gemm", "vector", *(("centroid",) if lanes in CENTROIDS else ()),
                    *(("rows",) if lanes in SEQUENCES else ()))
-    ready = {unit_name: stall_array(kinds[place % 2], cycles, seed=seed + place)
-             for place, unit_name in enumerate(units_ready)}
+    ready = {unit_name: stall_array(kinds[index % 2], cycles, seed=seed + index)
+             for index, unit_name in enumerate(units_ready)}
     done = generator.random(cycles) < 0.1
     bad = (generator.random(cycles) < 0.01) & (kinds[0] != "none")
     settled = stall_array(kinds[1], cycles, seed=seed + 5)
@@ -76,7 +76,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
     listed = _listed(memory, command.list_base)
     read = layer_list.read_cycles(lanes=lanes, answer=MemoryAccess.latency)
 
-    # The first walk.
+    # The first pass.
     now, count = start, 0
     for words in listed:
         now += read + layer_list.check_cycles(words, command.length, lanes=lanes, centroids=CENTROIDS.get(lanes, 0),
@@ -127,8 +127,8 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
     np.testing.assert_array_equal(trace[f"{name}__passed"], passed, note)
     for unit_name in ready:
         valid = np.zeros(cycles, bool)
-        for one, _, offered, taken in offers:
-            if one == unit_name:
+        for target, _, offered, taken in offers:
+            if target == unit_name:
                 valid[offered:taken + 1] = settled[offered:taken + 1]
         np.testing.assert_array_equal(trace[f"{name}__{unit_name}__valid"], valid, note)
         np.testing.assert_array_equal(trace[f"{name}__{unit_name}_runs"], runs[unit_name], note)
@@ -138,7 +138,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
 @pytest.mark.parametrize("kinds", [("none", "none"), ("geometric", "alternating"), ("alternating", "geometric")])
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_lists(lanes, kinds):
-    """Random lists: both walks to the cycle, refusals before the first job, and units that give up."""
+    """Random lists: both passes to the cycle, refusals before the first job, and units that abort."""
     faults, offers = 0, 0
     for number in range(20):
         seed = 1_000 * lanes + 100 * len(kinds[0]) + number
@@ -154,13 +154,13 @@ def test_lists(lanes, kinds):
 
 
 def test_ends_of_lists():
-    """Lists without an END: up to the most instructions, and up to the end of the memory; and a list behind it."""
+    """Lists without an END: with the most instructions, and up to the end of memory; and a list after it."""
     generator = np.random.default_rng(1)
     command = Command(list_base=0, **LENGTH)
     instruction = draw_list(generator, 4, Command(list_base=1024, **LENGTH), 1, flaws=0, bits=0)[0]
     assert WORDS[2] == MAX_INSTRUCTIONS * INSTRUCTION_WORDS
     memory = np.tile(instruction, MAX_INSTRUCTIONS)
-    # Its targets are over the list, but the END is missed before.
+    # Its targets overlap the list, but the missing END is detected first.
     assert _run(4, command, memory, seed=1, cycles=8_000) == (MAX_INSTRUCTIONS, 0)
     for base, fault in ((WORDS[2] - 16, 1), (WORDS[2], 0), (WORDS[2] - 32, 2)):
         assert _run(4, Command(list_base=base, **LENGTH), memory, seed=2) == (fault, 0)
@@ -183,17 +183,17 @@ def test_the_most_instructions():
 
 
 def test_reset():
-    """A reset at any point of a list leaves nothing of it."""
+    """A reset at any point of a list leaves no trace of it."""
     generator = np.random.default_rng(7)
     command = draw_command(generator)
     memory = _memory(generator, command, draw_list(generator, 4, command, 3, flaws=0, bits=0))
     for cut in (2, 5, 9, 12, 40, 100, 230):
         units().reset()
         _fill(4, memory)
-        given = {field: getattr(command, field) for field in ("list_base", "state_base", "length")}
+        fields = {field: getattr(command, field) for field in ("list_base", "state_base", "length")}
         units().lockstep(
             sources={}, sinks={"walk_4__gemm": cut % 2 == 0, "walk_4__vector": True}, cycles=cut,
-            inputs={f"walk_4__{name}": value for name, value in {"start": 1, "settled": 1, **given}.items()})
+            inputs={f"walk_4__{name}": value for name, value in {"start": 1, "settled": 1, **fields}.items()})
         assert _run(4, command, memory, seed=cut)[0] is None
 
 

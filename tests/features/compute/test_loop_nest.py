@@ -63,7 +63,7 @@ def _fixed(nest, jobs):
 def _drive(generator, *nest, most=24):
     """Jobs of all kinds, and refused ones."""
     golden = _golden(*nest)
-    return _fixed(nest, [_draw(generator, golden, most=most, legal=place % 3 != 1) for place in range(8)])
+    return _fixed(nest, [_draw(generator, golden, most=most, legal=index % 3 != 1) for index in range(8)])
 
 
 def _model(_, drawn, willing, ready):
@@ -71,7 +71,7 @@ def _model(_, drawn, willing, ready):
     want = _golden(*nest).trace(jobs, willing=willing["job"], ready=ready)
     layouts, beats = _layouts(*nest), {"o": want.beats, "panels": want.panels, "tiles": want.tiles}
     rows = {name: packed(layout, beats[name]) for name, layout in layouts.items()}
-    # Places of operands mean nothing for initial values.
+    # Positions of operands have no meaning for initial values.
     means = np.array([not beat.initial for beat in want.beats], np.uint64)
     bits = pack(layouts["o"], {
         name: ((1 << Shape.cast(shape).width) - 1) * (means if name in ("a", "b", "row", "part") else means * 0 + 1)
@@ -156,18 +156,18 @@ class Rule(wiring.Component):
 
 
 def test_legal_jobs():
-    """The rule of the gateware is that of the model, for each number of terms that operands have and all factors."""
+    """The gateware's rule equals the model's, for each number of terms of operand formats and all factors."""
     jobs = [model.Job(m=m, n=20, k=k, tile=tile, row_tiles=row_tiles, column_tiles=column_tiles, rounds=rounds,
                       order=order, align_m=align_m, align_k=align_k)
             for (m, k), tile, row_tiles, column_tiles, rounds, order, (align_m, align_k) in itertools.product(
                 ((3, 7), (9, 16), (33, 17), (4, 64)), range(4), range(3), range(3), range(7), range(4),
                 ((0, 0), (0, 1), (1, 1)))]
-    found = Unit(Rule()).run({"job": packed(job_layout(), jobs)})
+    verdicts = Unit(Rule()).run({"job": packed(job_layout(), jobs)})
     for terms in TERMS:
         golden = model.LoopNest(rows=2, lanes=4, blocks=16, terms=terms)
         legal = np.array([golden.legal(job) for job in jobs])
         assert 0 < np.count_nonzero(legal) < len(jobs)
-        np.testing.assert_array_equal(found[f"legal_{terms}"].astype(bool), legal, f"{terms=}")
+        np.testing.assert_array_equal(verdicts[f"legal_{terms}"].astype(bool), legal, f"{terms=}")
 
 
 def test_alignment():
@@ -185,7 +185,7 @@ def test_alignment():
 
 
 def test_common():
-    """Initial values that are common to all rows take one round, but partial results one for each row of units."""
+    """Initial values shared by all rows take one round, but partial results one for each row of units."""
     golden = model.LoopNest(rows=4, lanes=4)
     job = model.Job(m=32, n=16, k=40, tile=2, column_tiles=1, rounds=4, resume=1)
     assert golden.cycles(job) == 8 * 4 * (40 + 4 * 3)

@@ -30,15 +30,15 @@ def _owner(number):
 
 
 def _places(places):
-    """Places with the numbers of buffers above them."""
-    return np.array([place | _owner(number) << 2 for number, place in enumerate(places)])
+    """Numbers of memories, with the numbers of buffers above them."""
+    return np.array([memory | _owner(number) << 2 for number, memory in enumerate(places)])
 
 
 def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
-    """Run the unit beside its model, and return the cycles in which answers moved, and the outputs of each cycle."""
+    """Run the unit next to its model; return the cycles when answers moved, and the outputs of each cycle."""
     names = ("request", "response", "write", "read_0", "read_1", "read_2", "write_0", "write_2")
-    willing = {name: stall_array(patterns.get(name, "none"), cycles, seed=seed + place)
-               for place, name in enumerate(names)}
+    willing = {name: stall_array(patterns.get(name, "none"), cycles, seed=seed + index)
+               for index, name in enumerate(names)}
     model, outputs = golden.MemoryAccess(), []
     asked = []  # number of the request that waits for its memory
     waiting, left = {"request": None, "write": None}, {"request": list(requests), "write": list(writes)}
@@ -51,7 +51,7 @@ def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
         asked.append(model.granted)
         model.step(golden.Inputs(
             request=waiting["request"], response_ready=willing["response"][cycle], write=waiting["write"],
-            read_ready=tuple(bool(willing[f"read_{place}"][cycle]) for place in range(3)),
+            read_ready=tuple(bool(willing[f"read_{index}"][cycle]) for index in range(3)),
             write_ready=(bool(willing["write_0"][cycle]), bool(willing["write_2"][cycle]))))
         for name, taken in (("request", now.request_ready), ("write", now.write_ready)):
             if taken:
@@ -59,18 +59,18 @@ def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
 
     feeds = {
         "access__request": Feed(pack(request_layout(max(ROWS), OWNER_BITS), {
-            "place": _places(place for place, _ in requests), "row": np.array([row for _, row in requests])}),
+            "place": _places(index for index, _ in requests), "row": np.array([row for _, row in requests])}),
             willing["request"]),
         "access__write": Feed(pack(write_layout(max(ROWS), LANES, OWNER_BITS), {
-            "place": _places(place for place, _, _ in writes), "row": np.array([row for _, row, _ in writes]),
+            "place": _places(index for index, _, _ in writes), "row": np.array([row for _, row, _ in writes]),
             "elements": np.array([_elements(number) for *_, number in writes]),
             "keep": np.array([number % 4 for *_, number in writes])}), willing["write"]),
     }
     inputs = {f"access__{name}__ready": willing[name] for name in names if name[-1].isdigit()}
-    for place in range(3):
-        answers = [now.answering is not None and now.answering[0] == place for now in outputs]
-        inputs[f"access__read_{place}__response"] = np.array(answers)
-        inputs[f"access__read_{place}__elements"] = np.array([
+    for index in range(3):
+        answers = [now.answering is not None and now.answering[0] == index for now in outputs]
+        inputs[f"access__read_{index}__response"] = np.array(answers)
+        inputs[f"access__read_{index}__elements"] = np.array([
             _value(_elements(now.answering[1])) if answer else seed * cycle
             for cycle, (now, answer) in enumerate(zip(outputs, answers, strict=True))], np.uint64)
     unit = units()
@@ -88,10 +88,10 @@ def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
     compare("waits", [(now.read is not None and not willing[f"read_{now.read[0]}"][cycle])
                       or (now.write is not None and not willing[f"write_{now.write[0]}"][cycle])
                       for cycle, now in enumerate(outputs)])
-    for place in range(3):
-        compare(f"read_{place}__valid", [now.read is not None and now.read[0] == place for now in outputs])
-    for place in (0, 2):
-        compare(f"write_{place}__valid", [now.write is not None and now.write[0] == place for now in outputs])
+    for index in range(3):
+        compare(f"read_{index}__valid", [now.read is not None and now.read[0] == index for now in outputs])
+    for index in (0, 2):
+        compare(f"write_{index}__valid", [now.write is not None and now.write[0] == index for now in outputs])
     answers = unpack(response_layout(LANES), trace["access__response__payload"])["elements"]
     for cycle, now in enumerate(outputs):
         if now.response is not None:
@@ -100,8 +100,8 @@ def _run(requests, writes, patterns, *, seed, cycles=CYCLES):
             assert trace[f"access__read_{now.read[0]}__row"][cycle] == now.read[1], note
             assert trace["access__read_owner"][cycle] == _owner(asked[cycle]), note
         if now.write is not None:
-            place, row, number = now.write
-            port = f"access__write_{place}"
+            index, row, number = now.write
+            port = f"access__write_{index}"
             assert trace["access__write_owner"][cycle] == _owner(number), note
             assert (trace[f"{port}__row"][cycle], trace[f"{port}__keep"][cycle]) == (row, number % 4), note
             assert trace[f"{port}__elements"][cycle] == _value(_elements(number)), note
@@ -116,9 +116,9 @@ def _value(elements):
 def _requests(generator, count):
     """Requests in runs of one memory, and writes, some of them to a memory that is not written."""
     places = np.repeat(generator.integers(3, size=count), generator.integers(1, 12, size=count))[:count]
-    requests = [(int(place), int(generator.integers(ROWS[place]))) for place in places]
-    writes = [(place, int(generator.integers(ROWS[place])), number)
-              for number, place in enumerate(generator.choice([0, 2, 2, 1], count).tolist())]
+    requests = [(int(memory), int(generator.integers(ROWS[memory]))) for memory in places]
+    writes = [(memory, int(generator.integers(ROWS[memory])), number)
+              for number, memory in enumerate(generator.choice([0, 2, 2, 1], count).tolist())]
     return requests, writes
 
 
@@ -137,15 +137,15 @@ def test_every_cycle(patterns):
 
 
 def test_latency_and_throughput():
-    """A row per cycle, from whichever memory; and so many answers wait that this holds with a sink that pauses."""
+    """A row per cycle, from any memory; enough answers wait to hold this rate with a sink that pauses."""
     requests, writes = _requests(np.random.default_rng(3), 200)
     moved, outputs = _run(requests, writes, {}, seed=3, cycles=230)
     assert moved.tolist() == list(range(MemoryAccess.latency, MemoryAccess.latency + 200))
-    assert [now.write is not None for now in outputs[1:201]] == [place != 1 for place, _, _ in writes]
+    assert [now.write is not None for now in outputs[1:201]] == [memory != 1 for memory, _, _ in writes]
 
 
 def test_reset():
-    """A reset while answers are under way and writes wait leaves nothing of them."""
+    """A reset while answers are under way and writes wait leaves no trace of them."""
     requests, writes = _requests(np.random.default_rng(4), 30)
     for cycles in (3, 4, 5, 9, 20):
         _run(requests, writes, {"response": "alternating", "write_0": "geometric"}, seed=cycles, cycles=cycles)

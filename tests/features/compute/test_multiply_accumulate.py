@@ -45,7 +45,7 @@ def test_latencies(dsps):
 
 @pytest.mark.parametrize("dsps", DSPS)
 def test_every_cycle(dsps):
-    """All controls at random, each cycle with its own: the output of every cycle is that of the model."""
+    """All controls at random, each cycle with its own: the output of every cycle equals the model's."""
     component = MultiplyAccumulate(dsps=dsps)
     unit = Unit(component)
     held, o = [0] * PLACES, 0  # kept from run to run
@@ -58,12 +58,12 @@ def test_every_cycle(dsps):
                    (("first", 0.1), ("negative", 0.5), ("bubble", 0.3))}
         inputs["first"][:SLOTS] = True
         stored = generator.random(count) < 0.4
-        place, fetch = generator.integers(0, PLACES, (2, count))
+        slot, fetch = generator.integers(0, PLACES, (2, count))
         move, select = generator.random(count) < 0.7, generator.random(count) < 0.8
         late = {name: _delayed(inputs[name], component.product_latency, count)
                 for name in ("first", "negative", "bubble")}
         store = _delayed(stored, component.sum_latency, count)
-        trace = unit.run({"a": inputs["a"], "b": inputs["b"], **late, "store": store, "place": place, "fetch": fetch,
+        trace = unit.run({"a": inputs["a"], "b": inputs["b"], **late, "store": store, "place": slot, "fetch": fetch,
                           "move": move, "select": select})
         sums = _delayed(_sums(inputs), component.sum_latency, count)
         known = 0
@@ -73,7 +73,7 @@ def test_every_cycle(dsps):
             if move[cycle]:
                 o = held[fetch[cycle]] if select[cycle] else 0
             if store[cycle]:
-                held[place[cycle]] = int(sums[cycle])
-                known |= 1 << int(place[cycle])
+                held[slot[cycle]] = int(sums[cycle])
+                known |= 1 << int(slot[cycle])
         assert known == (1 << PLACES) - 1
         np.testing.assert_array_equal(trace["o"], want, f"{seed=}")

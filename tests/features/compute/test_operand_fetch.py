@@ -38,23 +38,23 @@ def _unit(rows, lanes, blocks):
 
 
 def _memory(lanes):
-    place, row = np.indices((4, ROWS))
-    return answer(place, row, rows=ROWS, lanes=lanes)
+    space, row = np.indices((4, ROWS))
+    return answer(space, row, rows=ROWS, lanes=lanes)
 
 
 def _want(unit_of, job):
-    """Panels that are announced, rows that are filled, and which of their elements exist, for A and B."""
+    """Announced panels, filled rows, and masks of their existing elements, for A and B."""
     rows, lanes, blocks = unit_of
     golden = MatrixProduct(rows=rows, columns=lanes, blocks=blocks)
     memories = _memory(lanes)
     sides = []
     for transpose, matrix, shape in ((job.transpose_a, job.a, (job.m, job.k)),
                                      (job.transpose_b, job.b, (job.k, job.n))):
-        found = gemm.read(memories, matrix, *(shape[::-1] if transpose else shape)).view(np.uint32)
-        sides.append(found.T if transpose else found)
+        stored = gemm.read(memories, matrix, *(shape[::-1] if transpose else shape)).view(np.uint32)
+        sides.append(stored.T if transpose else stored)
     by_rows = not job.transpose_a, not job.transpose_b
-    fills, exist = (golden.fills(job.loops, *given, by_rows=by_rows)
-                    for given in (sides, [np.ones_like(side) for side in sides]))
+    fills, exist = (golden.fills(job.loops, *operands, by_rows=by_rows)
+                    for operands in (sides, [np.ones_like(side) for side in sides]))
     panels = [step.panel for step in golden.loops.steps(job.loops) if step.panel is not None]
     return panels, fills, exist
 
@@ -68,9 +68,9 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
     announced, free, ready_a, ready_b = (stall_array(kind, cycles, seed=seed + n) for n, kind in enumerate(kinds))
     announced[:FIRST] = False
     heads = packed(panel_layout(), panels)
-    given = pack(gemm_job_layout(ROWS), arrays(job.fields()))
+    held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     trace = _unit(*unit_of).lockstep(
-        sources={"panels": Feed(heads, announced)}, inputs={"job": np.repeat(given, cycles, axis=0)},
+        sources={"panels": Feed(heads, announced)}, inputs={"job": np.repeat(held, cycles, axis=0)},
         sinks={"request": free, "fill_a": ready_a, "fill_b": ready_b}, seed=seed)
     for side, panels_of in fills.items():
         moves = np.flatnonzero(trace[f"fill_{side}__valid"] & trace[f"fill_{side}__ready"])
@@ -89,7 +89,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """A panel is requested ``planned`` cycles after it is announced, then a row per cycle, and filled behind."""
+    """A panel is requested ``planned`` cycles after its announcement, then a row per cycle, and filled afterwards."""
     _unit(*unit_of).reset()
     job = GemmJob(m=8, n=8 * unit_of[1], k=16, tile=0, row_tiles=3, rounds=3, a=Matrix(0, 5, 7), b=Matrix(1, 9, 11),
                   c=Matrix(2, 0, 8))
@@ -98,7 +98,7 @@ def test_throughput(unit_of):
     assert asked[0] == FIRST + OperandFetch.planned
     got = unpack(request_layout(ROWS), trace["request__payload"][asked])
     assert (got["place"][0], got["row"][0]) == (0, 5)
-    # All of A and B of the first panels, side by side, but for the cycles in which B's walk is planned.
+    # All of A and B of the first panels, in parallel, except for the cycles when B's sequence is planned.
     of_a = np.flatnonzero(got["place"] == 0)
     first = of_a[:np.flatnonzero(np.diff(of_a, append=len(asked) + 2) > 1)[0] + 1]
     assert np.diff(asked[first]).tolist() == [1] * (len(first) - 1)
@@ -122,10 +122,10 @@ def test_ones():
 
 def _begin(generator, job, cut):
     """A panel, and rows on their way."""
-    given = pack(gemm_job_layout(ROWS), arrays(job.fields()))
+    held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     return {"sources": {"panels": Feed(packed(panel_layout(), _want(UNITS[0], job)[0]))},
             "sinks": {"request": True, "fill_a": cut % 2 == 0, "fill_b": True},
-            "inputs": {"job": np.repeat(given, cut, axis=0)}}
+            "inputs": {"job": np.repeat(held, cut, axis=0)}}
 
 
 def _cycles(rows, lanes, blocks):

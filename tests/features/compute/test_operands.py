@@ -8,11 +8,11 @@ from tests.refusals import refuses
 
 
 def test_names():
-    """Gateware and golden model have the same formats, with the same numbers, each of its own."""
-    assert {name: one.code for name, one in OPERANDS.items()} == {
-        name: one.code for name, one in golden.OPERANDS.items()}
-    assert len({one.code for one in OPERANDS.values()}) == len(OPERANDS)
-    assert all(0 <= one.code < 16 for one in OPERANDS.values())
+    """Gateware and golden model have the same formats, with the same numbers, all different."""
+    assert {name: form.code for name, form in OPERANDS.items()} == {
+        name: form.code for name, form in golden.OPERANDS.items()}
+    assert len({form.code for form in OPERANDS.values()}) == len(OPERANDS)
+    assert all(0 <= form.code < 16 for form in OPERANDS.values())
 
 
 @pytest.mark.parametrize("find", [operands_of, golden.operands_of])
@@ -22,6 +22,6 @@ def test_unknown(find):
 
 
 def test_latencies():
-    scalars = {name: one for name, one in OPERANDS.items() if one.terms == 1}
-    assert {(name, dsps): one.product_latency(dsps) for name, one in scalars.items() for dsps in (4, 1)} == {
+    scalars = {name: form for name, form in OPERANDS.items() if form.terms == 1}
+    assert {(name, dsps): form.product_latency(dsps) for name, form in scalars.items() for dsps in (4, 1)} == {
         ("fp32", 4): 6, ("fp32", 1): 7, ("bf16", 4): 4, ("bf16", 1): 4}

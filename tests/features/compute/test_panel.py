@@ -49,7 +49,7 @@ def _fixed(lanes, width, blocks, fills, reads):
 
 
 def _drive(generator, lanes, width, blocks, panels=20):
-    # The two halves are written whole before parts of them are written again.
+    # Both halves are written whole before parts of them are written again.
     fills = [_fill(generator, lanes, blocks, whole=panel < 2) for panel in range(panels)]
     reads = [_read(generator, lanes, width, blocks, count=int(generator.integers(1, 3 * blocks * lanes)))
              for _ in fills]

@@ -78,14 +78,14 @@ def _run(unit_of, jobs, *, seed, kind="ordinary", stored=(True, True), rates=Non
         work = sum(map(golden.loops.cycles, jobs)) + sum(map(len, beats.values()))
         cycles = 10 * work + 1_000
     names = [*beats, "panels", "tiles", "o"]
-    willing = {name: stall_array("geometric" if rates else "none", cycles, seed=seed + place, rate=rates or 1.0)
-               for place, name in enumerate(names)}
+    willing = {name: stall_array("geometric" if rates else "none", cycles, seed=seed + index, rate=rates or 1.0)
+               for index, name in enumerate(names)}
     unit.reset()
-    trace = unit.lockstep(sources={name: Feed(given, willing[name]) for name, given in beats.items()},
+    trace = unit.lockstep(sources={name: Feed(payload, willing[name]) for name, payload in beats.items()},
                           sinks={name: willing[name] for name in names[len(beats):]}, seed=seed)
     assert not trace["bad"].any()
     moved = {name: np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"]) for name in names}
-    assert {name: len(moved[name]) for name in beats} == {name: len(given) for name, given in beats.items()}
+    assert {name: len(moved[name]) for name in beats} == {name: len(payload) for name, payload in beats.items()}
     got = unpack(tile_layout(), trace["tiles__payload"][moved["tiles"]])
     for name in tile_layout().members:
         assert got[name].tolist() == [getattr(tile, name) for tile in tiles], f"{name}, {seed=}"
@@ -93,16 +93,16 @@ def _run(unit_of, jobs, *, seed, kind="ordinary", stored=(True, True), rates=Non
     want = np.concatenate(results)
     assert got["elements"].shape == want.shape, f"{seed=}"
     # Rows and columns beyond the edge are not compared.
-    place = 0
+    index = 0
     for job, ended in zip(jobs, results, strict=True):
-        for tile in tiles[place // (8 * rows):(place + len(ended)) // (8 * rows)]:
-            part = slice(place, place + 8 * rows)
+        for tile in tiles[index // (8 * rows):(index + len(ended)) // (8 * rows)]:
+            part = slice(index, index + 8 * rows)
             row = tile.m + got["row"][part].astype(int)
             column = tile.n + got["group"][part, None].astype(int) * columns + np.arange(columns)
             inside = (row[:, None] < job.m) & (column < job.n)
             np.testing.assert_array_equal(np.where(inside, got["elements"][part], 0),
                                           np.where(inside, want[part], 0), f"{job}, {tile}, {seed=}")
-            place += 8 * rows
+            index += 8 * rows
     return moved["o"]
 
 
@@ -118,7 +118,7 @@ test_offers_stand_for_all_time = offers(lambda: MatrixProduct(rows=1, columns=2,
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_products(unit_of, stored):
-    """Random shapes, factors and orders, one job behind the other, in all four transposes: bits of the model."""
+    """Random shapes, factors and orders, consecutive jobs, in all four transposes: the model's bits."""
     _, _, golden = _product(*unit_of)
     for number, kind in enumerate(KINDS):
         seed = 1 + number + len(KINDS) * STORED.index(stored)
@@ -130,7 +130,7 @@ def test_products(unit_of, stored):
 
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_cycles(unit_of):
-    """Products whose operands come in time take exactly the cycles of the closed form."""
+    """Products with operands in time take exactly the cycles of the closed form."""
     _, _, golden = _product(*unit_of)
     rows, columns, *_ = unit_of
     generator = np.random.default_rng(1)
@@ -145,7 +145,7 @@ def test_cycles(unit_of):
 
 
 def test_reset():
-    """A reset in the middle of a product leaves nothing of it."""
+    """A reset in the middle of a product leaves no trace of it."""
     unit_of = PRODUCTS[0]
     _, unit, golden = _product(*unit_of)
     generator = np.random.default_rng(1)
@@ -165,8 +165,8 @@ def test_reset():
 @pytest.mark.parametrize("operands", OPERANDS)
 def test_orders_and_factors_change_no_bit(operands):
     """All orders, and the array of one row and of four, give the same product."""
-    found = set()
-    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # so that parts of k are of whole blocks
+    outcomes = set()
+    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # so that parts of k are whole blocks
     for rows in (1, 4):
         golden = product.MatrixProduct(rows=rows, columns=4, operands=operands)
         generator = np.random.default_rng(1)
@@ -174,19 +174,19 @@ def test_orders_and_factors_change_no_bit(operands):
         a, b, c = (draw(generator, "ordinary", *shape) for shape in ((9, 35), (35, 10), (9, 10)))
         for order, rounds, tile in itertools.product(range(3), (1, several), range(4)):
             chosen = dataclasses.replace(job, order=order, rounds=rounds, tile=tile)
-            if not golden.loops.legal(chosen):  # parts blocks
+            if not golden.loops.legal(chosen):  # splits blocks
                 assert OPERANDS[operands].terms > 1
                 assert (order, rounds) == (2, 1)
                 continue
             tiles, _, results = golden.tiles(chosen, a, b, c)
             whole = np.zeros((64, 64), np.uint32)
             rows, groups, _ = golden.array.order(tile)
-            for number, one in enumerate(tiles):
+            for number, corner in enumerate(tiles):
                 part = results[number * len(rows):(number + 1) * len(rows)]
-                whole[one.m + rows[:, None], one.n + groups[:, None] * 4 + np.arange(4)] = part
-            found.add(whole[:9, :10].tobytes())
+                whole[corner.m + rows[:, None], corner.n + groups[:, None] * 4 + np.arange(4)] = part
+            outcomes.add(whole[:9, :10].tobytes())
     want = functions.product(*(x.view(np.float32) for x in (a, b, c)), operands=operands)
-    assert found == {want.tobytes()}
+    assert outcomes == {want.tobytes()}
 
 
 def test_bench(monkeypatch):

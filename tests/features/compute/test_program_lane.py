@@ -31,23 +31,23 @@ def _step(generator):
 
 
 class _Model:
-    """Threads and rows of a lane; rows are stored and read by the numbers that ``control`` has."""
+    """Threads and rows of a lane; ``control`` has the numbers of stored and read rows."""
 
     def __init__(self):
         self.threads = Threads(THREADS)
         self.largest, self.chosen, self.total = (np.zeros(THREADS, np.uint32) for _ in range(3))
 
     def run(self, step, take, *, element, groups, places, matches):
-        given = self.threads.result
+        result = self.threads.result
         total, chosen = self.total[groups].copy(), self.chosen[places].copy()
         for slot in range(THREADS):  # one after another, since threads may share a row
             total[slot], chosen[slot] = self.total[groups[slot]], self.chosen[places[slot]]
             if take == Take.TOTAL:
-                self.total[groups[slot]] = given[slot]
+                self.total[groups[slot]] = result[slot]
             if take == Take.LOSS or (take == Take.CHOSEN and matches[slot]):
-                self.chosen[places[slot]] = given[slot]
+                self.chosen[places[slot]] = result[slot]
         self.threads.run(step, element=element, largest=self.largest[groups], chosen=chosen ^ _SIGN)
-        return given, total, chosen
+        return result, total, chosen
 
 
 @pytest.mark.parametrize("dsps", [4, 2])
@@ -82,14 +82,14 @@ def test_steps(dsps):
             value = {"kept": step.b is None, "b": step.b or 0, "take": take}.get(name, getattr(step, name, 0))
             control[name][frame] = int(value)
         if frame % 10 == 0:
-            # Rows are stored behind the last use of this frame, and before the first one of the next.
+            # Rows are stored after the last use of this frame, and before the first use of the next.
             slot = THREADS - 1
             group = int(generator.integers(THREADS))
             row["enable"][frame, slot], row["group"][frame, slot] = 1, group
             row["largest"][frame, slot] = int(draw(generator, "ordinary", 1)[0])
         groups, places = (control[name][frame].astype(int) for name in ("group", "chosen"))
-        found = model.run(step, take, element=element[frame], groups=groups, places=places, matches=matches[frame])
-        for name, values in zip(want, found, strict=True):
+        outputs = model.run(step, take, element=element[frame], groups=groups, places=places, matches=matches[frame])
+        for name, values in zip(want, outputs, strict=True):
             want[name][frame] = values
         if frame % 10 == 0:
             model.largest[group] = row["largest"][frame, THREADS - 1]

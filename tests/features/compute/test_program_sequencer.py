@@ -11,7 +11,7 @@ IDLE = len(STEPS) - 1
 
 
 def _frames(groups, columns, *, brief=False):
-    """Steps of a program in their order, and the first element or the column of each."""
+    """Steps of a program in order, and the first element or the column of each."""
     total = groups * columns
     for first in range(0, total, THREADS):
         yield from ((step, first) for step in range(len(EXPONENTIAL)))
@@ -21,7 +21,7 @@ def _frames(groups, columns, *, brief=False):
 
 
 def test_brief_programs():
-    """A program that ends with the totals, and one behind it that does not."""
+    """A program that ends with the totals, and another after it that does not."""
     unit = Unit(ProgramSequencer(columns=8, sequences=True))
     for groups, count in ((1, 1), (3, 8), (16, 5)):
         for brief in (True, False):

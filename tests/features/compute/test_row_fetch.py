@@ -19,7 +19,7 @@ LAYOUTS = fetch_layout(ROWS, 8), fetched_layout(16, 8)
 
 
 class AnsweredFetch(wiring.Component):
-    """A fetch whose requests are answered after some cycles: by a number made of place and row."""
+    """A fetch with requests that are answered after some cycles, by a number made of memory and row."""
 
     def __init__(self):
         super().__init__({
@@ -85,7 +85,7 @@ test_offers_stand_for_all_time = offers(AnsweredFetch, depth=2)
 
 @pytest.mark.parametrize("reads", [0, 1])
 def test_throughput(reads):
-    """A row per cycle, whether it is read or not."""
+    """A row per cycle, read or not."""
     run = BENCH.check(drive=_drive(np.random.default_rng(1), count=100, reads=reads))
     first = RowFetch.latency + LATENCY * reads
     assert run.moves().tolist() == list(range(first, first + 100))

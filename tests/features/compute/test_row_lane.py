@@ -25,26 +25,26 @@ def _number(bits):
     return np.uint32(bits).view(np.float32)
 
 
-def _compute(control, given, buffers, work, before):
+def _compute(control, scalars, buffers, work, before):
     """Result and sum of one element, as bit patterns."""
     row, group = control["row"], control["group"]
     at = {load: buffers[load][row, group] for load in (Load.X, Load.Y, Load.START)}
     at |= {load: buffers[load][0, group] for load in (Load.SCALE, Load.SHIFT)}
-    one, nothing, start = np.float32(1), np.float32(-0.0), at[Load.START] if given["started"] else np.float32(-0.0)
-    scalar, held = given["scalar"], work[row, group]
+    unit, nothing, start = np.float32(1), np.float32(-0.0), at[Load.START] if scalars["started"] else np.float32(-0.0)
+    scalar, held = scalars["scalar"], work[row, group]
     a = {A.X: at[Load.X], A.Y: at[Load.Y], A.WORK: held, A.SUM: scalar}[control["a"]]
     b = {B.NOTHING: nothing, B.START: start, B.SUM: -scalar, B.SCALAR: -scalar}[control["b"]]
     added = a + b
-    c = {C.ONE: one, C.Y: at[Load.Y], C.SAME: added, C.SCALE: at[Load.SCALE], C.FACTOR: given["factor"],
-         C.DEVIATION: given["deviation"], C.SECOND_SCALAR: -scalar,
-         C.ONE_AND_Y: at[Load.Y] if control["half"] else one}[control["c"]]
+    c = {C.ONE: unit, C.Y: at[Load.Y], C.SAME: added, C.SCALE: at[Load.SCALE], C.FACTOR: scalars["factor"],
+         C.DEVIATION: scalars["deviation"], C.SECOND_SCALAR: -scalar,
+         C.ONE_AND_Y: at[Load.Y] if control["half"] else unit}[control["c"]]
     d = {D.NOTHING: nothing, D.START: start, D.WORK: held, D.SHIFT: at[Load.SHIFT],
-         D.EPSILON: given["epsilon"]}[control["d"]]
+         D.EPSILON: scalars["epsilon"]}[control["d"]]
     product = added * c
     if not control["summed"]:
         result = canonical(product + d)
         return result.view(np.uint32), result.view(np.uint32)
-    outside = control["edge"] and given["outside"]
+    outside = control["edge"] and scalars["outside"]
     product = nothing if outside else canonical(product)
     return product.view(np.uint32), canonical(before + product).view(np.uint32)
 
@@ -63,8 +63,8 @@ def test_elements(dsps):
         buffers = {load: draw(generator, kind, ROWS, GROUPS).astype(np.uint32).view(np.float32) for load in _BUFFERS}
         loaded = pack(loaded_layout(ROWS, GROUPS), {
             "valid": np.arange(cycles) < begin,
-            **{name: np.array([one[place] for one in loads] + [0] * (cycles - begin))
-               for place, name in enumerate(("load", "row", "group"))},
+            **{name: np.array([entry[position] for entry in loads] + [0] * (cycles - begin))
+               for position, name in enumerate(("load", "row", "group"))},
             "element": np.array([buffers[load][row, group].view(np.uint32) for load, row, group in loads]
                                 + [0] * (cycles - begin))})
 
@@ -80,40 +80,40 @@ def test_elements(dsps):
                      for _ in range(count)]
         kept = np.zeros((ROWS, GROUPS), np.int64)
         for cycle in range(begin + len(filling) + latency, cycles):
-            one = controls[cycle]
-            place = one["row"], one["group"]
-            if cycle <= kept[place]:
-                one["row"], one["group"], one["kept"] = 0, 0, 0
-            elif place != (0, 0) and generator.random() < 0.3:
-                one["kept"], kept[place] = 1, cycle + latency
+            entry = controls[cycle]
+            position = entry["row"], entry["group"]
+            if cycle <= kept[position]:
+                entry["row"], entry["group"], entry["kept"] = 0, 0, 0
+            elif position != (0, 0) and generator.random() < 0.3:
+                entry["kept"], kept[position] = 1, cycle + latency
         fields = control_layout(ROWS, GROUPS).members
-        full = [{name: int(one.get(name, 0)) for name in fields} for one in controls]
+        full = [{name: int(entry.get(name, 0)) for name in fields} for entry in controls]
         inputs = {name: draw(generator, kind, cycles).astype(np.uint32)
                   for name in ("scalar", "deviation", "partial")}
         held = {name: int(draw(generator, kind, 1)[0]) for name in ("factor", "epsilon")}
         flags = {"started": seed % 2, "outside": int(seed > 1)}
         outputs = unit.run({
             "loaded": loaded, "control": pack(control_layout(ROWS, GROUPS), {
-                name: np.array([one[name] for one in full]) for name in fields}),
+                name: np.array([entry[name] for entry in full]) for name in fields}),
             **inputs, **held, **flags, "live": np.ones(cycles, np.uint8)}, cycles=cycles, drain=latency)
 
         work, due = np.zeros((ROWS, GROUPS), np.float32), {}
         late = unpack(control_layout(ROWS, GROUPS), outputs["late"])
         with np.errstate(all="ignore"):
             for cycle in range(begin, cycles - _ADDER):
-                for place, value in due.pop(cycle, []):
-                    work[place] = value
-                one = full[cycle]
+                for position, value in due.pop(cycle, []):
+                    work[position] = value
+                entry = full[cycle]
                 before = _number(inputs["partial"][min(cycle + latency - _ADDER, cycles - 1)])
                 if cycle + latency - _ADDER >= cycles:
                     break
-                given = {"scalar": _number(inputs["scalar"][cycle + 1]),
-                         "deviation": _number(inputs["deviation"][cycle + 1]),
-                         **{name: _number(value) for name, value in held.items()}, **flags}
-                result, total = _compute(one, given, buffers, work, before)
-                note = f"{seed=}, {cycle=}, {one}"
+                scalars = {"scalar": _number(inputs["scalar"][cycle + 1]),
+                           "deviation": _number(inputs["deviation"][cycle + 1]),
+                           **{name: _number(value) for name, value in held.items()}, **flags}
+                result, total = _compute(entry, scalars, buffers, work, before)
+                note = f"{seed=}, {cycle=}, {entry}"
                 assert outputs["result"][cycle + latency] == result, note
                 assert outputs["o"][cycle + latency] == total, note
-                assert late["row"][cycle + latency] == one["row"], note
-                if one["kept"]:
-                    due.setdefault(cycle + latency + 1, []).append(((one["row"], one["group"]), _number(result)))
+                assert late["row"][cycle + latency] == entry["row"], note
+                if entry["kept"]:
+                    due.setdefault(cycle + latency + 1, []).append(((entry["row"], entry["group"]), _number(result)))

@@ -19,7 +19,7 @@ def _given(lanes, generator, cases, **options):
 
 
 def _drive(generator, lanes):
-    """All kinds of rows, and those without labels."""
+    """All kinds of rows, and rows without labels."""
     return _given(lanes, generator, [
         draw(generator, kind, int(generator.integers(1, 12)), int(generator.integers(1, 20)), lanes=lanes, wrong=0.2,
              function=int(lanes == 8 and generator.integers(2))) for kind in KINDS], cycles=16_000)
@@ -33,7 +33,7 @@ def _model(unit, drawn, willing, ready):
     reads = [read for case in cases for read in model.reads(case.job, lanes)]
     last = np.array([column == case.job.columns - 1 for case in cases for _ in range(case.job.rows)
                      for column in range(case.job.columns)])
-    # What comes with the last element of a row.
+    # Values that come with the last element of a row.
     ends = np.concatenate([np.stack([
         summation.maxima(case.scores.view(np.float32)).view(np.uint32).ravel(), case.labels.astype(np.uint32),
         np.full(case.job.rows, not case.job.softmax)], axis=1) for case in cases]).astype(np.uint64)
@@ -80,7 +80,7 @@ def test_equal_elements():
     case = draw(generator, "ordinary", 6, 2, lanes=2)
     case.scores[:] = rows.view(np.uint32)
     run = BENCH.check((2,), drive=_given(2, generator, [case]))
-    found = unpack(loaded_layout(), run.trace["o__payload"][run.moves()])
-    largest = found["largest"][found["last"] == 1].tolist()
+    loaded = unpack(loaded_layout(), run.trace["o__payload"][run.moves()])
+    largest = loaded["largest"][loaded["last"] == 1].tolist()
     assert largest[:2] == [0, 0x8000_0000]
     assert largest[2:] == rows.view(np.uint32)[[2, 3, 4, 5], [0, 0, 1, 0]].tolist()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Owners of rows beside a memory, against the golden model of every cycle: hdl/features/compute/row_owners.py."""
+"""Owners of rows next to a memory, against the golden model, cycle by cycle: hdl/features/compute/row_owners.py."""
 
 import dataclasses
 
@@ -26,8 +26,8 @@ FEW = np.array([*range(14), ROWS - 2, ROWS - 1])
 
 
 class Bench(wiring.Component):
-    """A memory with a reader and a writer that have owners, in front of a host that has none; ``clear`` resets the
-    owners alone. If it is guarded, rows of the engine are those of a window, which is told."""
+    """A memory with a reader and a writer that have owners, and a host that has none; ``clear`` resets only the
+    owners. If it is guarded, rows of the engine are relative to a window, which is an input."""
 
     def __init__(self, *, guarded=False):
         self._guarded = guarded
@@ -78,59 +78,59 @@ class Found:
     row: np.ndarray
 
 
-def expected(given, taken, owners, clear, window=(0, ROWS // GROUP_ROWS)):
-    """Outputs that follow from what the memory has granted and taken in each cycle, of an engine with a window."""
+def expected(inputs, taken, owners, clear, window=(0, ROWS // GROUP_ROWS)):
+    """Outputs that follow from the grants and transfers of the memory in each cycle, for an engine with a window."""
     base, size = (GROUP_ROWS * groups for groups in window)
     cycles = len(clear)
-    found = Found(np.zeros(cycles, bool), np.zeros(cycles, int))
+    outcome = Found(np.zeros(cycles, bool), np.zeros(cycles, int))
     now, lowest = [None] * RowOwners.latency, None
     for cycle in range(cycles):
         if now[0] is not None:
             lowest = now[0] if lowest is None else min(lowest, now[0])
-        found.dead[cycle], found.row[cycle] = lowest is not None, lowest or 0
+        outcome.dead[cycle], outcome.row[cycle] = lowest is not None, lowest or 0
         wrong = None
-        if taken["read"][cycle] and given["read__row"][cycle] < size:
-            wrong = owners.dead([given["read__row"][cycle] + base], given["read_owner"][cycle])
+        if taken["read"][cycle] and inputs["read__row"][cycle] < size:
+            wrong = owners.dead([inputs["read__row"][cycle] + base], inputs["read_owner"][cycle])
             wrong = None if wrong is None else wrong - base
         now = [*now[1:], wrong]
-        if taken["write"][cycle] and given["write__keep"][cycle] and given["write__row"][cycle] < size:
-            owners.write(given["write__row"][cycle] + base, given["write_owner"][cycle])
-        if taken["host_write"][cycle] and given["host_write__keep"][cycle]:
-            owners.write(given["host_write__row"][cycle])
+        if taken["write"][cycle] and inputs["write__keep"][cycle] and inputs["write__row"][cycle] < size:
+            owners.write(inputs["write__row"][cycle] + base, inputs["write_owner"][cycle])
+        if taken["host_write"][cycle] and inputs["host_write__keep"][cycle]:
+            owners.write(inputs["host_write__row"][cycle])
         if clear[cycle]:
             now, lowest = [None] * RowOwners.latency, None
-    return found
+    return outcome
 
 
-def play(unit, given, clear, owners, note, window=None):
-    """Give inputs of every cycle, and compare; the model goes on with the same ``owners``."""
+def play(unit, inputs, clear, owners, note, window=None):
+    """Apply inputs of every cycle, and compare; the model continues with the same ``owners``."""
     if window is not None:
-        given = {**given, "window": np.full(len(clear), window[0] | window[1] << 2)}
+        inputs = {**inputs, "window": np.full(len(clear), window[0] | window[1] << 2)}
     unit.reset()
-    trace = unit.lockstep(sources={}, sinks={}, cycles=len(clear), inputs={**given, "clear": clear})
+    trace = unit.lockstep(sources={}, sinks={}, cycles=len(clear), inputs={**inputs, "clear": clear})
     taken = {name: trace[f"{name}__valid"].astype(bool) & trace[f"{name}__ready"].astype(bool)
              for name in ("read", "write", "host_write")}
-    found = expected(given, taken, owners, clear, *([] if window is None else [window]))
-    np.testing.assert_array_equal(trace["dead"], found.dead, note)
-    np.testing.assert_array_equal(trace["row"][found.dead], found.row[found.dead], note)
-    return taken, found
+    outcome = expected(inputs, taken, owners, clear, *([] if window is None else [window]))
+    np.testing.assert_array_equal(trace["dead"], outcome.dead, note)
+    np.testing.assert_array_equal(trace["row"][outcome.dead], outcome.row[outcome.dead], note)
+    return taken, outcome
 
 
 def traffic(generator, cycles, kind, seed, *, owners=3, rows=FEW):
-    """Reads and writes of both sides at any time, of few rows, so that they meet."""
-    given = {f"{name}__{field}": generator.choice(limit, size=cycles)
-             for name in ("read", "write", "host_read", "host_write")
-             for field, limit in (("row", rows), *((("keep", np.arange(1 << LANES)),) if "write" in name else ()))}
-    given |= {f"{name}_owner": generator.integers(owners, size=cycles) for name in ("read", "write")}
+    """Reads and writes of both sides at any time, of few rows, so that they collide."""
+    inputs = {f"{name}__{field}": generator.choice(limit, size=cycles)
+              for name in ("read", "write", "host_read", "host_write")
+              for field, limit in (("row", rows), *((("keep", np.arange(1 << LANES)),) if "write" in name else ()))}
+    inputs |= {f"{name}_owner": generator.integers(owners, size=cycles) for name in ("read", "write")}
     rates = {"read": 0.8, "write": 0.5, "host_read": 0.2, "host_write": 0.1}
-    for place, (name, rate) in enumerate(rates.items()):
-        given[f"{name}__valid"] = stall_array(kind, cycles, seed=seed + place) & (generator.random(cycles) < rate)
-        given[f"{name}__valid"][-2:] = False  # what is taken is in the memory at the end
-    return given
+    for index, (name, rate) in enumerate(rates.items()):
+        inputs[f"{name}__valid"] = stall_array(kind, cycles, seed=seed + index) & (generator.random(cycles) < rate)
+        inputs[f"{name}__valid"][-2:] = False  # accepted writes are in the memory at the end
+    return inputs
 
 
 def written(unit, generator, kind, seed, *window):
-    """Owners once the host has written all rows: a reset of the unit leaves what was in the memory."""
+    """Owners after the host has written all rows: a reset of the unit keeps the contents of the memory."""
     owners, count = Golden(ROWS), ROWS + 2
     clean = {name: np.zeros(count, int) for name in traffic(generator, 1, kind, seed)}
     clean |= {"host_write__row": np.arange(count) % ROWS, "host_write__keep": np.ones(count, int),
@@ -148,11 +148,11 @@ def test_every_cycle(unit, kind):
     assert not owners.numbers.any()
     rows = []
     for _ in range(3):
-        given = traffic(generator, CYCLES, kind, seed)
+        inputs = traffic(generator, CYCLES, kind, seed)
         clear = generator.random(CYCLES) < 0.05
-        taken, found = play(unit, given, clear, owners, f"{seed=}")
+        taken, outcome = play(unit, inputs, clear, owners, f"{seed=}")
         assert taken["read"].any()
-        rows += found.row[found.dead].tolist()
+        rows += outcome.row[outcome.dead].tolist()
     assert {0, ROWS - 1} <= set(rows)
 
 
@@ -162,28 +162,28 @@ def test_window(guarded, window):
     seed = 10 * window[0] + window[1]
     generator = np.random.default_rng(seed)
     owners = written(guarded, generator, "none", seed, window)
-    # Two rows at each limit of a window, as it names them and as the host does.
+    # Two rows at each limit of a window, as the window and as the host number them.
     edges = np.array([0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63])
     for part in (window, (1, 1), window):
-        given = traffic(generator, CYCLES, "geometric", seed, rows=edges)
+        inputs = traffic(generator, CYCLES, "geometric", seed, rows=edges)
         clear = generator.random(CYCLES) < 0.05
-        _, found = play(guarded, given, clear, owners, f"{seed=} {part=}", part)
-        assert found.dead.any() == (part[1] > 0)
+        _, outcome = play(guarded, inputs, clear, owners, f"{seed=} {part=}", part)
+        assert outcome.dead.any() == (part[1] > 0)
 
 
 def test_latency(unit):
-    """A read of row 5 as another's is found after ``latency`` cycles; then the lowest row counts."""
+    """A read of row 5 with another owner is found after ``latency`` cycles; then the lowest row counts."""
     zeros = dict.fromkeys(traffic(np.random.default_rng(0), 1, "none", 0), 0)
     cycles = 20
-    given = {name: np.zeros(cycles, int) for name in zeros}
+    inputs = {name: np.zeros(cycles, int) for name in zeros}
     for cycle, row in ((0, 5), (1, 3), (2, 9)):
-        given["write__valid"][cycle], given["write__row"][cycle] = 1, row
-        given["write__keep"][cycle], given["write_owner"][cycle] = 1, 200
+        inputs["write__valid"][cycle], inputs["write__row"][cycle] = 1, row
+        inputs["write__keep"][cycle], inputs["write_owner"][cycle] = 1, 200
     for cycle, row, owner in ((5, 5, 200), (6, 5, 0), (8, 5, 72), (10, 9, 1), (12, 3, 201)):
-        given["read__valid"][cycle], given["read__row"][cycle], given["read_owner"][cycle] = 1, row, owner
-    _, found = play(unit, given, np.zeros(cycles, bool), Golden(ROWS), "")
-    assert np.flatnonzero(found.dead)[0] == 8 + RowOwners.latency
-    assert found.row[8 + RowOwners.latency:].tolist() == [5] * 4 + [3] * (cycles - 15)
+        inputs["read__valid"][cycle], inputs["read__row"][cycle], inputs["read_owner"][cycle] = 1, row, owner
+    _, outcome = play(unit, inputs, np.zeros(cycles, bool), Golden(ROWS), "")
+    assert np.flatnonzero(outcome.dead)[0] == 8 + RowOwners.latency
+    assert outcome.row[8 + RowOwners.latency:].tolist() == [5] * 4 + [3] * (cycles - 15)
 
 
 @pytest.mark.parametrize("rows", [1, True, 2.0])

@@ -1,4 +1,4 @@
-"""Table of the row unit: its passes, carried out on whole matrices, are the functions."""
+"""Table of the row unit: its passes, carried out on whole matrices, equal the functions."""
 
 import numpy as np
 import pytest
@@ -12,41 +12,41 @@ FACTOR, EPSILON = np.float32(0.11), np.float32(1e-5)
 NOTHING, ONE = np.float32(-0.0), np.float32(1)
 
 
-def _interpret(function, given):
-    """Results that are stored, in order, of passes with a start; and the reciprocals of deviations."""
-    work, sums, scalars, deviation, stored = None, [], [], given[Load.DEVIATION], []
-    for one in PASSES[function]:
+def _interpret(function, loaded):
+    """Stored results, in order, of passes with a start; and the reciprocals of deviations."""
+    work, sums, scalars, deviation, stored = None, [], [], loaded[Load.DEVIATION], []
+    for step in PASSES[function]:
         made = []
-        for half in range(1 + one.twice):
+        for half in range(1 + step.twice):
             total = [*sums, None, None][half]
             scalar, second = [*scalars, None, None][:2]
-            a = {A.X: given[Load.X], A.Y: given[Load.Y], A.WORK: work, A.SUM: total}[one.a]
-            b = {B.NOTHING: NOTHING, B.START: given[Load.START]}.get(one.b)
-            b = -{B.SUM: total, B.SCALAR: scalar}[one.b] if b is None else b
+            a = {A.X: loaded[Load.X], A.Y: loaded[Load.Y], A.WORK: work, A.SUM: total}[step.a]
+            b = {B.NOTHING: NOTHING, B.START: loaded[Load.START]}.get(step.b)
+            b = -{B.SUM: total, B.SCALAR: scalar}[step.b] if b is None else b
             added = canonical(a + b)
-            c = {C.ONE: ONE, C.Y: given[Load.Y], C.SAME: added, C.SCALE: given[Load.SCALE], C.FACTOR: FACTOR,
+            c = {C.ONE: ONE, C.Y: loaded[Load.Y], C.SAME: added, C.SCALE: loaded[Load.SCALE], C.FACTOR: FACTOR,
                  C.DEVIATION: deviation, C.SECOND_SCALAR: None if second is None else -second,
-                 C.ONE_AND_Y: (ONE, given[Load.Y])[half]}[one.c]
-            d = {D.NOTHING: NOTHING, D.START: given[Load.START], D.WORK: work, D.SHIFT: given[Load.SHIFT],
-                 D.EPSILON: EPSILON}[one.d]
+                 C.ONE_AND_Y: (ONE, loaded[Load.Y])[half]}[step.c]
+            d = {D.NOTHING: NOTHING, D.START: loaded[Load.START], D.WORK: work, D.SHIFT: loaded[Load.SHIFT],
+                 D.EPSILON: EPSILON}[step.d]
             made.append(canonical(added * c + d))
-        if one.summed:
+        if step.summed:
             sums = [row_sums(result) for result in made]
-        if one.kept:
+        if step.kept:
             work = made[0]
-        if one.result == Result.SCALAR:
+        if step.result == Result.SCALAR:
             scalars = made
-        if one.result == Result.ROOT:
+        if step.result == Result.ROOT:
             deviation = canonical(ONE / np.sqrt(made[0]))
-        if one.result in (Result.STORED, Result.STORED_IF_STARTED):
+        if step.result in (Result.STORED, Result.STORED_IF_STARTED):
             stored.append(made[0])
     return stored, deviation
 
 
-def _want(function, given):
-    """The same by the functions."""
-    x, y, start = (given[load] for load in (Load.X, Load.Y, Load.START))
-    scaled = given[Load.SCALE], given[Load.SHIFT]
+def _want(function, loaded):
+    """The same results from the functions."""
+    x, y, start = (loaded[load] for load in (Load.X, Load.Y, Load.START))
+    scaled = loaded[Load.SCALE], loaded[Load.SHIFT]
     match function:
         case RowFunction.SCALE:
             return [x * scaled[0] + scaled[1]]
@@ -54,7 +54,7 @@ def _want(function, given):
             normal, _ = row_functions.norm(x + start, EPSILON, FACTOR)
             return [x + start, normal, normal * scaled[0] + scaled[1]]
         case RowFunction.NORM_BACK:
-            return [x * y, row_functions.norm_back(x, y, given[Load.DEVIATION], scaled[0], FACTOR) + start]
+            return [x * y, row_functions.norm_back(x, y, loaded[Load.DEVIATION], scaled[0], FACTOR) + start]
         case RowFunction.SOFTMAX_BACK:
             return [row_functions.softmax_back(x, y, FACTOR)]
         case RowFunction.CLEAR:
@@ -67,26 +67,26 @@ def _want(function, given):
 def test_passes(function):
     generator = np.random.default_rng(int(function))
     shapes = {Load.SCALE: (1, 13), Load.SHIFT: (1, 13), Load.DEVIATION: (9, 1)}
-    given = {load: generator.standard_normal(shapes.get(load, (9, 13))).astype(np.float32) for load in Load}
-    stored, deviation = _interpret(function, given)
-    want = _want(function, given)
+    loaded = {load: generator.standard_normal(shapes.get(load, (9, 13))).astype(np.float32) for load in Load}
+    stored, deviation = _interpret(function, loaded)
+    want = _want(function, loaded)
     assert len(stored) == len(want)
-    for found, expected in zip(stored, want, strict=True):
-        np.testing.assert_array_equal(found.view(np.uint32), canonical(expected).view(np.uint32))
+    for actual, expected in zip(stored, want, strict=True):
+        np.testing.assert_array_equal(actual.view(np.uint32), canonical(expected).view(np.uint32))
     if function == RowFunction.NORM:
         np.testing.assert_array_equal(
-            deviation, row_functions.norm(given[Load.X] + given[Load.START], EPSILON, FACTOR)[1])
+            deviation, row_functions.norm(loaded[Load.X] + loaded[Load.START], EPSILON, FACTOR)[1])
 
 
 def test_table():
-    """Passes need what is read; what is stored is written; passes of all functions are numbered through."""
+    """Passes need only loads of their function and store all its targets; all passes have consecutive numbers."""
     assert set(LOADS) == set(PASSES) == set(STORES) == set(RowFunction)
-    assert list(FIRST_PASS.values()) == [sum(len(PASSES[one]) for one in RowFunction if one < function)
+    assert list(FIRST_PASS.values()) == [sum(len(PASSES[item]) for item in RowFunction if item < function)
                                          for function in RowFunction]
     for function, passes in PASSES.items():
-        assert all(one.needs == Load.END or one.needs in LOADS[function] for one in passes)
-        stored = [one.result for one in passes if one.result in (Result.STORED, Result.STORED_IF_STARTED)]
+        assert all(item.needs == Load.END or item.needs in LOADS[function] for item in passes)
+        stored = [item.result for item in passes if item.result in (Result.STORED, Result.STORED_IF_STARTED)]
         targets = [store for store in STORES[function] if store != Store.DEVIATION]
         if function != RowFunction.CLEAR:
             assert len(stored) == len(targets)
-            assert [one == Result.STORED_IF_STARTED for one in stored] == [one == Store.THIRD for one in targets]
+            assert [item == Result.STORED_IF_STARTED for item in stored] == [item == Store.THIRD for item in targets]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Walks through the rows of memory of a part of a matrix: hdl/features/compute/row_sequence.py."""
+"""Sequences of the memory rows of a submatrix: hdl/features/compute/row_sequence.py."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ LAYOUTS = row_sequence_layout(ROWS, MOST, LANES, 2), step_layout(ROWS, MOST, LAN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Walk:
-    """Walk: first row, rows from line to line, last line and group, lines and groups inside, mask of the last one."""
+    """Sequence: first row, rows from line to line, last line and group, lines and groups inside, and last mask."""
 
     row: int
     pitch: int
@@ -37,18 +37,18 @@ class Step:
 
 
 def _steps(walk):
-    found = []
+    steps = []
     for line in range(walk.line + 1):
         for group in range(walk.group + 1):
             inside = line < walk.lines and group <= walk.edge
             keep = walk.mask if group == walk.edge else (1 << LANES) - 1
-            found.append(Step(row=walk.row + line * walk.pitch + group, line=line, group=group, keep=keep * inside,
+            steps.append(Step(row=walk.row + line * walk.pitch + group, line=line, group=group, keep=keep * inside,
                               last=int(line == walk.line and group == walk.group), tag=walk.tag))
-    return found
+    return steps
 
 
 def _model(unit, walks, willing, ready):
-    """A step is offered when the one before departs."""
+    """A step is offered when the step before it departs."""
     feed, output = Feed(len(walks), willing["i"]), Output(ready["o"])
     for walk in walks:
         loaded = feed.accept(output.departed)
@@ -84,7 +84,7 @@ test_offers_stand_for_all_time = offers(lambda: RowSequence(rows=8, most=4, lane
 
 
 def test_throughput():
-    """A step per cycle, from walk to walk, the first one a cycle after its walk."""
+    """A step per cycle, from sequence to sequence, the first step a cycle after its sequence."""
     run = BENCH.check(count=6_000)
     count = sum((walk.line + 1) * (walk.group + 1) for walk in run.drive.drawn)
     assert run.moves().tolist() == list(range(RowSequence.latency, RowSequence.latency + count))

@@ -25,32 +25,32 @@ def _elements(function, started, rows, groups):
     """Elements of all passes, in order: the pass, row, column block and half."""
     if function == RowFunction.GATHER and not started:
         return
-    for one in PASSES[function]:
-        for group in range(1 if one.result in (Result.SCALAR, Result.ROOT) else groups):
-            for half in range(1 + one.twice):
+    for step in PASSES[function]:
+        for group in range(1 if step.result in (Result.SCALAR, Result.ROOT) else groups):
+            for half in range(1 + step.twice):
                 for row in range(rows):
-                    yield one, row, group, half
+                    yield step, row, group, half
 
 
 def _check(elements, cycles, note):
-    """Check that no element comes before its operands: results, sums and scalars of those before."""
+    """Check that no element comes before its operands: results, sums and scalars of earlier elements."""
     kept, summed, scalars = {}, {}, {}
-    for (one, row, group, half), cycle in zip(elements, cycles, strict=True):
+    for (step, row, group, half), cycle in zip(elements, cycles, strict=True):
         needs = []
-        if one.a == A.WORK or one.d == D.WORK:
+        if step.a == A.WORK or step.d == D.WORK:
             needs.append(kept[row, group] + LATENCY + 1)
-        if one.a == A.SUM or one.b == B.SUM:
+        if step.a == A.SUM or step.b == B.SUM:
             needs.append(summed[row, half] + LATENCY + SUMS + 1)
-        if one.b == B.SCALAR or one.c == C.SECOND_SCALAR:
-            needs.append(scalars[row, int(one.c == C.SECOND_SCALAR)] + LATENCY + 1)
-        if one.summed and group:
+        if step.b == B.SCALAR or step.c == C.SECOND_SCALAR:
+            needs.append(scalars[row, int(step.c == C.SECOND_SCALAR)] + LATENCY + 1)
+        if step.summed and group:
             needs.append(summed[row, half] + FRAME)
-        assert all(cycle >= need for need in needs), f"{one}, {row}, {group}, {half}, {note}"
-        if one.kept:
+        assert all(cycle >= need for need in needs), f"{step}, {row}, {group}, {half}, {note}"
+        if step.kept:
             kept[row, group] = cycle
-        if one.summed:
+        if step.summed:
             summed[row, half] = cycle
-        if one.result == Result.SCALAR:
+        if step.result == Result.SCALAR:
             scalars[row, half] = cycle
 
 
@@ -62,9 +62,9 @@ def test_order(unit, function):
         rows, groups = int(generator.integers(1, ROWS + 1)), int(generator.integers(1, GROUPS + 1))
         started, kind = seed % 2, ("none", "geometric", "freeze", "alternating")[seed % 4]
         cycles = 8000
-        free, comes, turn = (stall_array(kind, cycles, seed=seed + place, rate=0.4) for place in range(3))
+        free, comes, turn = (stall_array(kind, cycles, seed=seed + index, rate=0.4) for index in range(3))
         turn = turn if seed % 4 else np.arange(cycles) % 2 == 0
-        # Words of each load, one behind the other, and reciprocals after some time.
+        # Words of each load, in sequence, and reciprocals after some time.
         total = np.cumsum(comes) if seed > 3 else np.full(cycles, 1 << 20)
         size, loads = rows * groups, len(LOADS[function])
         step, words = np.minimum(total // size, loads), np.where(total // size < loads, total % size, 0)
@@ -74,28 +74,28 @@ def test_order(unit, function):
             "starts": np.arange(cycles) == 0, "kind": int(function), "started": started, "rows": rows,
             "last_group": groups - 1, "step": step, "words": words, "roots": roots, "room": free, "turn": turn})
         note = f"{seed=}, {function.name}, {rows} rows, {groups} column blocks"
-        given = np.flatnonzero(outputs["valid"])
-        found = unpack(control_layout(ROWS, GROUPS), outputs["control"][given])
+        issued = np.flatnonzero(outputs["valid"])
+        controls = unpack(control_layout(ROWS, GROUPS), outputs["control"][issued])
         elements = list(_elements(function, started, rows, groups))
-        assert len(given) == len(elements), note
-        for name, place in (("row", 1), ("group", 2), ("half", 3)):
-            assert found[name].tolist() == [one[place] for one in elements], note
+        assert len(issued) == len(elements), note
+        for name, index in (("row", 1), ("group", 2), ("half", 3)):
+            assert controls[name].tolist() == [entry[index] for entry in elements], note
         for name in "abcd":
-            assert found[name].tolist() == [getattr(one[0], name) for one in elements], note
+            assert controls[name].tolist() == [getattr(entry[0], name) for entry in elements], note
         stored = {Result.STORED: 1, Result.STORED_IF_STARTED: started}
-        assert found["stored"].tolist() == [stored.get(one[0].result, 0) for one in elements], note
-        assert found["edge"].tolist() == [int(one[2] == groups - 1) for one in elements], note
-        _check(elements, given.tolist(), note)
+        assert controls["stored"].tolist() == [stored.get(entry[0].result, 0) for entry in elements], note
+        assert controls["edge"].tolist() == [int(entry[2] == groups - 1) for entry in elements], note
+        _check(elements, issued.tolist(), note)
         if elements and seed == 0:
-            assert given[0] == SEQUENCER.latency
-        # A stage lies between the decision and the control.
-        for number, ((one, row, group, half), cycle) in enumerate(zip(elements, given.tolist(), strict=True)):
-            if one.result == Result.STORED:
+            assert issued[0] == SEQUENCER.latency
+        # A stage separates the decision from the control.
+        for number, ((entry, row, group, half), cycle) in enumerate(zip(elements, issued.tolist(), strict=True)):
+            if entry.result == Result.STORED:
                 assert free[cycle - 1], note
-            if one.result == Result.ROOT:
+            if entry.result == Result.ROOT:
                 assert turn[cycle - 1], note
-            if one.c == C.DEVIATION and function == RowFunction.NORM:
+            if entry.c == C.DEVIATION and function == RowFunction.NORM:
                 assert roots[cycle - 1] > row, note
-            if one.needs != Load.END and not one.twice:
-                place = LOADS[function].index(one.needs) * size + group * rows + row
-                assert total[cycle - 1] > place, f"{number=}, {half=}, {note}"
+            if entry.needs != Load.END and not entry.twice:
+                index = LOADS[function].index(entry.needs) * size + group * rows + row
+                assert total[cycle - 1] > index, f"{number=}, {half=}, {note}"

@@ -16,7 +16,7 @@ from tests.features.compute.row_jobs import ROWS, RowJob, draw_job, memories_of
 from tests.features.compute.terms import KINDS
 from tests.refusals import refused
 
-#: Lanes, most columns and DSP blocks of the units that are simulated.
+#: Lanes, maximum columns and DSP blocks of the units that are simulated.
 UNITS = ((4, 64, 4), (2, 16, 1))
 #: Cycles from a request to its answer.
 ANSWER = 5
@@ -42,8 +42,8 @@ def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
     runs = [model.run(job.job, memories, columns=columns) for job in jobs]
     compare_accesses(bench.seen["request"], bench.seen["write"], [read for run in runs for read in run.reads],
                      [write for run in runs for write in run.writes], lanes=lanes, note=note)
-    for place, (left, right) in enumerate(zip(bench.contents(), memories, strict=True)):
-        np.testing.assert_array_equal(left, right, f"memory {place}, {note}")
+    for index, (left, right) in enumerate(zip(bench.contents(), memories, strict=True)):
+        np.testing.assert_array_equal(left, right, f"memory {index}, {note}")
     assert bad == [end for end, run in zip(ends, runs, strict=True) if run.bad], note
     return runs, [end - begin for begin, end in zip(begins, ends, strict=True)]
 
@@ -92,7 +92,7 @@ def test_cycles(unit, function):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Jobs behind each other, right and wrong ones, have the same bits and accesses whatever the memories do."""
+    """Consecutive jobs, right and wrong ones, give the same bits and accesses under any stalls of the memories."""
     lanes, columns, _ = unit
     for seed, (kind, rate) in enumerate((
             ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5)), start=1):
@@ -109,7 +109,7 @@ def test_stalls(unit):
 
 
 def test_speed():
-    """Sixteen rows of 32 columns, or 32 rows of 16: at most as many cycles as the text model allows."""
+    """Sixteen rows of 32 columns, or 32 rows of 16: at most the cycles that the text model allows."""
     generator = np.random.default_rng(1)
     limits = {
         (RowFunction.ADD, 16, 32, True): 320, (RowFunction.SCALE, 16, 32, False): 210,
@@ -126,7 +126,7 @@ def test_speed():
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-45, -1e-39, 0.0, -0.0])
 def test_special_numbers(special):
-    """One special number in each place of a row, and rows of nothing else."""
+    """One special number at each position of a row, and rows of nothing else."""
     lanes = UNITS[0][0]
     generator = np.random.default_rng(1)
     for function in (RowFunction.ADD, RowFunction.SCALE, RowFunction.NORM, RowFunction.NORM_BACK,
@@ -136,36 +136,36 @@ def test_special_numbers(special):
                                np.full((1, 6), special), np.full((1, 6), -special)]).astype(np.float32)
         for row, elements in enumerate(rows.view(np.uint32)):
             for column, element in enumerate(elements.tolist()):
-                place, first = job.job.x
-                memories[place][first + row * job.job.stride_x + column // lanes, column % lanes] = element
+                space, first = job.job.x
+                memories[space][first + row * job.job.stride_x + column // lanes, column % lanes] = element
         _quiet(UNITS[0], job, memories, note=f"{function.name}, {special}")
 
 
 def test_equal_rows():
-    """Rows of equal elements have no deviation, and the root of epsilon is left."""
+    """Rows of equal elements have no deviation, and only the root of epsilon remains."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.NORM, 5, 8, started=False)
-    one = job.job
+    fields = job.job
     for row in range(5):
-        memories[one.x[0]][one.x[1] + row * one.stride_x:][:2] = np.float32(row - 2).view(np.uint32)
-    job = dataclasses.replace(job, job=dataclasses.replace(one, factor=0x3E00_0000))
+        memories[fields.x[0]][fields.x[1] + row * fields.stride_x:][:2] = np.float32(row - 2).view(np.uint32)
+    job = dataclasses.replace(job, job=dataclasses.replace(fields, factor=0x3E00_0000))
     _quiet(UNITS[0], job, memories)
-    found = memories[one.deviation[0]][one.deviation[1]:][:2].reshape(-1)[:5].view(np.float32)
-    np.testing.assert_array_equal(found, np.float32(1) / np.sqrt(np.float32(1e-5)))
+    reciprocals = memories[fields.deviation[0]][fields.deviation[1]:][:2].reshape(-1)[:5].view(np.float32)
+    np.testing.assert_array_equal(reciprocals, np.float32(1) / np.sqrt(np.float32(1e-5)))
     for row in range(5):
-        normal = memories[one.second[0]][one.second[1] + row * one.stride_second:][:2].view(np.float32)
+        normal = memories[fields.second[0]][fields.second[1] + row * fields.stride_second:][:2].view(np.float32)
         np.testing.assert_array_equal(normal, np.zeros((2, 4), np.float32))
 
 
 def test_equal_numbers():
-    """Sixteen rows that are added to one row of a table are added in order, each to the sum before."""
+    """Sixteen rows that are added to one row of a table are added in order, each to the sum so far."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.SCATTER, 16, 32, started=False, spread=1, kind="cancelling")
     assert _quiet(UNITS[0], job, memories) == 1514
 
 
 def test_numbers_of_a_table():
-    """Numbers up to the last row of the table are right, others are not, and leave no trace in the next job."""
+    """Numbers up to the last row of the table are right, larger ones are wrong and leave no trace in the next job."""
     generator = np.random.default_rng(1)
     for function in (RowFunction.GATHER, RowFunction.SCATTER):
         for started in (False, True)[:1 + (function == RowFunction.GATHER)]:
@@ -195,7 +195,7 @@ def test_refused_jobs():
 
 
 def test_long_sequence():
-    """The most rows of a job, in blocks one after another."""
+    """The maximum number of rows of a job, in consecutive blocks."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.SCALE, 800, 3, started=False)
     assert _quiet(UNITS[0], job, memories) < 800 + 25 * 90
@@ -206,7 +206,7 @@ def test_long_sequence():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_reset(unit):
-    """A reset in each part of a job leaves nothing of it."""
+    """A reset in each part of a job leaves no trace of it."""
     lanes, _, _ = unit
     _, bench, golden = _unit(*unit)
     generator = np.random.default_rng(1)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Scale and mask of results, by the cycle: hdl/features/compute/scale_mask.py."""
+"""Scale and mask of results, cycle by cycle: hdl/features/compute/scale_mask.py."""
 
 import dataclasses
 import types
@@ -24,17 +24,17 @@ from tests.refusals import refused
 
 #: Rows, lanes and DSP blocks of the units that are simulated.
 UNITS = ((2, 4, 1), (4, 8, 4))
-#: Rows of results on their way through the unit.
+#: Maximum number of rows of results in flight in the unit.
 ROWS = 17
 #: Rows and columns of C.
 SHAPE = (100, 200)
-#: A product in front of the tests, neither scaled nor masked.
+#: A product before the tests, neither scaled nor masked.
 PLAIN = gemm.ScaleMask(scale=0x40000000, alternative=0x42280000, mask=Mask(triangle=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """A tile of results: its place in C, its form, and its elements, which may be beyond the edges."""
+    """A tile of results: its position in C, its form, and its elements, which may be beyond the edges."""
 
     m: int
     n: int
@@ -56,30 +56,30 @@ def _beats(tiles, lanes, rows):
     """Results of tiles, row by row and group by group."""
     values = {"elements": [], "row": [], "group": [], "last": []}
     for tile in tiles:
-        found = tile.elements.view(np.uint32).reshape(len(tile.elements), -1, lanes)
-        lines, groups = found.shape[:2]
-        values["elements"].append(found.reshape(-1, lanes))
+        elements = tile.elements.view(np.uint32).reshape(len(tile.elements), -1, lanes)
+        lines, groups = elements.shape[:2]
+        values["elements"].append(elements.reshape(-1, lanes))
         values["row"].append(np.arange(lines).repeat(groups))
         values["group"].append(np.tile(np.arange(groups), lines))
         values["last"].append(np.arange(lines * groups) == lines * groups - 1)
     return {name: np.concatenate(parts) for name, parts in values.items()}
 
 
-def _want(tiles, given):
-    """Elements that leave, in the order of :func:`_beats`."""
+def _want(tiles, scale_mask):
+    """Output elements, in the order of :func:`_beats`."""
     for tile in tiles:
         lines, columns = tile.elements.shape
-        mask = given.mask.generated(tile.m + lines, tile.n + columns)[tile.m:, tile.n:]
-        applied = given if not tile.partial else dataclasses.replace(given, scaled=0, masked=0)
+        mask = scale_mask.mask.generated(tile.m + lines, tile.n + columns)[tile.m:, tile.n:]
+        applied = scale_mask if not tile.partial else dataclasses.replace(scale_mask, scaled=0, masked=0)
         scaled = gemm.epilogue(tile.elements, dataclasses.replace(applied, masked=0), relu=False, gate=None)
-        yield np.where(mask | (not applied.masked), scaled.view(np.uint32), np.uint32(given.alternative))
+        yield np.where(mask | (not applied.masked), scaled.view(np.uint32), np.uint32(scale_mask.alternative))
 
 
 def _trace(counts, *, latency, announced, willing, ready):
     """Handshakes of results, cycle by cycle.
 
     A row is taken when its tile has been announced in an earlier cycle, the last row of the tile before was taken in
-    an earlier cycle, and fewer than :data:`ROWS` are on their way at the begin of the cycle.
+    an earlier cycle, and fewer than :data:`ROWS` are in flight at the start of the cycle.
     """
     tiles, rows = Offers(len(counts), announced), Offers(sum(counts), willing)
     end = rows.end
@@ -91,8 +91,8 @@ def _trace(counts, *, latency, announced, willing, ready):
         head = max(tiles.accept(0) + 1, taken + 1)
         for _ in range(count):
             number = len(departed)
-            place = departed[number - ROWS] + 1 if number >= ROWS else 0
-            taken = rows.accept(max(head, taken + 1, place))
+            earliest = departed[number - ROWS] + 1 if number >= ROWS else 0
+            taken = rows.accept(max(head, taken + 1, earliest))
             offer = min(max(taken + latency, departed[-1] + 1 if departed else 0), end)
             departed.append(first_ready[offer])
             o_valid[offer:departed[-1] + 1] = True
@@ -148,18 +148,18 @@ def test_throughput(unit_of):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_known_answers(unit_of):
-    """The causal mask's boundary j <= i, products that are rounded, canonical, and subnormal, and what passes."""
+    """The causal mask's boundary j <= i; rounded, canonical and subnormal products; and unchanged partial results."""
     rows, lanes, _ = unit_of
-    one = np.ones((rows, lanes * SLOTS), np.float32)
+    ones = np.ones((rows, lanes * SLOTS), np.float32)
     causal = gemm.ScaleMask(masked=1, alternative=0xC61C4000, mask=Mask(triangle=True))
-    BENCH.check(unit_of, drive=_fixed(unit_of, [Tile(m=lanes, n=0, tile=0, partial=0, elements=one)], causal))
-    found = next(_want([Tile(m=lanes, n=0, tile=0, partial=0, elements=one)], causal))
-    assert [int((row == 0x3F800000).sum()) for row in found] == [lanes + 1 + i for i in range(rows)]
-    assert set(found[found != 0x3F800000].tolist()) == {0xC61C4000}  # -10,000
+    BENCH.check(unit_of, drive=_fixed(unit_of, [Tile(m=lanes, n=0, tile=0, partial=0, elements=ones)], causal))
+    masked = next(_want([Tile(m=lanes, n=0, tile=0, partial=0, elements=ones)], causal))
+    assert [int((row == 0x3F800000).sum()) for row in masked] == [lanes + 1 + i for i in range(rows)]
+    assert set(masked[masked != 0x3F800000].tolist()) == {0xC61C4000}  # -10,000
     for scale, element, want in ((0x3EAAAAAB, 0x40400000, 0x3F800000), (0x00800000, 0x3F000000, 0x00400000),
                                  (0x7F800000, 0x00000000, 0x7FC00000), (0xBF800000, 0x00000000, 0x80000000),
                                  (0xFFC12345, 0x3F800000, 0x7FC00000)):
-        tile = Tile(m=0, n=0, tile=0, partial=0, elements=np.full_like(one, 0).view(np.uint32) + np.uint32(element))
+        tile = Tile(m=0, n=0, tile=0, partial=0, elements=np.full_like(ones, 0).view(np.uint32) + np.uint32(element))
         tile = dataclasses.replace(tile, elements=tile.elements.view(np.float32))
         scaled = gemm.ScaleMask(scaled=1, scale=scale)
         assert set(next(_want([tile], scaled)).ravel().tolist()) == {want}, hex(scale)

@@ -26,14 +26,14 @@ ROWS = 6
 
 
 def sequence():
-    """Memories and instructions of a sequence: every function of rows, results in the place of operands, padding."""
+    """Memories and instructions of a sequence: every function of rows, results in place of operands, padding."""
     generator = np.random.default_rng(9)
-    memories = {place: generator.standard_normal(words).astype(np.float32).view(np.uint32)
-                for place, words in zip(PLACES, WORDS, strict=True)}
+    memories = {space: generator.standard_normal(words).astype(np.float32).view(np.uint32)
+                for space, words in zip(PLACES, WORDS, strict=True)}
     activations = memories[Place.ACTIVATIONS]
     activations[701:701 + 2 * ROWS:2] = [3, 0, 6, 3, 3, 1]
     activations[720:720 + ROWS] = [4, PADDING, 0, 8, PADDING, 2]
-    x, start, normal, sums, found, weights, third = (
+    x, start, normal, sums, result, weights, third = (
         {name: at(Place.ACTIVATIONS, 72 * number), f"stride_{name}": 12} for number, name in enumerate(
             ("x", "start", "second", "target", "target", "y", "third")))
     scale, shift, numbers = at(Place.WEIGHTS, 96), at(Place.WEIGHTS, 108), at(Place.ACTIVATIONS, 701)
@@ -53,15 +53,15 @@ def sequence():
         vector(VectorProgram.SOFTMAX, source=sums["target"], stride_source=12, target=weights["y"],
                stride_target=12),
         vector(VectorProgram.CROSS_ENTROPY, source=sums["target"], stride_source=12,
-               labels=at(Place.ACTIVATIONS, 720), stride_labels=1, **found, loss=at(Place.ACTIVATIONS, 740)),
-        rows(RowFunction.SOFTMAX_BACK, x=found["target"], stride_x=12, **weights, **found),
-        rows(RowFunction.NORM_BACK, x=found["target"], stride_x=12, y=normal["second"], stride_y=12, started=1,
+               labels=at(Place.ACTIVATIONS, 720), stride_labels=1, **result, loss=at(Place.ACTIVATIONS, 740)),
+        rows(RowFunction.SOFTMAX_BACK, x=result["target"], stride_x=12, **weights, **result),
+        rows(RowFunction.NORM_BACK, x=result["target"], stride_x=12, y=normal["second"], stride_y=12, started=1,
              start=x["x"], stride_start=0, second=third["third"], stride_second=12, **sums, **norm),
         rows(RowFunction.CLEAR, rows=7, target=at(Place.GRADIENTS, 0), stride_target=12),
         rows(RowFunction.SCATTER, x=sums["target"], stride_x=12, y=numbers, stride_y=2, count=7,
              target=at(Place.GRADIENTS, 0), stride_target=12),
         rows(RowFunction.ADD, **x, start=sums["target"], stride_start=12, started=1, target=x["x"], stride_target=12),
-        rows(RowFunction.SCALE, **x, **found, **norm)]
+        rows(RowFunction.SCALE, **x, **result, **norm)]
     words = np.concatenate([*instructions, END])
     activations[LIST:LIST + len(words)] = words
     return memories, instructions
@@ -69,7 +69,7 @@ def sequence():
 
 def unit_cycles(memories):
     """Cycles of the units of all instructions, with memories that never make them wait."""
-    memories, total = {place: memory.copy() for place, memory in memories.items()}, 0
+    memories, total = {space: memory.copy() for space, memory in memories.items()}, 0
     for instruction in golden.check(memories, base=LIST, length=ROWS)[0]:
         job = layer_list.job(instruction, lanes=CONFIG.lanes, memory_rows=max(WORDS) // CONFIG.lanes)
         if isinstance(instruction, Rows):
@@ -87,17 +87,17 @@ def unit_cycles(memories):
 
 
 def test_every_function():
-    """Every function of sequences: bits, and cycles without those of their units; a wrong number ends the list."""
+    """Every function of sequences: bits, and cycles without the units' own; a wrong number ends the list."""
     node = node_unit()
     memories, instructions = sequence()
     for number, outcome in ((None, EventStatus.OK), (7, EventStatus.BAD_INSTRUCTION)):
-        mine = {place: memory.copy() for place, memory in memories.items()}
+        local = {space: memory.copy() for space, memory in memories.items()}
         if number is not None:
-            mine[Place.ACTIVATIONS][701] = number
-        ended, (command, products, functions) = run_list(node, mine, LIST, length=ROWS)
+            local[Place.ACTIVATIONS][701] = number
+        ended, (command, products, functions) = run_list(node, local, LIST, length=ROWS)
         assert (ended.status, products) == (outcome, 0)
         if outcome is EventStatus.OK:
-            assert functions == unit_cycles({**mine, **memories})
+            assert functions == unit_cycles({**local, **memories})
             assert command - functions == layer_list.command_cycles(
                 [*instructions, END], ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency, centroids=16,
                 sequences=True)

@@ -14,7 +14,7 @@ from sim.verilated.vectors import Unit
 from tests.features.compute.vector_jobs import ANSWER, KINDS, MEMORY_ROWS, Case, draw, result_of, run
 from tests.refusals import refused
 
-#: Lanes, units, most columns, DSP blocks, interval and functions of sequences of the units that are simulated.
+#: Lanes, units, maximum columns, DSP blocks, interval and functions of sequences of the units that are simulated.
 UNITS = ((4, 4, 64, 4, 2, True), (2, 2, 8, 1, 4, False), (2, 2, 8, 1, 4, True))
 
 
@@ -72,7 +72,7 @@ def test_share_of_digits():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Jobs behind each other, right and wrong ones, have the same bits whatever the memories do."""
+    """Consecutive jobs, right and wrong ones, give the same bits under any stalls of the memories."""
     lanes, units, columns, *_, sequences = unit
     for seed, (kind, rate) in enumerate((
             ("none", 1.0), ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5))):
@@ -110,7 +110,7 @@ def test_known_answers():
 
 
 def test_masked_rows():
-    """Rows whose scores are all -10,000 have a weight of 1 / N each."""
+    """Rows with only scores of -10,000 have a weight of 1 / N each."""
     for count in (1, 2, 3, 10, 64):
         case = _given(np.full((5, count), -10000), [0, count - 1, count // 2, 0, 0])
         gradient = cross_entropy(case.scores, case.labels).gradient.view(np.float32)
@@ -120,7 +120,7 @@ def test_masked_rows():
 
 
 def _special(number):
-    """Rows with a special number in each place, and with nothing else."""
+    """Rows with a special number at each position, and rows of nothing else."""
     return np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(number), np.float32(0.5)),
                            np.full((1, 6), number), np.full((1, 6), -number)])
 
@@ -131,7 +131,7 @@ def test_special_scores(special):
 
 
 def test_wrong_labels():
-    """A wrong label changes nothing but its row, ends with ``bad``, and leaves no trace in the next job."""
+    """A wrong label changes only its row, ends with ``bad``, and leaves no trace in the next job."""
     generator = np.random.default_rng(1)
     scores = generator.standard_normal((6, 5))
     right = _given(scores, [0, 1, 2, 3, 4, 0])
@@ -154,7 +154,7 @@ def test_special_softmax(special):
 
 
 def test_padding():
-    """Rows of padding have zeros and no loss, whatever their scores, and are right; without sequences, wrong."""
+    """Rows of padding have zeros and no loss, for any scores, and are right; without sequences, wrong."""
     generator = np.random.default_rng(2)
     scores = generator.standard_normal((20, 5)).astype(np.float32)
     scores[3], scores[4, 2] = np.nan, np.inf
@@ -184,7 +184,7 @@ def test_refused_jobs():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_reset(unit):
-    """A reset in each part of a job leaves nothing of it."""
+    """A reset in each part of a job leaves no trace of it."""
     lanes, units, *_ = unit
     generator = np.random.default_rng(1)
     for function in range(1 + unit[-1]):

@@ -50,7 +50,7 @@ def test_logarithm():
 
 
 def test_cross_entropy():
-    """All steps in their order: loss and totals of a row in each thread."""
+    """All steps in order: loss and totals of a row in each thread."""
     generator = np.random.default_rng(3)
     scores = (4 * generator.standard_normal((THREADS, 10))).astype(np.float32)
     labels = generator.integers(10, size=THREADS)
@@ -77,7 +77,7 @@ def test_cross_entropy():
 
 
 def test_table():
-    """Loops are where the sequencer looks for them, and all constants are those of the golden model."""
+    """Loops are at the steps that the sequencer expects, and all constants equal the golden model's."""
     assert [(number, step.loop) for number, step in enumerate(STEPS) if step.loop != Loop.NEXT] == [
         (len(EXPONENTIAL) - 1, Loop.ELEMENTS), (len(EXPONENTIAL) + 1, Loop.COLUMNS), (len(STEPS) - 2, Loop.END)]
     assert vector_program.LEAST == exponential.LEAST

@@ -13,7 +13,7 @@ def _places(units, rows, columns):
 
 @pytest.mark.parametrize("units", [2, 4])
 def test_places(units):
-    """Places of blocks of all sizes, with pauses, and a start before the end."""
+    """Positions in blocks of all sizes, with pauses, and a start before the end."""
     generator = np.random.default_rng(units)
     unit = Unit(VectorSequence(units=units, columns=8))
     names = ("unit", "group", "column", "address", "last", "ends")
@@ -33,5 +33,5 @@ def test_places(units):
             got = list(zip(*(ports[name][1:][left].tolist() for name in names if name in ports), strict=True))
             listed = [want[number] for number in done[1:][left]]
             if "unit" not in ports:
-                listed = [place[1:] for place in listed]
-            assert got == [tuple(map(int, place)) for place in listed], (rows, columns)
+                listed = [position[1:] for position in listed]
+            assert got == [tuple(map(int, position)) for position in listed], (rows, columns)

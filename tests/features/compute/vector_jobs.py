@@ -1,4 +1,4 @@
-"""Jobs of the vector unit for tests: matrices in memories, what the unit reads of them, and what it wrote."""
+"""Jobs of the vector unit for tests: matrices in memories, the unit's reads of them, and its writes."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from sim.verilated.vectors import Feed
 from tests.features.compute.memories import compare_accesses
 
 MEMORY_ROWS = 4096
-#: Cycle from a request to its answer in a quiet run.
+#: Cycles from a request to its answer in a quiet run.
 ANSWER = 5
 KINDS = ("ordinary", "wide", "equal", "corners", "bits")
 
@@ -45,7 +45,7 @@ def draw_scores(generator, kind, rows, columns):
 
 
 def draw(generator, kind, rows, columns, *, lanes, wrong=0.0, function=0):
-    """A case at random places, whose strides leave gaps, at least if it has no more than 64 columns."""
+    """A case at random positions; its strides leave gaps, at least if it has no more than 64 columns."""
     def place(extent):
         return int(generator.integers(4)), int(generator.integers(MEMORY_ROWS - extent))
 
@@ -68,17 +68,17 @@ def job_rows(cases, lanes):
     jobs = [case.job for case in cases]
     values = {}
     for name in layout.members:
-        given = [getattr(job, name) for job in jobs]
+        column = [getattr(job, name) for job in jobs]
         if name in ("source", "labels", "target", "loss"):
-            places, rows = zip(*given, strict=True)
+            places, rows = zip(*column, strict=True)
             values[name] = {"place": np.array(places), "row": np.array(rows)}
         else:
-            values[name] = np.array(given)
+            values[name] = np.array(column)
     return pack(layout, values)
 
 
 def answers(generator, cases, lanes):
-    """Rows of the port ``response``: what the reads of all jobs find, beside noise in all other lanes."""
+    """Rows of the port ``response``: the answers to the reads of all jobs, and noise in all other lanes."""
     beats = []
     for case in cases:
         for read in model.reads(case.job, lanes):
@@ -86,8 +86,8 @@ def answers(generator, cases, lanes):
             if read.column < 0:
                 row[read.lane] = case.labels[read.matrix_row]
             else:
-                found = case.scores[read.matrix_row, read.column:read.column + lanes]
-                row[:len(found)] = found
+                scores = case.scores[read.matrix_row, read.column:read.column + lanes]
+                row[:len(scores)] = scores
             beats.append(row)
     elements = np.array(beats, np.uint32).reshape(-1, lanes)
     return pack(response_layout(lanes), {"elements": elements})

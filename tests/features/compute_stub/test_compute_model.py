@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The stand-in for a compute engine, against a model of every cycle and between memories."""
+"""The compute stub, against a model of every cycle and between memories."""
 
 import functools
 import random
@@ -62,13 +62,13 @@ async def follows_the_model(dut):
     for _ in range(p["cycles"]):
         if offered is None and generator.random() < 0.3:
             offered = random_command(generator, lanes)
-        given = golden.Inputs(command=offered, link_reset=generator.random() < 0.002,
-                              **{f"{name}_ready": next(pattern) for name, pattern in ready.items()})
-        ports.drive(generator, given)
+        inputs = golden.Inputs(command=offered, link_reset=generator.random() < 0.002,
+                               **{f"{name}_ready": next(pattern) for name, pattern in ready.items()})
+        ports.drive(generator, inputs)
         await FallingEdge(dut.clk)
         expected = model.outputs()
-        ports.compare(expected, given, where)
-        model.step(given)
+        ports.compare(expected, inputs, where)
+        model.step(inputs)
         if expected.command_ready:
             offered = None
         await cycles(dut, 1)
@@ -91,7 +91,7 @@ def test_every_cycle(lanes, patterns):
 
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_between_memories(lanes):
-    """Commands behind each other take the cycles of the formula, and change their elements alone."""
+    """Consecutive commands take the cycles of the formula, and change only their own elements."""
     generator = np.random.default_rng(lanes)
     memory = generator.integers(0, 1 << 32, WORDS, dtype=np.uint32)
     bench = unit(lanes)
@@ -103,26 +103,26 @@ def test_between_memories(lanes):
                         duration=duration, tag=tag, rank=200, size=9, weight_base=5)
                 for tag, (target, source, length, duration) in enumerate(cases)]
     expected = [compute_cycles(length, duration, lanes=lanes) for *_, length, duration in cases]
-    found, counts = run(bench, *commands, cycles=5_000)
+    events, counts = run(bench, *commands, cycles=5_000)
     for target, source, length, _ in cases:
         memory = golden.compute(memory, gradient_base=target, state_base=source, length=length)
-    assert found == [{"tag": tag, "status": EventStatus.OK, "flags": 0, "queue": 0, "detail": case[2],
-                      "cycles": taken, "weight_version": VERSION}
-                     for tag, (case, taken) in enumerate(zip(cases, expected, strict=True))]
+    assert events == [{"tag": tag, "status": EventStatus.OK, "flags": 0, "queue": 0, "detail": case[2],
+                       "cycles": taken, "weight_version": VERSION}
+                      for tag, (case, taken) in enumerate(zip(cases, expected, strict=True))]
     assert expected == [golden.compute_cycles(length, duration, lanes=lanes) for *_, length, duration in cases]
     assert counts == {"command_cycles": sum(expected), "stall_memory": 0}
     np.testing.assert_array_equal(content(bench, 0, WORDS), memory)
 
 
 def test_the_host_reads_beside_it():
-    """Reads of the host make it wait now and then; the pace of a slow command is kept all the same."""
+    """Reads of the host make it wait now and then; a slow command keeps its pace all the same."""
     memory = np.arange(WORDS, dtype=np.uint32)
     bench = unit(4)
     bench.reset()
     fill(bench, 0, memory)
     slow = command(operation=Operation.COMPUTE, gradient_base=0, state_base=512, length=400, duration=900)
-    (found,), _ = run(bench, slow, cycles=6_000, reading=0)
-    assert (found["status"], found["detail"], found["cycles"]) == (EventStatus.OK, 400, 900)
+    (ended,), _ = run(bench, slow, cycles=6_000, reading=0)
+    assert (ended["status"], ended["detail"], ended["cycles"]) == (EventStatus.OK, 400, 900)
     memory[:400] = memory[512:912]
     np.testing.assert_array_equal(content(bench, 0, WORDS), memory)
 

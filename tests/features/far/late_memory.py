@@ -1,4 +1,4 @@
-"""A far memory as gateware, for benches: it takes requests and gives answers when it is told that it may."""
+"""A far memory as gateware, for benches: inputs decide when it takes requests and gives answers."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-#: Rows that the far memory owes at most.
+#: Maximum number of rows that the far memory owes.
 OUTSTANDING = 65
 
 
@@ -45,7 +45,7 @@ class _Port:
     base: int
     group: int
     host: bool
-    rows: int | None = None  # those of its window, if it is guarded
+    rows: int | None = None  # of its window, if it is guarded
     queue: int = 0
 
     def is_outside(self, request: Request) -> bool:
@@ -55,7 +55,7 @@ class _Port:
 class FarMemories:
     """Model of the unit.
 
-    Ports are in the order of memories, and at each memory in the order of the unit's, the host's last.
+    Ports are in the order of memories; at each memory the unit's ports come first, in order, and the host's is last.
     """
 
     def __init__(self, bases: Mapping[str, int], readers: Mapping[str, Sequence[int]],
@@ -75,62 +75,62 @@ class FarMemories:
                     for queue in owners[name][kind]:
                         port = next(engines)
                         port.base, port.rows, port.queue = port.base + first, rows, queue
-        self._strays, self._blank = 0, False  # whether the row that is owed is one outside
+        self._strays, self._blank = 0, False  # whether the owed row is outside
         #: Writers by priority.
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None
         self._served, self._wrote = 0, False
-        #: Readers that the far memory owes a row, the oldest first, and whether that is still wanted.
+        #: Readers that the far memory owes a row, the oldest first, and whether the row is still wanted.
         self._owed: collections.deque[list[int]] = collections.deque()
         self._responses = [False] * len(self.readers)
         self._elements = 0
         self._idle, self._silent = 0, False
         self._zeros, self._of_host = 0, 0
 
-    def _may_read(self, port: _Port, given: Inputs, forgets: bool) -> bool:
+    def _may_read(self, port: _Port, inputs: Inputs, forgets: bool) -> bool:
         """Whether a reader's request can be made."""
-        away = self._silent if port.host else given.abandon[port.group]
+        away = self._silent if port.host else inputs.abandon[port.group]
         stale = any(self.readers[n].group == port.group and not wanted for n, wanted in self._owed)
         return not (away or stale or (port.host and self._zeros) or forgets or len(self._owed) == OUTSTANDING)
 
-    def step(self, given: Inputs) -> Outputs:
-        """Outputs in this cycle, behind which the next one begins."""
-        taken = self._far is not None and given.ready
-        answer = 0 if self._blank else given.answer
+    def step(self, inputs: Inputs) -> Outputs:
+        """Outputs in this cycle; the model then moves to the next cycle."""
+        taken = self._far is not None and inputs.ready
+        answer = 0 if self._blank else inputs.answer
         speaks = taken or answer is not None
         silent = self._silent
-        forgets = given.link_reset and silent and not speaks and not self.guarded
+        forgets = inputs.link_reset and silent and not speaks and not self.guarded
 
         # Grants.
-        free = self._far is None or given.ready
+        free = self._far is None or inputs.ready
         count = len(self.readers)
         turns = [(self._served + 1 + n) % count for n in range(count)]
-        reads = next((n for n in turns if given.reads[n] is not None
-                      and self._may_read(self.readers[n], given, forgets)), None)
-        asked = None if reads is None else given.reads[reads]
+        reads = next((n for n in turns if inputs.reads[n] is not None
+                      and self._may_read(self.readers[n], inputs, forgets)), None)
+        asked = None if reads is None else inputs.reads[reads]
         outside = reads is not None and asked is not None and self.readers[reads].is_outside(asked)
         if outside and self._owed:
             reads = None
-        writes = next((n for n in self._order if given.writes[n] is not None
+        writes = next((n for n in self._order if inputs.writes[n] is not None
                        and not (silent and self.writers[n].host)), None)
         read = reads if free and (self._wrote or writes is None) else None
         write = writes if free and not (reads is not None and self._wrote) else None
         read_ready = [n == read or (port.host and silent) for n, port in enumerate(self.readers)]
-        # A writer is told that it is the first one even if it does not ask.
+        # A writer is ready when it would be the first one, even without a request.
         goes, write_ready = write is not None, [False] * len(self.writers)
         for n in self._order:
             write_ready[n] = goes
-            if given.writes[n] is not None and not (silent and self.writers[n].host):
+            if inputs.writes[n] is not None and not (silent and self.writers[n].host):
                 goes = False
         write_ready = [ready or (port.host and silent) for ready, port in zip(write_ready, self.writers, strict=True)]
 
         # The host while the far memory is silent.
         hosts = [n for n, port in enumerate(self.readers) if port.host]
-        asks = [n for n in hosts if given.reads[n] is not None]
+        asks = [n for n in hosts if inputs.reads[n] is not None]
         given_zeros = silent and bool(asks)
         left = sum(bool(wanted) for n, wanted in self._owed if self.readers[n].host) if silent else 0
         drops = silent and any(request is not None and port.host
-                               for request, port in zip(given.writes, self.writers, strict=True))
+                               for request, port in zip(inputs.writes, self.writers, strict=True))
         shown = Outputs(read_ready=read_ready, write_ready=write_ready, responses=self._responses,
                         elements=self._elements, far=self._far, silent=silent,
                         lost=given_zeros or left > 0 or drops, strays=self._strays)
@@ -140,9 +140,9 @@ class FarMemories:
         waits = self._far is not None or bool(self._owed)
         for entry in self._owed:
             port = self.readers[entry[0]]
-            if silent if port.host else given.abandon[port.group]:
+            if silent if port.host else inputs.abandon[port.group]:
                 entry[1] = False
-        zero = self._zeros > 0 and given.answer is None
+        zero = self._zeros > 0 and inputs.answer is None
         if answer is not None and self._owed:
             n, wanted = self._owed.popleft()
             self._responses[n] = bool(wanted)
@@ -156,7 +156,7 @@ class FarMemories:
             self._far = None
         self._strays, self._blank = 0, read is not None and outside
         if read is not None:
-            request = given.reads[read]
+            request = inputs.reads[read]
             assert request is not None
             if outside:
                 self._strays |= 1 << self.readers[read].queue
@@ -168,7 +168,7 @@ class FarMemories:
             if read_ready[n]:
                 self._of_host = n
         if write is not None:
-            request = given.writes[write]
+            request = inputs.writes[write]
             assert request is not None
             if self.writers[write].is_outside(request):
                 self._strays |= 1 << self.writers[write].queue
@@ -179,7 +179,7 @@ class FarMemories:
             self._owed.clear()
             if self._far is not None and self._far.elements is None:
                 self._far = None
-        late = self._idle >= given.timeout
+        late = self._idle >= inputs.timeout
         self._silent = waits and not speaks and late
         self._idle = 0 if speaks or not waits else self._idle + (not late)
         return shown

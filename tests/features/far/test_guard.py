@@ -44,15 +44,15 @@ def test_every_cycle(unit, base, size):
     end = GROUP_ROWS * size
     edges = sorted({0, 1, ROWS - 1, *(row for row in (end - 1, end, end + 1) if 0 <= row < ROWS)})
     model, owed, cycles = golden.FarGuard(GROUP_ROWS * base, GROUP_ROWS * size), 0, 6000
-    given, shown = [], []
+    inputs, shown = [], []
     for _ in range(cycles):
         row = int(generator.choice(edges)) if generator.random() < 0.7 else None
         write = generator.random() < 0.3 or owed == DEPTH  # an engine asks for no more
-        given.append(golden.Inputs(
+        inputs.append(golden.Inputs(
             row=row, write=write, ready=generator.random() < 0.7, answers=owed > 0 and generator.random() < 0.3,
             link_reset=generator.random() < 0.02))
-        shown.append(model.step(given[-1]))
-        owed += (shown[-1].asked is not None and given[-1].ready and not write) - given[-1].answers
+        shown.append(model.step(inputs[-1]))
+        owed += (shown[-1].asked is not None and inputs[-1].ready and not write) - inputs[-1].answers
 
     def column(values):
         return np.array(values, np.uint64)
@@ -62,33 +62,33 @@ def test_every_cycle(unit, base, size):
     unit.reset()
     trace = unit.run({
         "window": window_layout(ROWS * LANES).const({"base": base, "size": size}).as_value().value,
-        "engine__valid": column([one.row is not None for one in given]),
-        "engine__row": column([one.row or 0 for one in given]), "engine__write": column([one.write for one in given]),
+        "engine__valid": column([x.row is not None for x in inputs]),
+        "engine__row": column([x.row or 0 for x in inputs]), "engine__write": column([x.write for x in inputs]),
         "engine__keep": keep, "engine__elements__0": words[0], "engine__elements__1": words[1],
-        "far__ready": column([one.ready for one in given]), "far__response": column([one.answers for one in given]),
+        "far__ready": column([x.ready for x in inputs]), "far__response": column([x.answers for x in inputs]),
         "far__answer__0": words[2], "far__answer__1": words[3],
-        "link_reset": column([one.link_reset for one in given])})
+        "link_reset": column([x.link_reset for x in inputs])})
     where = f"{seed=}"
-    asks, valid = np.array([one.asked is not None for one in shown]), np.array([one.row is not None for one in given])
-    zeros, answered = np.array([one.zeros for one in shown]), np.array([one.given for one in shown])
+    asks, valid = np.array([x.asked is not None for x in shown]), np.array([x.row is not None for x in inputs])
+    zeros, answered = np.array([x.zeros for x in shown]), np.array([x.given for x in shown])
     assert (trace["far__valid"] == asks).all(), where
-    assert (trace["engine__ready"][valid] == column([one.ready for one in shown])[valid]).all(), where
-    assert (trace["far__row"][asks] == column([one.asked or 0 for one in shown])[asks]).all(), where
-    assert (trace["far__write"] == column([one.write for one in given])).all(), where
+    assert (trace["engine__ready"][valid] == column([x.ready for x in shown])[valid]).all(), where
+    assert (trace["far__row"][asks] == column([x.asked or 0 for x in shown])[asks]).all(), where
+    assert (trace["far__write"] == column([x.write for x in inputs])).all(), where
     assert (trace["far__keep"] == keep).all(), where
     assert (trace["engine__response"] == (zeros | answered)).all(), where
     for lane in range(LANES):
         assert (trace[f"far__elements__{lane}"] == words[lane]).all(), where
         answers = np.where(zeros[1:], 0, words[2 + lane, :-1])
         assert (trace[f"engine__answer__{lane}"][1:] == answers).all(), where
-    assert (trace["stray"] == column([one.stray for one in shown])).all(), where
-    assert (trace["owes"] == column([one.owes for one in shown])).all(), where
+    assert (trace["stray"] == column([x.stray for x in shown])).all(), where
+    assert (trace["owes"] == column([x.owes for x in shown])).all(), where
     assert zeros.any() == (size < 8), where
     assert FarGuard.latency == 1
 
 
 class Guarded(wiring.Component):
-    """Mover behind a guard, with the watch over its commands."""
+    """Mover after a guard, with the watch over its commands."""
 
     def __init__(self):
         config = NodeConfig(
@@ -122,7 +122,7 @@ class Guarded(wiring.Component):
     (0, 32, EventStatus.OK), (0, 33, EventStatus.OUT_OF_WINDOW), (31, 2, EventStatus.OUT_OF_WINDOW),
     (32, 1, EventStatus.OUT_OF_WINDOW), (100, 28, EventStatus.OUT_OF_WINDOW)])
 def test_moves_that_leave_the_window(back, first, rows, status):
-    """Rows outside come as zeros, or are not written; the command goes on, and its event tells."""
+    """Rows outside come as zeros, or are not written; the command continues, and its event reports them."""
     base, size, last = 16, 32, 60
     far = [[1000 * row + lane for lane in range(LANES)] for row in range(ROWS)]
     near = [[7 * row + 5 + lane for lane in range(LANES)] for row in range(64)]
@@ -185,8 +185,8 @@ def test_moves_that_leave_the_window(back, first, rows, status):
 
 
 class Inside(wiring.Component):
-    """Specification, for any requests and any window that stands: what reaches the far memory is in the window; what
-    is outside is told, taken, and read as zeros; and no answer from before a link reset comes to the engine."""
+    """Specification, for any requests and any constant window: accesses of the far memory are in the window; accesses
+    outside are reported, taken, and read as zeros; and no answer from before a link reset reaches the engine."""
 
     def __init__(self):
         super().__init__({
@@ -201,7 +201,7 @@ class Inside(wiring.Component):
         before, settled = Signal.like(self.window), Signal()
         begin, end = Signal(range(2 * ROWS)), Signal(range(2 * ROWS))
         inside, outside, told, blank = Signal(), Signal(), Signal(), Signal()
-        # What is on its way, and whether the oldest of it was asked for before the latest link reset.
+        # Requests in flight, and requests from before the latest link reset.
         owed, old = Signal(range(4)), Signal(range(4))
         asked, left = Signal(), Signal.like(owed)
         answered, answer = Signal(), Signal(32)  # in the cycle before
@@ -223,7 +223,7 @@ class Inside(wiring.Component):
             Assert(unit.stray == told), Assert(~blank | (engine.response & (engine.answer[0] == 0))),
             Assert(blank | (engine.response == answered)), Assert(~(blank & answered)),
             Assert(blank | (engine.answer[0] == answer)), Assert(unit.owes == (owed != 0)),
-            # So that induction knows how both count.
+            # Induction needs the relation between both counts.
             Assert(unit.owed == owed), Assert(unit.old == (old != 0)), Assert((old == 0) | (old == owed)),
         ]
         m.d.sync += [answered.eq(self.far_response & (old == 0)), answer.eq(self.far_answer)]

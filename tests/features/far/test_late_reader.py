@@ -56,8 +56,8 @@ class Bench(wiring.Component):
         connect_stream(m, self.written, writer.i)
         for reader, port in zip((*readers, access.read_0), memories.weights_read, strict=True):
             wiring.connect(m, reader=reader, memory=port)
-        for one, port in zip((writer.port, access.write_0), memories.weights_write, strict=True):
-            wiring.connect(m, writer=one, memory=port)
+        for source, port in zip((writer.port, access.write_0), memories.weights_write, strict=True):
+            wiring.connect(m, writer=source, memory=port)
         connect_stream(m, self.host_read, access.read.request)
         connect_stream(m, access.read.data, self.host_data)
         connect_stream(m, self.host_write, access.write.request)
@@ -94,7 +94,7 @@ def kept(beats, lanes):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "alternating", "freeze"])
 def test_contents(bench, pattern):
-    """Readers and the host get the elements that were written, whatever makes them and the far memory wait."""
+    """Readers and the host get the written elements, under any stalls of theirs and of the far memory."""
     lanes, _, unit = bench
     generator = np.random.default_rng(lanes)
     content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
@@ -123,7 +123,7 @@ def test_contents(bench, pattern):
 
 
 def test_pace(bench):
-    """A reader gives as many rows as its queue holds in the cycles of an answer and 4."""
+    """A reader gives the number of rows that its queue holds in the cycles of an answer and 4."""
     lanes, latency, unit = bench
     unit.reset()
     count = min(ELEMENTS, ROWS * lanes)
@@ -138,7 +138,7 @@ def test_pace(bench):
 
 
 def test_reads_what_was_written(bench):
-    """Rows that a writer has given away are read as it has given them, with the far memory behind."""
+    """Rows that a writer has passed on are read with their new elements, even while the far memory lags."""
     lanes, _, unit = bench
     generator = np.random.default_rng(7)
     unit.reset()
@@ -154,7 +154,7 @@ def test_reads_what_was_written(bench):
     assert written["done"][done]
     unit.reset()
     host_write(unit, 0, np.zeros(ROWS * lanes, np.uint32))
-    wait = np.arange(4000) > done + 1  # the job begins behind the last grant
+    wait = np.arange(4000) > done + 1  # the job begins after the last grant
     trace = unit.lockstep(
         sources={"write_job": job, "written": Feed(pack(beat_layout(lanes), beats)),
                  "job_0": Feed(job.beats, willing=wait)},

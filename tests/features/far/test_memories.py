@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The memories of a server that are in its far memory: every cycle of every port against their model."""
+"""The memories of a server inside its far memory: every cycle of every port against their model."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.features.far import memories_model as golden
 from tests.features.far.traffic import Traffic
 from tests.refusals import refuses
 
-#: Groups of readers and counts of writers: two engines at the weights, and one reader alone.
+#: Groups of readers and counts of writers: two engines at the weights, and a single reader.
 PORTS = {
     2: ({"weights": (0, 1), "state_0": (0,), "state_1": (0,)}, {"weights": 2, "state_0": 1, "state_1": 1}),
     1: ({"weights": (0,)}, {"weights": 1}),
@@ -61,7 +61,7 @@ def model(lanes, windows=None):
 
 
 def names(lanes, kind):
-    """Ports of the unit in the order of the model's."""
+    """Ports of the unit in the model's order."""
     readers, writers = PORTS[lanes]
     counts = {name: len(groups) for name, groups in readers.items()} if kind == "read" else writers
     return [f"{name}_{kind}__{n}" for name, count in counts.items() for n in range(count + 1)]
@@ -69,28 +69,28 @@ def names(lanes, kind):
 
 def compare(lanes, unit, cycles, where, windows=None):
     """Run the unit with the inputs of cycles, and compare its outputs."""
-    given, shown = zip(*cycles, strict=True)
+    driven, shown = zip(*cycles, strict=True)
     noise = np.random.default_rng(len(cycles)).integers(0, 1 << 32, len(cycles), dtype=np.uint64)
 
     def column(values):
         return np.array(values, np.uint64)
 
-    inputs = {"far__ready": column([one.ready for one in given]),
-              "far__response": column([one.answer is not None for one in given]),
-              "link_reset": column([one.link_reset for one in given]), "timeout": given[0].timeout,
-              "abandon": column([sum(bit << n for n, bit in enumerate(one.abandon)) for one in given])}
+    inputs = {"far__ready": column([item.ready for item in driven]),
+              "far__response": column([item.answer is not None for item in driven]),
+              "link_reset": column([item.link_reset for item in driven]), "timeout": driven[0].timeout,
+              "abandon": column([sum(bit << n for n, bit in enumerate(item.abandon)) for item in driven])}
     for lane in range(lanes):
         inputs[f"far__answer__{lane}"] = column([
-            int(noise[n]) if one.answer is None else one.answer >> 32 * lane & 0xFFFFFFFF
-            for n, one in enumerate(given)])
+            int(noise[n]) if item.answer is None else item.answer >> 32 * lane & 0xFFFFFFFF
+            for n, item in enumerate(driven)])
     for kind in ("read", "write"):
         for number, name in enumerate(names(lanes, kind)):
-            asked = [(one.reads if kind == "read" else one.writes)[number] for one in given]
-            inputs[f"{name}__valid"] = column([one is not None for one in asked])
-            inputs[f"{name}__row"] = column([one.row if one else 0 for one in asked])
+            asked = [(item.reads if kind == "read" else item.writes)[number] for item in driven]
+            inputs[f"{name}__valid"] = column([item is not None for item in asked])
+            inputs[f"{name}__row"] = column([item.row if item else 0 for item in asked])
             if kind == "write":
-                inputs[f"{name}__keep"] = column([one.keep if one else 0 for one in asked])
-                inputs[f"{name}__elements"] = column([one.elements if one else 0 for one in asked])
+                inputs[f"{name}__keep"] = column([item.keep if item else 0 for item in asked])
+                inputs[f"{name}__elements"] = column([item.elements if item else 0 for item in asked])
     for name, (base, size) in (windows or {}).items():
         bits = window_layout(configuration(lanes).memory_map[name].words).const({"base": base, "size": size})
         inputs[f"{name}_window"] = bits.as_value().value
@@ -104,24 +104,24 @@ def compare(lanes, unit, cycles, where, windows=None):
         assert not wrong.any(), f"{where}: {name} in cycle {wrong.argmax()}"
 
     for number, name in enumerate(names(lanes, "read")):
-        same(f"{name}__ready", [one.read_ready[number] for one in shown])
-        same(f"{name}__response", [one.responses[number] for one in shown])
-        same(f"{name}__elements", [one.elements for one in shown], [one.responses[number] for one in shown])
+        same(f"{name}__ready", [item.read_ready[number] for item in shown])
+        same(f"{name}__response", [item.responses[number] for item in shown])
+        same(f"{name}__elements", [item.elements for item in shown], [item.responses[number] for item in shown])
     for number, name in enumerate(names(lanes, "write")):
-        same(f"{name}__ready", [one.write_ready[number] for one in shown])
-    asked = [one.far is not None for one in shown]
-    writes = [one.far is not None and one.far.elements is not None for one in shown]
+        same(f"{name}__ready", [item.write_ready[number] for item in shown])
+    asked = [item.far is not None for item in shown]
+    writes = [item.far is not None and item.far.elements is not None for item in shown]
     same("far__valid", asked)
     same("far__write", writes, asked)
-    same("far__row", [one.far.row if one.far else 0 for one in shown], asked)
-    same("far__keep", [one.far.keep if one.far else 0 for one in shown], writes)
+    same("far__row", [item.far.row if item.far else 0 for item in shown], asked)
+    same("far__keep", [item.far.keep if item.far else 0 for item in shown], writes)
     for lane in range(lanes):
-        same(f"far__elements__{lane}", [(one.far.elements or 0) >> 32 * lane & 0xFFFFFFFF if one.far else 0
-                                        for one in shown], writes)
-    same("silent", [one.silent for one in shown])
-    same("lost", [one.lost for one in shown])
+        same(f"far__elements__{lane}", [(item.far.elements or 0) >> 32 * lane & 0xFFFFFFFF if item.far else 0
+                                        for item in shown], writes)
+    same("silent", [item.silent for item in shown])
+    same("lost", [item.lost for item in shown])
     if windows is not None:
-        same("strays", [one.strays for one in shown])
+        same("strays", [item.strays for item in shown])
 
 
 def test_constructor_errors():
@@ -158,7 +158,7 @@ def test_every_cycle(bench, pattern, latency, rates):
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [
     ("none", 1, (0.5, 0.3)), ("geometric", 40, (0.2, 0.2)), ("freeze", 16, (0.1, 0.1))])
 def test_guarded_memories(guarded, pattern, latency, rates):
-    """Rows outside read as zeros, and are not written; the host's are those of the memory."""
+    """Rows outside read as zeros, and are not written; the host's rows are relative to the memory."""
     traffic = random_traffic(2, guarded, WINDOWS, seed=latency, latency=latency, pattern=pattern, rates=rates)
     assert traffic.counts["outside"] > 100, traffic.counts
     assert not traffic.counts["forgotten"]
@@ -166,16 +166,16 @@ def test_guarded_memories(guarded, pattern, latency, rates):
 
 
 def idle(unit_model, **changes):
-    """Inputs of a cycle in which nothing happens but what ``changes`` say."""
+    """Inputs of an idle cycle, apart from ``changes``."""
     return golden.Inputs(**{
         "reads": [None] * len(unit_model.readers), "writes": [None] * len(unit_model.writers), "ready": True,
         "answer": None, "abandon": [False] * unit_model.groups, "link_reset": False, "timeout": 20} | changes)
 
 
 def play(lanes, changes):
-    """Cycles of the model with inputs given one after the other."""
+    """Run the model with consecutive inputs, and return its cycles."""
     unit_model, _ = model(lanes)
-    return [(given, unit_model.step(given)) for given in (idle(unit_model, **change) for change in changes)]
+    return [(inputs, unit_model.step(inputs)) for inputs in (idle(unit_model, **change) for change in changes)]
 
 
 def read(lanes, number, row):
@@ -185,13 +185,13 @@ def read(lanes, number, row):
 
 
 def test_latency(bench):
-    """An answer of the far memory comes a cycle after its request, and to the reader another one later."""
+    """An answer of the far memory comes a cycle after its request, and reaches the reader another cycle later."""
     lanes, unit = bench
     cycles = play(lanes, [read(lanes, 0, 5), {}, {"answer": 77}, {}, {}])
     compare(lanes, unit, cycles, "latency")
-    assert [one.far is not None for _, one in cycles] == [False, True, False, False, False]
-    when = [one.responses[0] for _, one in cycles].index(True)
-    assert when == 2 + FarMemories.latency - 1  # the far memory has answered a cycle after it was asked
+    assert [outputs.far is not None for _, outputs in cycles] == [False, True, False, False, False]
+    when = [outputs.responses[0] for _, outputs in cycles].index(True)
+    assert when == 2 + FarMemories.latency - 1  # the far memory has answered a cycle after its request
     assert cycles[when][1].elements == 77
 
 
@@ -203,13 +203,13 @@ def test_reset_drops_answers(bench):
         read(lanes, 0, 5), {}, away, read(lanes, 0, 6), read(lanes, 0, 6), {"answer": 1} | read(lanes, 0, 6),
         read(lanes, 0, 6), {}, {"answer": 2}, {}])
     compare(lanes, unit, cycles, "reset")
-    assert [one.read_ready[0] for _, one in cycles].count(True) == 2
+    assert [outputs.read_ready[0] for _, outputs in cycles].count(True) == 2
     assert cycles[3][1].read_ready[0] is cycles[4][1].read_ready[0] is False
-    assert [one.elements for _, one in cycles if one.responses[0]] == [2]
+    assert [outputs.elements for _, outputs in cycles if outputs.responses[0]] == [2]
 
 
 def test_silence(bench):
-    """The host gets zeros after ``timeout`` cycles, at once from then on, and what the far memory says afterwards."""
+    """The host gets zeros after ``timeout`` cycles, then at once, until the far memory answers again."""
     lanes, unit = bench
     number = len(PORTS[lanes][0]["weights"])  # the host's port at the weights
     quiet = {"ready": False}
@@ -217,19 +217,19 @@ def test_silence(bench):
         read(lanes, number, 5), *[quiet] * 30, quiet | read(lanes, number, 6), *[quiet] * 3, {}, {}, {"answer": 8},
         {}, read(lanes, number, 7), {}, {"answer": 9}, {}, {}])
     compare(lanes, unit, cycles, "silence")
-    assert [one.elements for _, one in cycles if one.responses[number]] == [0, 0, 9]
-    assert [one.lost for _, one in cycles].count(True) == 2
+    assert [outputs.elements for _, outputs in cycles if outputs.responses[number]] == [0, 0, 9]
+    assert [outputs.lost for _, outputs in cycles].count(True) == 2
 
 
 def test_forgets_when_links_are_reset(bench):
-    """A link reset in silence forgets the rows that are owed, and only then."""
+    """A link reset in silence forgets the owed rows, and only then."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     quiet, reset = {"ready": False} | away, {"ready": False, "link_reset": True} | away
     cycles = play(lanes, [
         read(lanes, 0, 5), {}, reset, *[quiet] * 30, reset, {}, {}, read(lanes, 0, 6), {}, {"answer": 4}, {}])
     compare(lanes, unit, cycles, "forget")
-    assert [one.elements for _, one in cycles if one.responses[0]] == [4]
+    assert [outputs.elements for _, outputs in cycles if outputs.responses[0]] == [4]
 
 
 def test_a_row_in_each_cycle(bench):
@@ -239,4 +239,4 @@ def test_a_row_in_each_cycle(bench):
     traffic = Traffic(seed=1, model=unit_model, rows=rows, lanes=lanes, latency=1, pattern="none", rates=(1, 0),
                       resets=0).run(2000)
     compare(lanes, unit, traffic.cycles, "seed 1")
-    assert sum(any(one.read_ready) for _, one in traffic.cycles) == 2000
+    assert sum(any(outputs.read_ready) for _, outputs in traffic.cycles) == 2000

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Proofs that each answer of the far memory goes to the reader that asked for it, or to nobody after its reset, and
+"""Proofs that each answer of the far memory goes to the reader of its request, or to none after its reset, and
 that engines' requests of guarded memories are in the tenant's windows."""
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
@@ -15,7 +15,7 @@ from sim.formal import prove
 class Owners(wiring.Component):
     """An engine's reader, the host's, and their writers, at one memory; the solver chooses a read, and follows it.
 
-    The far memory answers what it has been asked, in order, and links are not reset.
+    The far memory answers its requests in order, and links are not reset.
     """
 
     def __init__(self):
@@ -38,7 +38,7 @@ class Owners(wiring.Component):
                 writers[n].valid.eq(self.writes[n]), writers[n].row.eq(self.row[2 + n]), writers[n].keep.eq(1),
                 writers[n].elements[0].eq(self.elements[n])]
 
-        # What is granted is the next request, and an answer is to a read that was taken.
+        # Only the next request is granted, and only reads that were taken are answered.
         away = [self.abandon, unit.silent]
         reads = [readers[0].valid & readers[0].ready, readers[1].valid & readers[1].ready & ~unit.silent]
         writes = [writers[0].valid & writers[0].ready, writers[1].valid & writers[1].ready & ~unit.silent]
@@ -57,7 +57,7 @@ class Owners(wiring.Component):
             with m.If(far.write):
                 m.d.comb += Assert((far.elements[0] == expected_elements) & far.keep.all())
 
-        # The read that is followed: its port, what is answered before it, and whether its port was reset since.
+        # The read that is followed: its port, the number of answers before it, and whether its port was reset since.
         follows, port, ahead, dropped = Signal(), Signal(), Signal.like(owed), Signal()
         arrived, came, expected = Signal(), Signal(), Signal(32)
         gone = Signal()
@@ -84,8 +84,8 @@ def test_answers_go_to_their_owners():
 
 
 class Inside(wiring.Component):
-    """Engines and the host at two guarded memories, with any requests and any windows that stand: an engine's request
-    is in the window of its memory, the host's in its memory, and what is outside is told and answered with zeros."""
+    """Engines and the host at two guarded memories, with any requests and any constant windows: an engine's request
+    is in its memory's window, the host's in its memory, and requests outside are reported and answered with zeros."""
 
     WORDS = 128, 64
 
@@ -130,13 +130,13 @@ class Inside(wiring.Component):
                     if n == 0:
                         queue = number if kind == "read" else 1 - number
                         outside[queue].append((kind, inner.valid & inner.ready & (inner.row >= size)))
-            mine = far.valid & (unit.request.memory == number)
+            selected = far.valid & (unit.request.memory == number)
             m.d.comb += [
-                Assert(~mine | unit.request.by_host | ((far.row >= begin) & (far.row < begin + size))),
-                Assert(~mine | ((far.row >= first) & (far.row < first + words)))]
+                Assert(~selected | unit.request.by_host | ((far.row >= begin) & (far.row < begin + size))),
+                Assert(~selected | ((far.row >= first) & (far.row < first + words)))]
             first += words
-        m.d.sync += [told.eq(Cat(Cat(one for _, one in queue).any() for queue in outside)),
-                     blank.eq(Cat(one for queue in outside for kind, one in queue if kind == "read").any()),
+        m.d.sync += [told.eq(Cat(Cat(stray for _, stray in queue).any() for queue in outside)),
+                     blank.eq(Cat(stray for queue in outside for kind, stray in queue if kind == "read").any()),
                      zeros.eq(blank)]
         m.d.comb += [Assert(~settled | (unit.strays == told)),
                      Assert(~zeros | (unit.weights_read[0].elements[0] == 0))]

@@ -29,7 +29,7 @@ def configuration(lanes):
 
 
 def pattern(row, lanes, salt):
-    """Elements of a row of a memory: each is its own address, and some noise."""
+    """Elements of a memory row: each is its own address, and some noise."""
     return [salt * (lanes * row + lane + 1) & 0xFFFFFFFF for lane in range(lanes)]
 
 
@@ -60,24 +60,24 @@ async def follows_the_model(dut):
         if offered is None and generator.random() < 0.3:
             offered = random_move(generator, lanes)
         if quiet == 0 and generator.random() < 0.0007:
-            quiet = generator.choice([300, 700])  # the far memory says nothing
+            quiet = generator.choice([300, 700])  # the far memory is silent
         quiet = max(0, quiet - 1)
         speaks = owed and owed[0][1] <= cycle and not quiet and next(ready["answer"])
-        given = golden.Inputs(
+        inputs = golden.Inputs(
             command=offered, link_reset=generator.random() < 0.001, timeout=250,
             answer=owed.popleft()[0] if speaks else None,
             **{f"{name}_ready": next(ready[name]) and not (quiet and name == "far")
                for name in ("event", "read", "write", "far")})
-        ports.drive(generator, given)
-        dut.far__ready.value, dut.timeout.value = given.far_ready, 250
-        dut.far__response.value = given.answer is not None
+        ports.drive(generator, inputs)
+        dut.far__ready.value, dut.timeout.value = inputs.far_ready, 250
+        dut.far__response.value = inputs.answer is not None
         for lane in range(lanes):
             getattr(dut, f"far__answer__{lane}").value = (
-                generator.getrandbits(32) if given.answer is None else pattern(given.answer, lanes, FAR_SALT)[lane])
+                generator.getrandbits(32) if inputs.answer is None else pattern(inputs.answer, lanes, FAR_SALT)[lane])
         await FallingEdge(dut.clk)
         where = f"seed {p['seed']}, cycle {cycle}"
         expected = model.outputs()
-        ports.compare(expected, given, where)
+        ports.compare(expected, inputs, where)
         assert dut.far__valid.value == (expected.far is not None), where
         if expected.far is not None:
             row, source, kept = expected.far
@@ -86,10 +86,10 @@ async def follows_the_model(dut):
                 assert dut.far__keep.value == (1 << kept) - 1, where
                 assert [int(getattr(dut, f"far__elements__{n}").value) for n in range(kept)] == pattern(
                     source, lanes, NEAR_SALT)[:kept], where
-            elif given.far_ready:
+            elif inputs.far_ready:
                 owed.append((row, cycle + generator.choice([1, 2, p["latency"]])))
-        model.step(given)
-        if given.link_reset:
+        model.step(inputs)
+        if inputs.link_reset:
             owed.clear()
         if expected.command_ready:
             offered = None

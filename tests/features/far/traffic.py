@@ -1,4 +1,4 @@
-"""Random traffic at memories that are in a far memory, for their model, and a scoreboard of what ports get."""
+"""Random traffic at memories that are in a far memory, for their model, and a scoreboard of the ports' answers."""
 
 import collections
 import random
@@ -10,12 +10,12 @@ from tests.features.far.memories_model import FarMemories, Inputs, Request
 class Traffic:
     """Run the model with random requests, a far memory that is slow and late, resets of groups and silences.
 
-    Every answer that a port gets is compared with the content at the time of its grant: that which all writes that
-    were granted before have made. A port of a group that was reset gets nothing that it asked for before.
+    Every answer at a port is compared with the content at the time of its grant, after all writes that were granted
+    before it. A port of a group that was reset gets no answers to earlier requests.
 
-    Memories have ``rows`` at each read port, and at each write port; the far one stalls in a pattern, and has
-    ``latency`` cycles at most. ``rates`` are the chances of a port to ask, reads and writes; ``resets`` that of a
-    group's reset in a cycle, a tenth of it that of links, and a half that of a silence.
+    Memories have ``rows`` at each read port, and at each write port; the far one stalls in a pattern, and answers in
+    at most ``latency`` cycles. ``rates`` are the chances of a port to read and to write; ``resets`` is the chance of
+    a group's reset in a cycle, a tenth of it the chance of the links' reset, and a half of it that a silence begins.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,
@@ -24,7 +24,7 @@ class Traffic:
         self._latency, self._rates, self._timeout, self._resets = latency, rates, timeout, resets
         self._stalls = stalls(pattern, seed=seed)
         self._content, self._far = {}, {}  # as of grants, and as of requests that were taken
-        self._owed = collections.deque()  # answers of the far memory, and the cycles in which they come
+        self._owed = collections.deque()  # answers of the far memory, and their cycles
         self._expected = [collections.deque() for _ in model.readers]
         self._cycle, self._quiet, self._away, self._held = 0, 0, [0] * model.groups, 0
         #: Answers that were given, dropped and made up, silences, forgotten rows, and rows outside of windows.
@@ -32,10 +32,10 @@ class Traffic:
 
     def run(self, cycles):
         for _ in range(cycles):
-            given = self._inputs()
-            shown = self._model.step(given)
-            self.cycles.append((given, shown))
-            self._check(given, shown)
+            inputs = self._inputs()
+            shown = self._model.step(inputs)
+            self.cycles.append((inputs, shown))
+            self._check(inputs, shown)
             self._cycle += 1
         return self
 
@@ -53,7 +53,7 @@ class Traffic:
                 self._away[group] = generator.choice([1, 3, 40])
 
         def requests(ports, rows, chance, make):
-            # The host asks for one memory at a time, and for another when it has all answers.
+            # The host requests one memory at a time, and another after all answers have come.
             hosts = [n for n, port in enumerate(ports) if port.host]
             host = next((n for n in hosts if ports is self._model.readers and self._expected[n]),
                         generator.choice(hosts))
@@ -74,12 +74,12 @@ class Traffic:
         mask = sum(0xFFFFFFFF << 32 * lane for lane in range(self._lanes) if request.keep >> lane & 1)
         content[request.row] = content.get(request.row, 0) & ~mask | request.elements & mask
 
-    def _check(self, given, shown):
-        """Compare responses with what was granted, and do what the far memory does."""
+    def _check(self, inputs, shown):
+        """Compare responses with granted reads, and act as the far memory."""
         model, where = self._model, f"cycle {self._cycle}"
         for n, port in enumerate(model.readers):
             wanted = self._expected[n]
-            if not port.host and given.abandon[port.group]:
+            if not port.host and inputs.abandon[port.group]:
                 self.counts["dropped"] += len(wanted)
                 wanted.clear()  # a response in this cycle finds a reader in reset
             elif shown.responses[n]:
@@ -87,7 +87,7 @@ class Traffic:
                 made_up = elements is None or (port.host and shown.elements != elements)
                 assert shown.elements == (0 if made_up else elements), where
                 self.counts["made up" if made_up else "given"] += 1
-        for n, (request, ready) in enumerate(zip(given.writes, shown.write_ready, strict=True)):
+        for n, (request, ready) in enumerate(zip(inputs.writes, shown.write_ready, strict=True)):
             if request is not None and ready:
                 port = model.writers[n]
                 if port.is_outside(request):
@@ -97,7 +97,7 @@ class Traffic:
                 else:
                     self._write(self._content, Request(row=port.base + request.row, keep=request.keep,
                                                        elements=request.elements))
-        for n, (request, ready) in enumerate(zip(given.reads, shown.read_ready, strict=True)):
+        for n, (request, ready) in enumerate(zip(inputs.reads, shown.read_ready, strict=True)):
             if request is not None and ready:
                 port = model.readers[n]
                 if port.is_outside(request):
@@ -106,14 +106,14 @@ class Traffic:
                     continue
                 dead = port.host and shown.silent
                 self._expected[n].append(None if dead else self._content.get(port.base + request.row, 0))
-        if shown.far is not None and given.ready:
+        if shown.far is not None and inputs.ready:
             if shown.far.elements is None:
                 late = self._random.randrange(1, self._latency + 1)
                 at = max(self._cycle + late, self._owed[-1][0] if self._owed else 0)
                 self._owed.append((at, self._far.get(shown.far.row, 0)))
             else:
                 self._write(self._far, shown.far)
-        elif shown.silent and given.link_reset and given.answer is None and not model.guarded:
+        elif shown.silent and inputs.link_reset and inputs.answer is None and not model.guarded:
             self.counts["forgotten"] += len(self._owed)
             self._owed.clear()
             for n, port in enumerate(model.readers):

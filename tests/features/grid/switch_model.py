@@ -1,12 +1,12 @@
 """Golden model of the switch between a node's ports and its links, cycle by cycle.
 
-Wires of a link are two tuples: those that lead forward, of which the first is ``valid``, and those that lead back.
+Wires of a link are two tuples: wires that lead forward, ``valid`` first, and wires that lead back.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
-#: Sources of a port that sends; the third is that of port 0, and one more is that of port 1.
+#: Sources of a sending port; the third is the bypass from port 0, and the next number is the bypass from port 1.
 OFF, ENGINE, BYPASS = range(3)
 
 Wires = tuple[int, ...]
@@ -14,13 +14,13 @@ Wires = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Source of each port that sends, and whether the node listens to each port that receives."""
+    """Source of each sending port, and whether the node listens to each receiving port."""
 
     sources: tuple[int, int] = (OFF, OFF)
     listens: tuple[bool, bool] = (False, False)
 
     def passes(self, port: int) -> int | None:
-        """Port by which words leave again that come in by a port, or None."""
+        """Port that sends on the words received by a port, or None."""
         return next((other for other in range(2) if self.sources[other] == BYPASS + port), None)
 
 
@@ -30,16 +30,16 @@ class LinkSwitch:
         self.answers: list[Wires] = [(0,) * back, (0,) * back]
 
     def received(self, setting: Setting, words: Sequence[Wires]) -> list[Wires]:
-        """Wires to the receivers in this cycle, from those at the ports."""
+        """Wires to the receivers in this cycle, from the wires at the ports."""
         return [(word[0] & (setting.listens[port] and setting.passes(port) is None), *word[1:])
                 for port, word in enumerate(words)]
 
     def answered(self, setting: Setting, port: int, answers: Sequence[Wires]) -> Wires:
-        """Wires that lead back to the transmitter in this cycle, which sends by a port."""
+        """Wires that lead back to the transmitter, which sends by ``port``, in this cycle."""
         return answers[port] if setting.sources[port] == ENGINE else (0,) * len(answers[port])
 
     def tick(self, setting: Setting, port: int, words: Sequence[Wires], answers: Sequence[Wires], sent: Wires,
-             given: Sequence[Wires]) -> None:
+             returned: Sequence[Wires]) -> None:
         nothing = (0,) * len(sent)
         for sink, source in enumerate(setting.sources):
             word = nothing
@@ -53,6 +53,6 @@ class LinkSwitch:
             if passed is not None:
                 self.answers[receives] = answers[passed]
             elif setting.listens[receives]:
-                self.answers[receives] = given[receives]
+                self.answers[receives] = returned[receives]
             else:
-                self.answers[receives] = (0,) * len(given[receives])
+                self.answers[receives] = (0,) * len(returned[receives])

@@ -31,7 +31,7 @@ SIGNATURES = {"credits": LinkSignature(), "wider": WiderSignature()}
 
 
 def split(signature):
-    """Names of the wires that lead forward, the valid one first, and of those that lead back."""
+    """Names of the wires that lead forward, the valid one first, and of the wires that lead back."""
     members = signature.members.items()
     return ([name for name, member in members if member.flow == Out],
             [name for name, member in members if member.flow == In])
@@ -82,14 +82,14 @@ def as_setting(value):
 @pytest.mark.parametrize("hold", [1, 40])
 @pytest.mark.parametrize("kind", SIGNATURES)
 def test_lockstep(kind, hold):
-    """Every wire is that of the model in every cycle, for every setting, sensible or not."""
+    """Every wire equals the model's in every cycle, for every setting, sensible or not."""
     signature = SIGNATURES[kind]
     forward, back = split(signature)
     generator = np.random.default_rng(hold)
     rows = random_rows(generator, signature, hold=hold)
-    found = Unit(LinkSwitch(signature=signature), name=f"LinkSwitch_{kind}").run(rows)
+    outputs = Unit(LinkSwitch(signature=signature), name=f"LinkSwitch_{kind}").run(rows)
     model = golden.LinkSwitch(len(forward), len(back))
-    expected = {name: np.zeros(CYCLES, np.uint64) for name in found}
+    expected = {name: np.zeros(CYCLES, np.uint64) for name in outputs}
 
     def at(prefix, names, cycle):
         return tuple(int(rows[f"{prefix}__{name}"][cycle]) for name in names)
@@ -111,18 +111,18 @@ def test_lockstep(kind, hold):
         model.tick(setting, port, words, answers, at("transmitter", forward, cycle),
                    [at(f"receivers__{number}", back, cycle) for number in range(2)])
     for name, values in expected.items():
-        differing = np.flatnonzero(found[name].astype(np.uint64) != values)
+        differing = np.flatnonzero(outputs[name].astype(np.uint64) != values)
         assert not len(differing), f"{name} in cycle {differing[0]}"
 
 
 def pulse(setting, *, port=0, **wires):
-    """Outputs of a switch into which each of these wires is high in cycle 3 alone."""
+    """Outputs of a switch when each of these wires is high in cycle 3 only."""
     layout = switch_layout()
     value = layout.const(setting).as_value().value
     rows = {"setting": np.full(8, value), "port": np.full(8, port)}
     unit = Unit(LinkSwitch(signature=LinkSignature()), name="LinkSwitch_credits")
-    for one in unit.inputs:
-        rows.setdefault(one.name, np.zeros(8, np.uint64))
+    for signal in unit.inputs:
+        rows.setdefault(signal.name, np.zeros(8, np.uint64))
     for name, value in wires.items():
         rows[name] = np.where(np.arange(8) == 3, value, 0).astype(np.uint64)
     return unit.run(rows)
@@ -138,29 +138,29 @@ def test_bypass_takes_one_cycle(source, sink):
     """Words go from port to port in one cycle, and credits back; the receiver has neither."""
     setting = {"sources": [Source.OFF, Source.OFF], "listens": 3}
     setting["sources"][sink] = (Source.BYPASS_0, Source.BYPASS_1)[source]
-    found = pulse(setting, **{f"ring_i__{source}__valid": 1, f"ring_i__{source}__data": 99,
-                              f"ring_i__{source}__last": 1, f"ring_o__{sink}__credit": 1})
-    assert high(found[f"ring_o__{sink}__valid"]) == [4]
-    assert found[f"ring_o__{sink}__data"][4] == 99
-    assert high(found[f"ring_i__{source}__credit"]) == [4]
-    assert high(found[f"ring_o__{1 - sink}__valid"]) == []
-    assert high(found[f"receivers__{source}__valid"]) == []
-    assert high(found["transmitter__credit"]) == []
+    outputs = pulse(setting, **{f"ring_i__{source}__valid": 1, f"ring_i__{source}__data": 99,
+                                f"ring_i__{source}__last": 1, f"ring_o__{sink}__credit": 1})
+    assert high(outputs[f"ring_o__{sink}__valid"]) == [4]
+    assert outputs[f"ring_o__{sink}__data"][4] == 99
+    assert high(outputs[f"ring_i__{source}__credit"]) == [4]
+    assert high(outputs[f"ring_o__{1 - sink}__valid"]) == []
+    assert high(outputs[f"receivers__{source}__valid"]) == []
+    assert high(outputs["transmitter__credit"]) == []
 
 
 @pytest.mark.parametrize("port", [0, 1])
 def test_engine(port):
     """Words of the transmitter leave by its port a cycle later, and credits come back at once."""
     setting = {"sources": [Source.ENGINE, Source.ENGINE], "listens": 0}
-    found = pulse(setting, port=port, transmitter__valid=1, transmitter__data=7, **{f"ring_o__{port}__credit": 1})
-    assert high(found[f"ring_o__{port}__valid"]) == [4]
-    assert high(found[f"ring_o__{1 - port}__valid"]) == []
-    assert high(found["transmitter__credit"]) == [3]
+    outputs = pulse(setting, port=port, transmitter__valid=1, transmitter__data=7, **{f"ring_o__{port}__credit": 1})
+    assert high(outputs[f"ring_o__{port}__valid"]) == [4]
+    assert high(outputs[f"ring_o__{1 - port}__valid"]) == []
+    assert high(outputs["transmitter__credit"]) == [3]
     assert high(pulse(setting, port=port, **{f"ring_o__{1 - port}__credit": 1})["transmitter__credit"]) == []
 
 
 def test_off():
-    """No wire of a port that is off changes, whatever comes; nor does one that leads back where nobody listens."""
+    """No wire of a port that is off changes, for any inputs, nor does a wire that leads back where nobody listens."""
     generator = np.random.default_rng(4)
     for kind, signature in SIGNATURES.items():
         forward, back = split(signature)
@@ -169,23 +169,23 @@ def test_off():
                                                    ).as_value().value
         rows["setting"][:100] = switch_layout().const({"sources": [Source.ENGINE, Source.BYPASS_1], "listens": 1}
                                                       ).as_value().value
-        found = Unit(LinkSwitch(signature=signature), name=f"LinkSwitch_{kind}").run(rows)
-        changes = {name: np.count_nonzero(np.diff(values[101:].astype(np.int64))) for name, values in found.items()}
+        outputs = Unit(LinkSwitch(signature=signature), name=f"LinkSwitch_{kind}").run(rows)
+        changes = {name: np.count_nonzero(np.diff(values[101:].astype(np.int64))) for name, values in outputs.items()}
         assert all(changes[f"ring_o__0__{name}"] == 0 for name in forward), kind
         assert all(changes[f"ring_i__1__{name}"] == 0 for name in back), kind
         assert all(changes[f"ring_i__0__{name}"] > 1000 for name in back), kind
-        assert found["ring_o__0__valid"][101:].any() == 0
+        assert outputs["ring_o__0__valid"][101:].any() == 0
 
 
 def wires_of(switch, *, flow, prefixes):
-    """Wires of the members whose names begin so, of one direction."""
+    """Wires of one direction, of the members with these prefixes."""
     return Cat(Value.cast(value) for path, member, value in switch.signature.flatten(switch)
                if member.flow == flow and path[0].startswith(prefixes))
 
 
 class Parting(wiring.Component):
-    """Two switches whose inputs have been the same in all cycles before this one, but need not be in this one: their
-    outputs of given names agree. So none of these follows an input in the same cycle."""
+    """Two switches with the same inputs in all cycles before this one, and any inputs in this one: their
+    outputs of given names agree. So none of these outputs follows an input in the same cycle."""
 
     def __init__(self, signature, outputs):
         self._signature = signature

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes with two ports, in a grid of them: hdl/features/grid/switched_link.py."""
+"""Nodes with two ports, in a grid: hdl/features/grid/switched_link.py."""
 
 import numpy as np
 import pytest
@@ -128,7 +128,7 @@ def quotas(*each):
     return {f"quota_{node}": quota for node, quota in enumerate(each)}
 
 
-#: More packets than there are in a phase.
+#: More packets than a phase has.
 QUIET = quotas(*[10] * NODES)
 
 
@@ -138,7 +138,7 @@ class Bench:
     def __init__(self, config=CONFIG):
         self.unit = Unit(SwitchedGrid(config), name="SwitchedGrid")
         self.plan = None
-        self.slow = 3 if config.link.replay else 1  # for a start, and for words to be acknowledged
+        self.slow = 3 if config.link.replay else 1  # for a start, and for acknowledgements of words
 
     def switch(self, plan):
         """Load seats, and run until all is quiet."""
@@ -165,7 +165,7 @@ class Bench:
                     and (not grid or (ring[0] // COLUMNS == ring[-1] // COLUMNS) == (which == 0)))
 
     def run(self, generator, *, phases, quota, cycles, density=0.7, sources=None, sinks=None):
-        """Send packets on all rings, and check that each node has those of its predecessor, in order."""
+        """Send packets on all rings, and check that each node gets its predecessor's packets, in order."""
         active = self.plan.active
         cycles *= self.slow
         packets = {(node, phase): [self.packet(generator, phase) for _ in range(quota)]
@@ -173,24 +173,24 @@ class Bench:
         sources, sinks = dict(sources or {}), dict(sinks or {})
         for node in range(NODES):
             sent = [word for phase in range(phases) for packet in packets.get((node, phase), ()) for word in packet]
-            words, last = (np.array([word[place] for word in sent], np.uint32) for place in range(2))
+            words, last = (np.array([word[index] for word in sent], np.uint32) for index in range(2))
             sources[f"i_{node}"] = Feed(beats(words, last), generator.random(cycles) < density)
             sinks[f"o_{node}"] = generator.random(cycles) < density
-        found = self.unit.lockstep(sources=sources, sinks=sinks, cycles=cycles, inputs=quotas(*[quota] * NODES))
+        trace = self.unit.lockstep(sources=sources, sinks=sinks, cycles=cycles, inputs=quotas(*[quota] * NODES))
         for node in active:
-            taken = (found[f"o_{node}__valid"] & found[f"o_{node}__ready"]).astype(bool)
-            got = unpack(word_layout(), found[f"o_{node}__payload"][taken])
+            taken = (trace[f"o_{node}__valid"] & trace[f"o_{node}__ready"]).astype(bool)
+            got = unpack(word_layout(), trace[f"o_{node}__payload"][taken])
             expected = []
             for phase in range(phases):
                 ring = self.ring_of(node, phase)
                 if len(ring) > 1:
                     expected += [word for packet in packets[ring[ring.index(node) - 1], phase] for word in packet]
             assert list(zip(got["data"].tolist(), got["last"].tolist(), strict=True)) == expected, node
-            assert not found[f"overrun_{node}"].any()
-        return found
+            assert not trace[f"overrun_{node}"].any()
+        return trace
 
     def pass_on(self, rows=None, *, node=0, to=1, ready=True, cycles=60, quotas=QUIET):
-        """Offer rows of packets at a node, and take what comes at another one."""
+        """Offer rows of packets at a node, and take the packets at another one."""
         return self.unit.lockstep(sources={} if rows is None else {f"i_{node}": Feed(rows)}, sinks={f"o_{to}": ready},
                                   cycles=cycles, inputs=quotas)
 
@@ -199,7 +199,7 @@ class Bench:
         length = int(generator.integers(2, 20))
         words = generator.integers(0, 1 << 31, length).tolist()
         words[0] |= (phase & 1) << 31
-        return [(word, int(place == length - 1)) for place, word in enumerate(words)]
+        return [(word, int(index == length - 1)) for index, word in enumerate(words)]
 
 
 @pytest.fixture(scope="module")
@@ -223,26 +223,26 @@ PLANS = [("", Shape.FLAT), ("node3", Shape.FLAT), ("node0", Shape.FLAT), ("card1
 
 @pytest.mark.parametrize(("disabled", "shape"), PLANS)
 def test_packets_follow_rings(either, disabled, shape):
-    """Each node has the packets of the node before it in its ring, through any others; unused ports stand still."""
+    """Each node gets its predecessor's packets in its ring, through any nodes between; unused ports stay constant."""
     generator = np.random.default_rng(len(disabled) + 10 * len(shape.value))
     plan = Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
     either.switch(plan)
     grid = shape is Shape.GRID
-    found = either.run(generator, phases=10 if grid else 1, quota=5 if grid else 60, cycles=6000)
-    assert all(found[f"still_{node}"][-1] for node in range(NODES))
+    trace = either.run(generator, phases=10 if grid else 1, quota=5 if grid else 60, cycles=6000)
+    assert all(trace[f"still_{node}"][-1] for node in range(NODES))
     for node, setting in enumerate(plan.settings):
         for port, source in enumerate(setting.outputs):
-            words = found["words"] >> (2 * node + port) & 1
+            words = trace["words"] >> (2 * node + port) & 1
             assert words.any() == (source != 0), (node, port)
             if source == 0:
-                assert len(set(found[f"wires_{2 * node + port}"].tolist())) == 1, (node, port)
+                assert len(set(trace[f"wires_{2 * node + port}"].tolist())) == 1, (node, port)
             heard = {seat.receives for seat in setting.seats if seat is not None and seat.size > 1}
             if port not in heard and 2 + port not in setting.outputs:
-                assert not found[f"back_{2 * node + port}"].any(), (node, port)
+                assert not trace[f"back_{2 * node + port}"].any(), (node, port)
 
 
 def test_every_change(either):
-    """From every plan to every other: no word is lost or doubled, and nothing is left."""
+    """From every plan to every other: no word is lost or doubled, and nothing is left over."""
     generator = np.random.default_rng(5)
     plans = [Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
              for disabled, shape in PLANS]
@@ -251,8 +251,8 @@ def test_every_change(either):
             for plan in (old, new):
                 either.switch(plan)
                 grid = plan.shape is Shape.GRID
-                found = either.run(generator, phases=4 if grid else 1, quota=3 if grid else 10, cycles=1200)
-                assert all(found[f"still_{node}"][-1] for node in range(NODES))
+                trace = either.run(generator, phases=4 if grid else 1, quota=3 if grid else 10, cycles=1200)
+                assert all(trace[f"still_{node}"][-1] for node in range(NODES))
 
 
 @pytest.mark.parametrize("shape", [Shape.GRID, Shape.FLAT, Shape.VERTICAL])
@@ -261,26 +261,26 @@ def test_control_words(replaying, shape):
     generator = np.random.default_rng(31)
     plan = Topology(ROWS, COLUMNS).plan(shape)
     replaying.switch(plan)
-    told = {node: (generator.integers(0, 1 << 28, 80) << 4 | 3).astype(np.uint32) for node in range(NODES)}
+    sent = {node: (generator.integers(0, 1 << 28, 80) << 4 | 3).astype(np.uint32) for node in range(NODES)}
     listening = {f"control_o_{node}": True for node in range(NODES)}
 
     def controls(some):
-        return {f"control_i_{node}": Feed(words[some], generator.random(6000) < 0.2) for node, words in told.items()}
+        return {f"control_i_{node}": Feed(words[some], generator.random(6000) < 0.2) for node, words in sent.items()}
 
-    def check(found, some):
+    def check(trace, some):
         for ring in plan.rings[:ROWS if shape is Shape.GRID else 1]:
-            for place, node in enumerate(ring):
-                heard = found[f"control_o_{node}__payload"][found[f"control_o_{node}__valid"].astype(bool)]
-                assert heard.tolist() == told[ring[place - 1]][some].tolist(), node
+            for index, node in enumerate(ring):
+                heard = trace[f"control_o_{node}__payload"][trace[f"control_o_{node}__valid"].astype(bool)]
+                assert heard.tolist() == sent[ring[index - 1]][some].tolist(), node
 
-    found = replaying.unit.lockstep(sources=controls(slice(40)), sinks=listening, cycles=800)
+    trace = replaying.unit.lockstep(sources=controls(slice(40)), sinks=listening, cycles=800)
     if shape is Shape.VERTICAL:
-        assert not found["words"].any()
+        assert not trace["words"].any()
         return
-    check(found, slice(40))
-    found = replaying.run(generator, phases=5 if shape is Shape.GRID else 1, quota=20, cycles=3000,
+    check(trace, slice(40))
+    trace = replaying.run(generator, phases=5 if shape is Shape.GRID else 1, quota=20, cycles=3000,
                           sources=controls(slice(40, 80)), sinks=listening)
-    check(found, slice(40, 80))
+    check(trace, slice(40, 80))
 
 
 def test_not_while_words_move(bench):
@@ -290,12 +290,12 @@ def test_not_while_words_move(bench):
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
     bench.switch(plan)
-    rows = beats(range(6))  # more than fit behind a receiver
+    rows = beats(range(6))  # more than fit after a receiver
     other = Topology(ROWS, COLUMNS).plan(Shape.HORIZONTAL)
     # Node 1 receives from node 0 and holds its packet; neither is still, from the first word on.
-    found = bench.pass_on(rows, ready=np.zeros(60, bool))
-    still = {node: found[f"still_{node}"].astype(bool) for node in range(NODES)}
-    start = int(np.flatnonzero(found["i_0__valid"] & found["i_0__ready"])[0])
+    trace = bench.pass_on(rows, ready=np.zeros(60, bool))
+    still = {node: trace[f"still_{node}"].astype(bool) for node in range(NODES)}
+    start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
     assert not still[0][start + 1:].any()
     assert still[1][:start + 3 + 1 + WIRES].all()
     assert not still[1][start + 3 + 1 + WIRES:].any()
@@ -303,60 +303,60 @@ def test_not_while_words_move(bench):
     seats = {f"seats_{node}": bench.seats(other, node) for node in range(NODES)}
     loads = {f"load_{node}": np.arange(30) == 5 for node in (0, 1)}
     bench.unit.run({**seats, **loads})
-    # The packet comes, and both are still and as they were.
-    found = bench.pass_on()
-    assert found["o_1__valid"].sum() == 6
-    assert found["still_0"][-1]
-    assert found["still_1"][-1]
-    # Node 1 sends to node 3 still, as in the flat ring, and not back to node 0.
-    found = bench.pass_on(rows, node=1, to=3)
-    assert found["o_3__valid"].sum() == 6
+    # The packet arrives, and both are still and unchanged.
+    trace = bench.pass_on()
+    assert trace["o_1__valid"].sum() == 6
+    assert trace["still_0"][-1]
+    assert trace["still_1"][-1]
+    # Node 1 still sends to node 3, as in the flat ring, and not back to node 0.
+    trace = bench.pass_on(rows, node=1, to=3)
+    assert trace["o_3__valid"].sum() == 6
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
 
 
 def test_short_packet_behind_a_receiver(bench):
-    """Two words fit into the buffer behind a receiver: credits are home, but the node that has them is not still."""
+    """Two words fit into the buffer after a receiver: credits are back, but the node with the words is not still."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
-    found = bench.pass_on(beats([1, 2]), ready=np.zeros(60, bool))
-    assert found["still_0"][-1]
-    start = int(np.flatnonzero(found["i_0__valid"] & found["i_0__ready"])[0])
-    assert not found["still_1"][start + 3 + 1 + WIRES:].any()  # also on the way through the receiver
-    found = bench.pass_on(cycles=10)
-    assert found["o_1__valid"].sum() == 2
-    assert found["still_1"][-1]
+    trace = bench.pass_on(beats([1, 2]), ready=np.zeros(60, bool))
+    assert trace["still_0"][-1]
+    start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
+    assert not trace["still_1"][start + 3 + 1 + WIRES:].any()  # also on the way through the receiver
+    trace = bench.pass_on(cycles=10)
+    assert trace["o_1__valid"].sum() == 2
+    assert trace["still_1"][-1]
 
 
 def test_packets_that_are_not_expected_wait(bench):
-    """The third packet waits where it came in, while two are expected."""
+    """The third packet waits at its input, while two are expected."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
-    found = bench.pass_on(beats(range(12), np.arange(12) % 4 == 3), cycles=100, quotas=quotas(10, 2, 10, 10))
-    assert unpack(word_layout(), found["o_1__payload"][found["o_1__valid"].astype(bool)])["data"].tolist() == [
+    trace = bench.pass_on(beats(range(12), np.arange(12) % 4 == 3), cycles=100, quotas=quotas(10, 2, 10, 10))
+    assert unpack(word_layout(), trace["o_1__payload"][trace["o_1__valid"].astype(bool)])["data"].tolist() == [
         *range(8)]
-    assert not found["still_1"][-1]
-    found = bench.pass_on(cycles=20)
-    assert unpack(word_layout(), found["o_1__payload"][found["o_1__valid"].astype(bool)])["data"].tolist() == [
+    assert not trace["still_1"][-1]
+    trace = bench.pass_on(cycles=20)
+    assert unpack(word_layout(), trace["o_1__payload"][trace["o_1__valid"].astype(bool)])["data"].tolist() == [
         *range(8, 12)]
-    assert found["still_1"][-1]
+    assert trace["still_1"][-1]
 
 
 def test_latency(bench):
-    """A word takes the transmitter's cycles and one to the port, and as many from there to the other node."""
+    """A word takes the transmitter's cycles and one to the port, and the same number from there to the other node."""
     plan = Topology(ROWS, COLUMNS).disable(Part.parse("node3")).plan(Shape.FLAT)
     assert plan.rings == ((0, 1, 2),)
     bench.switch(plan)
     for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # node 0 is passed, too
-        found = bench.pass_on(beats([1, 2]), node=node, to=other, cycles=80)
-        start = int(np.flatnonzero(found[f"i_{node}__valid"] & found[f"i_{node}__ready"])[0])
-        assert np.flatnonzero(found["words"] >> (2 * node + port) & 1)[0] == start + 3 + 1
-        comes = np.flatnonzero(found[f"o_{other}__valid"])[0]
+        trace = bench.pass_on(beats([1, 2]), node=node, to=other, cycles=80)
+        start = int(np.flatnonzero(trace[f"i_{node}__valid"] & trace[f"i_{node}__ready"])[0])
+        assert np.flatnonzero(trace["words"] >> (2 * node + port) & 1)[0] == start + 3 + 1
+        comes = np.flatnonzero(trace[f"o_{other}__valid"])[0]
         assert comes == start + 4 + hops * WIRES + (hops - 1) * 1 + 4
 
 
 def test_reset(bench):
-    """A reset of all links in the middle of packets leaves nothing behind, and the setting as it is."""
+    """A reset of all links in the middle of packets leaves no trace of them, and does not change the setting."""
     generator = np.random.default_rng(8)
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     for length in range(20, 60, 7):
@@ -365,9 +365,9 @@ def test_reset(bench):
         bench.unit.lockstep(sources={f"i_{node}": Feed(rows) for node in range(NODES)},
                             sinks={f"o_{node}": generator.random(length) < 0.5 for node in range(NODES)},
                             cycles=length, inputs=quotas(*[100] * NODES))
-        found = bench.unit.run({f"reset_link_{node}": np.ones(20, bool) for node in range(NODES)})
-        assert all(found[f"still_{node}"][-1] for node in range(NODES))
-        # A packet that is not expected waits, though it was in the middle of one that the reset came.
+        trace = bench.unit.run({f"reset_link_{node}": np.ones(20, bool) for node in range(NODES)})
+        assert all(trace[f"still_{node}"][-1] for node in range(NODES))
+        # An unexpected packet waits, although the reset came in the middle of an expected one.
         assert not bench.pass_on(beats(range(5)), quotas=quotas(10, 0, 0, 0))["o_1__valid"].any()
         assert bench.pass_on()["o_1__valid"].sum() == 5
         bench.switch(plan)

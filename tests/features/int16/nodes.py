@@ -90,7 +90,7 @@ class Model:
         status, detail = verdict
         return Event(tag=tag, status=status, flags=0, detail=detail, cycles=cycles, weight_version=self.version)
 
-    def _check(self, operation, bases, length, place):
+    def _check(self, operation, bases, length, position):
         if operation == Operation.QUIESCE:
             return None
         if operation not in (Operation.FUSED_UPDATE, Operation.MASK, Operation.SPARSIFY):
@@ -98,8 +98,8 @@ class Model:
         if operation == Operation.FUSED_UPDATE:
             if self.registers["OPTIMIZER"] & 15:
                 return EventStatus.BAD_RULE, self.registers["OPTIMIZER"] & 15
-            if place[:3] != (0, 1, 0):
-                return EventStatus.BAD_RANK, sum(part << 8 * n for n, part in enumerate(place))
+            if position[:3] != (0, 1, 0):
+                return EventStatus.BAD_RANK, sum(part << 8 * n for n, part in enumerate(position))
         lists = operation == Operation.MASK
         for n, base in enumerate(bases if lists else bases[:2]):
             capacity = self.sizes[min(n, 1)]
@@ -132,12 +132,12 @@ class Model:
             self.counters["ELEMENTS_MASKED"] += after.replaced
             detail = after.replaced
             # The shapes of the jobs that were run, read back from memory.
-            taken, place, cycles = 0, weight_base, []
+            taken, address, cycles = 0, weight_base, []
             while after.bad is None and taken < length:
-                count, rows, columns = (int(value) for value in self.memories[1][place + 1:place + 4])
+                count, rows, columns = (int(value) for value in self.memories[1][address + 1:address + 4])
                 cycles.append((rows, columns, count))
                 taken += rows * columns * count
-                place += int16_node.JOB_ELEMENTS
+                address += int16_node.JOB_ELEMENTS
             cycles = mask_cycles(cycles)
             if after.bad is not None:
                 return (EventStatus.BAD_MASK, after.bad), 0
@@ -152,8 +152,8 @@ class Masked:
         self.model = Model()
         for memory in self.model.memories:
             memory[:] = elements(generator, len(memory), 0)
-        given = listed(jobs, **wrong)
-        self.model.memories[1][96:96 + len(given)] = given
+        words = listed(jobs, **wrong)
+        self.model.memories[1][96:96 + len(words)] = words
         self.options = {"operation": Operation.MASK, "gradient_base": 32, "weight_base": 96, "state_base": 512,
                         "length": sum(job.elements for job in jobs)}
         self.fill = [write(space, 0, memory) for space, memory in enumerate(self.model.memories)]
@@ -210,28 +210,28 @@ def session(seed):
         if command["gradient_base"] <= 96:
             command["length"] = length = length if length >= 400 else min(length, 160)
         if command["operation"] == Operation.MASK:
-            # The list lies outside the range of SPARSIFY and updates; with zeros behind it, it may be too short.
+            # The list is outside the range of SPARSIFY and updates; followed by zeros, it may be too short.
             jobs = small_jobs(generator, 3, 160)
-            given = np.zeros(64, np.int64)
-            given[:48] = listed(jobs, **({"columns": 0} if generator.random() < 0.2 else {}))
-            model.memories[1][704:768] = given
-            ask(write(1, 704, given), 64)
+            values = np.zeros(64, np.int64)
+            values[:48] = listed(jobs, **({"columns": 0} if generator.random() < 0.2 else {}))
+            model.memories[1][704:768] = values
+            ask(write(1, 704, values), 64)
             command |= {"weight_base": int(generator.choice([704, 704, 704, 768, 800, 33])),
                         "length": int(generator.choice([sum(job.elements for job in jobs)] * 3 + [160]))}
         ask(push(**command))
         for space, first in ((0, 256), (1, 512)):
-            place = first + int(generator.integers(0, 60))
-            given = elements(generator, 30)
-            model.memories[space][place:place + 30] = given
-            ask(write(space, place, given), 30)
-            ask(read(space, place - 5, 35), *int16_node.to_words(model.memories[space][place - 5:place + 30]))
+            address = first + int(generator.integers(0, 60))
+            values = elements(generator, 30)
+            model.memories[space][address:address + 30] = values
+            ask(write(space, address, values), 30)
+            ask(read(space, address - 5, 35), *int16_node.to_words(model.memories[space][address - 5:address + 30]))
         ask(POP, model.run(**command))
         space = int(generator.integers(0, 2))
         ask(read(space, 0, 100), *int16_node.to_words(model.memories[space][:100]))
     for memory, packet in zip(model.memories, READ_ALL, strict=True):
         ask(packet, *int16_node.to_words(memory))
     for packet, name in zip(READ_COUNTERS, COUNTERS, strict=True):
-        if name != "COMMAND_CYCLES":  # the model does not know the cycles of wrong lists
+        if name != "COMMAND_CYCLES":  # the model lacks the cycles of wrong lists
             ask(packet, model.counters[name])
     ask(read_register("WEIGHT_VERSION"), model.version)
     return requests, expected
@@ -245,9 +245,9 @@ def check_session(node, seed, pattern):
     for packet, response, payload in zip(requests, responses, expected, strict=True):
         assert response[1] == Status.OK
         if packet is POP:
-            found = event(response)
-            if found.status == EventStatus.BAD_MASK:
-                found = dataclasses.replace(found, cycles=0)  # unknown to the model
-            assert found == payload[0]
+            ended = event(response)
+            if ended.status == EventStatus.BAD_MASK:
+                ended = dataclasses.replace(ended, cycles=0)  # unknown to the model
+            assert ended == payload[0]
         else:
             assert response[2:] == [int(word) for word in payload]

@@ -19,9 +19,9 @@ def unit():
 def check(unit, factor, value, base, addend, term):
     """Apply factor and value in one cycle and the other inputs in the next, and compare the results."""
     factor, value, base, addend, term = np.broadcast_arrays(factor, value, base, addend, term)
-    given = {"factor": factor & 0x3FFFF, "value": value & 0xFFFF}
+    before = {"factor": factor & 0x3FFFF, "value": value & 0xFFFF}
     after = {"base": base & 0xFFFF, "addend": addend & 0xFFFF, "term": term}
-    inputs = {name: np.append(array, 0) for name, array in given.items()}
+    inputs = {name: np.append(array, 0) for name, array in before.items()}
     inputs |= {name: np.insert(array, 0, 0) for name, array in after.items()}
     rounded = (factor * value + (1 << 15)) >> 16
     total = np.choose(term, [base + rounded, base - rounded, base + addend])

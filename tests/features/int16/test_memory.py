@@ -32,14 +32,14 @@ def test_the_engine_comes_first(busy):
         inputs |= {f"{name}__en": generator.random(cycles) < rate, f"{name}__write": generator.random(cycles) < 0.5,
                    f"{name}__address": generator.integers(0, words, cycles),
                    f"{name}__data": generator.integers(0, 1 << 16, cycles)}
-    found = memory.run(inputs)
+    outputs = memory.run(inputs)
     held, expected = np.zeros(words, np.int64), None
     for cycle in range(cycles):
         if expected is not None:
-            assert found["engine__q"][cycle] == found["host__q"][cycle] == expected
+            assert outputs["engine__q"][cycle] == outputs["host__q"][cycle] == expected
         engine = bool(inputs["engine__en"][cycle])
-        assert found["engine__ready"][cycle] == 1
-        assert found["host__ready"][cycle] == (not engine)
+        assert outputs["engine__ready"][cycle] == 1
+        assert outputs["host__ready"][cycle] == (not engine)
         user = "engine" if engine else "host"
         expected = None
         if inputs[f"{user}__en"][cycle]:
@@ -51,7 +51,7 @@ def test_the_engine_comes_first(busy):
 
 
 class Served(wiring.Component):
-    """The host's access with its memories, the first of which an engine uses at times."""
+    """The host's access with its memories; an engine uses the first one at times."""
 
     requested: In(stream.Signature(access_layout()))
     writing: In(stream.Signature(access_layout()))
@@ -121,11 +121,11 @@ def test_bursts(served, pattern, busy):
     assert len(begun) == len(places)
     taken = np.flatnonzero(trace["words__valid"].astype(bool) & trace["words__ready"].astype(bool))
     for (space, address, count), start in zip(places, begun, strict=True):
-        mine = taken[taken > start][:count]
-        assert mine[-1] < start + gap
-        read = unpack(word_layout(), trace["words__payload"][mine])["data"]
+        moves = taken[taken > start][:count]
+        assert moves[-1] < start + gap
+        read = unpack(word_layout(), trace["words__payload"][moves])["data"]
         expected = contents[space][address:address + count].astype(np.int16).astype(np.int32).view(np.uint32)
         np.testing.assert_array_equal(read, expected)
         if pattern == "none" and (space == 1 or not busy):
-            assert mine[0] == start + HostAccess.interval
-            assert (np.diff(mine) == HostAccess.interval).all()
+            assert moves[0] == start + HostAccess.interval
+            assert (np.diff(moves) == HostAccess.interval).all()

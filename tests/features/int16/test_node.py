@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The int16 node, through its host's ports alone, against the golden model: hdl/features/int16/."""
+"""The int16 node, through its host's ports only, against the golden model: hdl/features/int16/."""
 
 import dataclasses
 
@@ -118,8 +118,8 @@ def test_wrong_jobs(node, wrong):
     responses = exchange(node, *case.fill, push(**case.options), POP, *READ_ALL, push(**again), POP, *READ_ALL)
     expected = case.model.run(**case.options)
     assert (expected.status, expected.detail) == (EventStatus.BAD_MASK, 1)
-    found = event(responses[3])
-    assert dataclasses.replace(found, cycles=0) == expected
+    ended = event(responses[3])
+    assert dataclasses.replace(ended, cycles=0) == expected
     case.check(responses[4:6])
     assert event(responses[7]) == case.model.run(**again)
     case.check(responses[8:])
@@ -135,7 +135,7 @@ def test_wrong_jobs(node, wrong):
     ({"length": 0}, EventStatus.OK, 0),
 ])
 def test_lists(node, options, status, detail):
-    """Lists get the expected verdicts for their place and length, with zeros behind them or the memory's end."""
+    """Lists get the expected verdicts for their address and length, with zeros or the memory's end after them."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(band=True, width=1))]
     case = Masked(jobs, 3)
@@ -177,10 +177,10 @@ def test_operations_that_are_left_out(least):
                                   for packet in (push(operation=operation, length=7, size=0), POP)),
                          push(operation=Operation.FUSED_UPDATE, length=7), POP, push(operation=0, size=0), POP,
                          cycles=40_000)
-    found = [event(response) for response in responses[1::2]]
-    assert [(each.status, each.detail) for each in found[:-2]] == [
+    ended = [event(response) for response in responses[1::2]]
+    assert [(each.status, each.detail) for each in ended[:-2]] == [
         (EventStatus.UNKNOWN_OPERATION, operation) for operation in operations]
-    assert [(each.status, each.weight_version) for each in found[-2:]] == [(EventStatus.OK, 1)] * 2
+    assert [(each.status, each.weight_version) for each in ended[-2:]] == [(EventStatus.OK, 1)] * 2
 
 
 def test_registers(node):
@@ -197,9 +197,9 @@ def test_registers(node):
                  "GRADIENT_WORDS": SIZES[0], "WEIGHT_WORDS": SIZES[1], "STATE_WORDS": CONFIG.memories.state,
                  "STATE_PLANES": 0, "SEGMENT_ELEMENTS": CONFIG.segment, "QUEUES": 1}
     for response, values in ((before, present), (after, dict.fromkeys(present, 0x12345678) | {"OPTIMIZER": 0x38})):
-        found = dict(zip((entry.name for entry in REGISTERS), response[2:], strict=True))
-        assert found.pop("CYCLES") > 0
-        assert found == dict.fromkeys(found, 0) | constants | values
+        contents = dict(zip((entry.name for entry in REGISTERS), response[2:], strict=True))
+        assert contents.pop("CYCLES") > 0
+        assert contents == dict.fromkeys(contents, 0) | constants | values
     assert [response[1:] for response in [*written, clear]] == [[Status.OK, 1]] * (len(settings) + 1)
     assert cleared[2 + register("CYCLES").address] < after[2 + register("CYCLES").address]
 
@@ -209,13 +209,13 @@ def test_ranges(node, size):
     """Spaces and ranges are checked as in a full node; elements are truncated and sign-extended."""
     node.reset()
     space = SIZES.index(size)
-    place = space << 28
+    base = space << 28
     responses = exchange(
-        node, request(Opcode.WRITE_MEMORY, 3, place | size - 3, 0x12348000, 0xFFFF7FFF, 0x1FFFF),
-        request(Opcode.READ_MEMORY, 3, place | size - 3),
-        request(Opcode.READ_MEMORY, 3, place | size - 2), request(Opcode.WRITE_MEMORY, 1, place | size, 1),
-        request(Opcode.READ_MEMORY, 1, 2 << 28), request(Opcode.WRITE_MEMORY, 2, place | 8, 5),
-        request(Opcode.READ_MEMORY, 1, place | 8))
+        node, request(Opcode.WRITE_MEMORY, 3, base | size - 3, 0x12348000, 0xFFFF7FFF, 0x1FFFF),
+        request(Opcode.READ_MEMORY, 3, base | size - 3),
+        request(Opcode.READ_MEMORY, 3, base | size - 2), request(Opcode.WRITE_MEMORY, 1, base | size, 1),
+        request(Opcode.READ_MEMORY, 1, 2 << 28), request(Opcode.WRITE_MEMORY, 2, base | 8, 5),
+        request(Opcode.READ_MEMORY, 1, base | 8))
     assert [response[1] for response in responses] == [
         Status.OK, Status.OK, *[Status.BAD_ADDRESS] * 3, Status.BAD_LENGTH, Status.OK]
     assert responses[1][2:] == [0xFFFF8000, 0x7FFF, 0xFFFFFFFF]
@@ -238,11 +238,11 @@ def test_flags(node):
     assert values[1][0] & 3 == 2  # the command waits
     assert values[1][0] >> 16 == 1
     assert [values[3], values[6], values[11], values[16]] == [[1], [4], [12], [12]]
-    found = [event(responses[n]) for n in (5, 10, 14)]
-    assert [(each.tag, each.status, each.detail) for each in found] == [
+    ended = [event(responses[n]) for n in (5, 10, 14)]
+    assert [(each.tag, each.status, each.detail) for each in ended] == [
         (1, EventStatus.OK, 0), (2, EventStatus.BAD_RULE, 2), (3, EventStatus.WAIT_TIMEOUT, 0x8010)]
-    assert found[0].cycles == 1
-    assert found[2].cycles == 100
+    assert ended[0].cycles == 1
+    assert ended[2].cycles == 100
     assert values[15] == [3 | EventStatus.WAIT_TIMEOUT << 16]
 
 
@@ -254,15 +254,15 @@ def test_link_reset(node):
         node, write(0, 0, gradients), push(operation=1, length=352, tag=1, signal=1),
         push(operation=0, tag=2), push(operation=0, tag=3, wait=1), write_register("CONTROL", 1), POP, POP, POP,
         write_register("CONTROL", 0), push(operation=1, length=352, tag=4), POP)
-    found = [event(response) for response in [*responses[5:8], responses[10]]]
-    assert [(each.tag, each.status, each.detail, each.weight_version) for each in found] == [
+    ended = [event(response) for response in [*responses[5:8], responses[10]]]
+    assert [(each.tag, each.status, each.detail, each.weight_version) for each in ended] == [
         (1, EventStatus.LINK_RESET, 0, 0), (2, EventStatus.LINK_RESET, 0, 0), (3, EventStatus.LINK_RESET, 0, 0),
         (4, EventStatus.OK, 0, 1)]
-    assert found[0].cycles < update_cycles(352, 352) == found[3].cycles
+    assert ended[0].cycles < update_cycles(352, 352) == ended[3].cycles
 
 
 def test_full_queues(node):
-    """No command or event is lost with eight commands waiting beside a running one, and eight events waiting."""
+    """No command or event is lost while one command runs, eight commands wait, and eight events wait."""
     node.reset()
     flags = register("FLAGS").address
     blocked = [push(operation=0, wait=1, tag=tag) for tag in range(9)]
@@ -328,9 +328,9 @@ def test_settings_are_those_of_the_start(node):
         expected.append((case.model.run(**command), [memory.copy() for memory in case.model.memories]))
     responses = exchange(node, *requests, cycles=60_000)[2:]
     for n, (ended, held) in enumerate(expected):
-        mine = responses[14 * n:14 * (n + 1)]
-        assert event(mine[11]) == ended
-        for response, memory in zip(mine[12:], held, strict=True):
+        part = responses[14 * n:14 * (n + 1)]
+        assert event(part[11]) == ended
+        for response, memory in zip(part[12:], held, strict=True):
             assert response[2:] == reduced.to_words(memory).tolist()
 
 

@@ -38,7 +38,7 @@ def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> 
             bits += lanes * model.code_bits + (model.header_bits if index == 0 else 0)
             takes = bits > taken * _WORD and taken < total
             taken += words if takes else 0
-            # The packet's end is seen when its last words have been taken.
+            # The packet's end is seen after its last words have been taken.
             ended = taken >= total
             lacks = ended and bits > total * _WORD
             beats.append((takes, lacks, final and ended and bits + _WORD > total * _WORD))
@@ -54,11 +54,11 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
     feed, output = stream.Feed(len(ends), willing), stream.Output(ready)
     end, beats = output.end, model.block // lanes
     blocks = -(-np.diff(np.flatnonzero(ends) + 1, prepend=0) // beats)
-    # Behind the last packet may be the beginning of one whose end is not given.
+    # The last packet may be followed by the beginning of one without an end.
     completes = iter([stop > start for packet in join(model, blocks.tolist(), lanes) for start, stop, _ in packet]
                      + [False] * len(ends))
     i_ready = np.ones(end, np.bool_)
-    steps = latency - 3 + beats  # from the step in which a beat enters to that in which the packer takes it
+    steps = latency - 3 + beats  # steps from the entry of a beat to its transfer to the packer
     inside: list[int] = []
     taken, beat, free, now, padding = 0, 0, 0, -1, False
     while now < end:

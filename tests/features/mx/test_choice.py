@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Units of several formats, of which one is chosen at run time: hdl/features/mx/coding.py with ``among``."""
+"""Units of several formats with a choice at run time: hdl/features/mx/coding.py with ``among``."""
 
 import functools
 import re
@@ -35,7 +35,7 @@ def unit_of(kind, lanes=LANES):
 
 
 def run(kind, choice, vectors, *, cycles, lanes=LANES, willing=None, ready=True, reset=False, seed=1):
-    """Packets that come of packets, what there is of one more, and all of the run."""
+    """Output packets for packets, the rest of one more, and the trace of the run."""
     words, unit = component(kind, lanes).words, unit_of(kind, lanes)
     inside, outside = (lanes, words) if kind is Encoder else (words, lanes)
     if reset:
@@ -61,17 +61,17 @@ def random_vectors(generator, count):
 
 
 def found(trace, vectors, lanes=LANES):
-    """Zeros and saturations of packets by the flags, as far as elements are there."""
+    """Zeros and saturations of packets by the flags, for existing elements only."""
     flags = unpack(flags_layout(lanes), trace["flags"])
     when = np.flatnonzero(flags["valid"])
-    totals, place = [], 0
+    totals, start = [], 0
     for vector in vectors:
         beats = -(-len(vector) // 16) * 16 // lanes
-        mine = when[place:place + beats]
-        assert flags["last"][mine].tolist() == [0] * (beats - 1) + [1]
-        totals.append(tuple(int((flags[name][mine][:, np.newaxis] >> np.arange(lanes) & 1).ravel()
+        span = when[start:start + beats]
+        assert flags["last"][span].tolist() == [0] * (beats - 1) + [1]
+        totals.append(tuple(int((flags[name][span][:, np.newaxis] >> np.arange(lanes) & 1).ravel()
                                 [:len(vector)].sum()) for name in ("zeros", "saturations")))
-        place += beats
+        start += beats
     return totals
 
 
@@ -91,7 +91,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[::-1], strict=True), ("geometric", "geometric")])
 def test_random(source, sink):
-    """Formats one after the other with any stalls: words, elements and flags of the golden codecs."""
+    """Consecutive formats with any stalls: words, elements and flags of the golden codecs."""
     seed = STALLS.index(source) + 4 * STALLS.index(sink)
     generator = np.random.default_rng(seed)
     cycles, note = 1_500, f"{seed=}"
@@ -102,15 +102,15 @@ def test_random(source, sink):
             golden = GOLDEN[choice]
             vectors = random_vectors(generator, 12)
             words = [golden.encode(vector) for vector in vectors]
-            willing, ready = (stall_array(one, cycles, seed=seed + n) for n, one in enumerate((source, sink)))
-            given, wanted = (vectors, words) if kind is Encoder else (words, list(map(golden.decode, words)))
+            willing, ready = (stall_array(item, cycles, seed=seed + n) for n, item in enumerate((source, sink)))
+            sent, wanted = (vectors, words) if kind is Encoder else (words, list(map(golden.decode, words)))
             willing[cycles - 300:] = ready[cycles - 300:] = True  # so that nothing is left when the format changes
-            got, rest, trace = run(kind, choice, given, cycles=cycles, willing=willing, ready=ready, seed=seed + step)
+            got, rest, trace = run(kind, choice, sent, cycles=cycles, willing=willing, ready=ready, seed=seed + step)
             assert [part.tolist() for part in got] == [part.tolist() for part in wanted], note
             assert len(rest) == 0, note
             if kind is Encoder:
                 expected = [counts(vector, NAMES[choice]) for vector in vectors]
-                assert found(trace, vectors) == [(one.zeros, one.saturations) for one in expected], note
+                assert found(trace, vectors) == [(item.zeros, item.saturations) for item in expected], note
             else:
                 assert not trace["error"].any(), note
 
@@ -118,7 +118,7 @@ def test_random(source, sink):
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_every_exponent(choice, lanes):
-    """Every exponent beside ones that are 0 to 16 less, with fractions about where rounding changes; then decoded."""
+    """Every exponent next to ones 0 to 16 less, with fractions around rounding thresholds; then decoded."""
     golden = GOLDEN[choice]
     exponents = np.repeat(np.arange(256), 16)
     fractions = np.array([0, 1, 0x40_0000, 0x40_0001, 0x3F_FFFF, 0x60_0000, 0x7F_FFFF, 0x7C_0000, 0x7B_FFFF,
@@ -146,7 +146,7 @@ def test_every_exponent(choice, lanes):
 
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 def test_latency_and_throughput(choice):
-    """A beat per cycle in and out, whatever the format, with the latencies of one format alone."""
+    """A beat per cycle in and out, for any format, with the latencies of a single format."""
     vectors = [np.full(16 * blocks, 0x3F80_0000, np.uint32) for blocks in (2, 4, 1, 5)]
     beats = 12 * 16 // LANES
     got, _, trace = run(Encoder, choice, vectors, cycles=beats + 30, reset=True)

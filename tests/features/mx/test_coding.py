@@ -54,7 +54,7 @@ def test_latency_of_parts(codec, lanes):
 
 
 def _run(kind, packet):
-    """The one packet that comes of a packet."""
+    """The output packet for a packet."""
     component, unit = kind(codec=CODEC, lanes=4), Unit(kind(codec=CODEC, lanes=4), name=f"Block{kind.__name__}")
     inside, outside = (4, component.words) if kind is Encoder else (component.words, 4)
     trace = unit.lockstep(sources={"i": Feed(packets.beats([packet], inside))}, sinks={"o": True}, cycles=40)
@@ -68,7 +68,7 @@ def test_known():
     """One block by the rules: ties to even, magnitudes that saturate, small numbers that keep their sign."""
     numbers = np.array([1, -1.5, .25, 1.9375, -.75, .125, -2.0 ** -20, 0], np.float32).view(np.uint32)
     codes = [4, 8 + 6, 1, 7, 8 + 3, 0, 8, 0]
-    bits = 127 | sum(code << 8 + 4 * place for place, code in enumerate(codes))
+    bits = 127 | sum(code << 8 + 4 * index for index, code in enumerate(codes))
     words = [bits & 0xFFFF_FFFF, bits >> 32]
     assert _run(Encoder, numbers).tolist() == words
     got = _run(Decoder, np.array(words, np.uint32))

@@ -78,7 +78,7 @@ def test_bits(codec, code, subsets, header, block):
 
 
 def test_bits_of_the_names():
-    """The formats are called after their bits per element."""
+    """The formats are named after their bits per element."""
     assert [codec.block_bits / codec.block for codec in (MX9, MX6, MX4)] == [9, 6, 4]
     assert MXINT8.block_bits / MXINT8.block == 8.25
 
@@ -104,7 +104,7 @@ def test_layout():
 
 
 def test_random_state():
-    """Two numbers of splitmix64, of which the known ones are those of its author."""
+    """Two numbers of splitmix64; the known ones are from its author."""
     mask = (1 << STATE_BITS) - 1
     assert random_state(0) == (0x6E78_9E6A_A1B9_65F4 << 64 | 0xE220_A839_7B1D_CDAF) & mask
     assert random_state(1234567) == (3203168211198807973 << 64 | 6457827717110365317) & mask

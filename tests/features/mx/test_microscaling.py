@@ -6,7 +6,7 @@ from hdl.floating.format import BF16, FP32
 from tests.hdl.compression import blocks
 
 LANES = (1, 4, 8)
-#: One format of floating-point elements and the integers with each number of lanes, the others with one of them;
+#: One format of floating-point elements and the integers with each number of lanes, other formats with one of them;
 #: tests/hdl/compression/test_every_codec.py has all of them with four.
 CASES = [*((name, lanes) for name in ("MXINT8", "MXFP8_E4M3") for lanes in LANES), ("MXFP8_E5M2", 8),
          ("MXFP6_E2M3", 1), ("MXFP6_E3M2", 8), ("MXFP4_E2M1", 1), ("MXFP8_E4M3_UP", 4), ("MXFP4_E2M1_UP", 8)]

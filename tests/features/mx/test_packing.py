@@ -20,9 +20,9 @@ from tests.refusals import refuses
 
 #: A block is one word.
 WORD = SharedExponent(block=8, difference_bits=0, mantissa_bits=2)
-#: A block is 76 bits, of which the first beat has 28.
+#: A block is 76 bits; the first beat has 28 of them.
 ODD = SharedExponent(block=8, mantissa_bits=7)
-#: Blocks of one beat and of several; words that a beat completes: none, one or several; more words than need be.
+#: Blocks of one beat and of several; words that a beat completes: none, one or several; more words than needed.
 UNITS = [(WORD, 8, None), (ODD, 2, None), (MX4, 16, None), (ODD, 4, 3)]
 PACKERS, UNPACKERS = ([(kind, *unit) for unit in UNITS] for kind in (Packer, Unpacker))
 
@@ -66,20 +66,20 @@ def _blocks(generator, codec, count):
 
 
 def _words(codec, packet):
-    bits = place = 0
+    bits = offset = 0
     for exponent, differences, codes in packet:
         for values, width in (([exponent], codec.exponent_bits), (differences, codec.difference_bits),
                               (codes, codec.code_bits)):
             for value in values:
-                bits |= value << place
-                place += width
+                bits |= value << offset
+                offset += width
     return [bits >> 32 * word & 0xFFFF_FFFF for word in range(codec.words(len(packet) * codec.block))]
 
 
-def _block_rows(codec, lanes, given):
+def _block_rows(codec, lanes, packets):
     rows = [(exponent, differences, codes[begin:begin + lanes], begin == 0,
              number == len(packet) - 1 and begin + lanes == codec.block)
-            for packet in given for number, (exponent, differences, codes) in enumerate(packet)
+            for packet in packets for number, (exponent, differences, codes) in enumerate(packet)
             for begin in range(0, codec.block, lanes)]
     fields = dict(zip(("exponent", "differences", "codes", "first", "last"), map(np.array, zip(*rows, strict=True)),
                       strict=True))
@@ -87,7 +87,7 @@ def _block_rows(codec, lanes, given):
 
 
 def _word_rows(parts, words, generator):
-    """Beats of some words each, and whether they are the last of a packet; what is not kept is noise."""
+    """Beats of some words each, and whether they are the last of a packet; words that are not kept are noise."""
     elements = generator.integers(0, 1 << 32, (len(parts), words))
     for row, (part, _) in zip(elements, parts, strict=True):
         row[:len(part)] = part
@@ -100,28 +100,28 @@ def _parts(packet, words):
 
 
 def _opened(codec, lanes, packets, beats):
-    """Beats of an unpacker, and the bits that count: where words are missing only the exponent and the marks."""
+    """Beats of an unpacker, and the bits that count: where words are missing, only the exponent and the marks."""
     rows, bits, layout = [], [], block_layout(codec, lanes)
     for packet, marks in zip(packets, beats, strict=True):
-        whole = sum(word << 32 * place for place, word in enumerate(packet))
+        whole = sum(word << 32 * position for position, word in enumerate(packet))
 
-        def fields(place, width, count=1, whole=whole):
-            return [whole >> place + n * width & (1 << width) - 1 for n in range(count)]
+        def fields(position, width, count=1, whole=whole):
+            return [whole >> position + n * width & (1 << width) - 1 for n in range(count)]
 
         for number, (_, lacks, last) in enumerate(marks):
             block, beat = divmod(number, codec.block // lanes)
-            place = block * codec.block_bits
-            codes = place + codec.header_bits + beat * lanes * codec.code_bits
+            position = block * codec.block_bits
+            codes = position + codec.header_bits + beat * lanes * codec.code_bits
             rows.append({
-                "exponent": codec.nan if lacks else fields(place, codec.exponent_bits)[0], "first": beat == 0,
-                "differences": fields(place + codec.exponent_bits, codec.difference_bits, codec.subsets),
+                "exponent": codec.nan if lacks else fields(position, codec.exponent_bits)[0], "first": beat == 0,
+                "differences": fields(position + codec.exponent_bits, codec.difference_bits, codec.subsets),
                 "codes": fields(codes, codec.code_bits, lanes), "last": last})
             bits.append({"exponent": -1, "first": 1, "last": 1, "differences": [-(not lacks)] * codec.subsets,
                          "codes": [-(not lacks)] * lanes})
     widths = {"exponent": codec.exponent_bits, "differences": codec.difference_bits, "codes": codec.code_bits,
               "first": 1, "last": 1}
-    return [pack(layout, {name: np.array([row[name] for row in given]) & (1 << widths[name]) - 1
-                          for name in layout.members}) for given in (rows, bits)]
+    return [pack(layout, {name: np.array([row[name] for row in entries]) & (1 << widths[name]) - 1
+                          for name in layout.members}) for entries in (rows, bits)]
 
 
 # --- every cycle
@@ -131,29 +131,29 @@ def _make(kind, codec, lanes, words):
     return kind(codec=codec, lanes=lanes, words=words)
 
 
-def _fixed(case, given, generator):
+def _fixed(case, packets, generator):
     """Packets of blocks for a packer, and of words for an unpacker."""
     kind, codec, lanes, _ = case
-    words, counts = _make(*case).words, list(map(len, given))
+    words, counts = _make(*case).words, list(map(len, packets))
     if kind is Packer:
         beats = join(codec, counts, lanes)
         parts = [(packet[start:stop], last) for packet, marks in zip(
-            [_words(codec, packet) for packet in given], beats, strict=True) for start, stop, last in marks]
+            [_words(codec, packet) for packet in packets], beats, strict=True) for start, stop, last in marks]
         rows = _word_rows([part for part in parts if part[0]], words, generator)
-        blocks = _block_rows(codec, lanes, given)
+        blocks = _block_rows(codec, lanes, packets)
         return Drive({"i": blocks}, (len(blocks), beats, (rows, kept(rows, words))))
     beats = split(codec, counts, lanes, words)
-    rows = _word_rows([part for packet in given for part in _parts(packet, words)], words, generator)
-    return Drive({"i": rows}, (len(rows), beats, _opened(codec, lanes, given, beats)))
+    rows = _word_rows([part for packet in packets for part in _parts(packet, words)], words, generator)
+    return Drive({"i": rows}, (len(rows), beats, _opened(codec, lanes, packets, beats)))
 
 
 def _drive(generator, kind, codec, lanes, words, count=250, cut=0.3):
-    """Packets of blocks; of words also some that are cut anywhere or have up to a block more than there should be."""
-    given = _blocks(generator, codec, count)
+    """Packets of blocks; of words also some that are cut anywhere or are up to a block too long."""
+    packets = _blocks(generator, codec, count)
     if kind is Unpacker:
-        given = [generator.integers(0, 1 << 32, int(generator.integers(1, 24))).tolist()
-                 if generator.random() < cut else _words(codec, packet) for packet in given]
-    return _fixed((kind, codec, lanes, words), given, generator)
+        packets = [generator.integers(0, 1 << 32, int(generator.integers(1, 24))).tolist()
+                   if generator.random() < cut else _words(codec, packet) for packet in packets]
+    return _fixed((kind, codec, lanes, words), packets, generator)
 
 
 def _model(unit, drawn, willing, ready):
@@ -192,18 +192,18 @@ test_reset_in_a_packet = BENCH.resets([*PACKERS, *UNPACKERS], (1, 2, 5, 6, 9), c
 
 def test_known():
     """A block that is one word: exponent, and codes of three bits."""
-    given = [[(0x81, [], [1, 2, 3, 4, 5, 6, 7, 0])], [(0xFF, [], [0] * 8), (0, [], [7] * 8)]]
+    contents = [[(0x81, [], [1, 2, 3, 4, 5, 6, 7, 0])], [(0xFF, [], [0] * 8), (0, [], [7] * 8)]]
     expected = [[0x1F58_D181], [0x0000_00FF, 0xFFFF_FF00]]
     words = {"elements": [[word] for packet in expected for word in packet], "keep": [1, 1, 1], "last": [1, 0, 1]}
     blocks = {"exponent": [0x81, 0xFF, 0], "codes": [[1, 2, 3, 4, 5, 6, 7, 0], [0] * 8, [7] * 8],
               "first": [1, 1, 1], "last": [1, 0, 1]}
-    for kind, packets, layout, fields in ((Packer, given, beat_layout(1), words),
+    for kind, packets, layout, fields in ((Packer, contents, beat_layout(1), words),
                                           (Unpacker, expected, block_layout(WORD, 8), blocks)):
         case = kind, WORD, 8, None
         run = BENCH.check(case, drive=_fixed(case, packets, np.random.default_rng(1)), count=6)
         assert run.moves().tolist() == [1, 2, 3]
-        found = unpack(layout, run.trace["o__payload"][1:4])
-        assert {name: values.tolist() for name, values in found.items()} == fields
+        outputs = unpack(layout, run.trace["o__payload"][1:4])
+        assert {name: values.tolist() for name, values in outputs.items()} == fields
 
 
 @pytest.mark.parametrize("case", [*PACKERS, *UNPACKERS], ids=str)

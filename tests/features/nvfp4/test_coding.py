@@ -64,11 +64,11 @@ class RoundTrip(wiring.Component):
 @pytest.mark.parametrize("count", [16, 256])
 def test_round_trip(count):
     """Cycles from the first and the last beat of elements to the same beats, decoded."""
-    given = bits_of(np.random.default_rng(count).standard_normal(count))
+    elements = bits_of(np.random.default_rng(count).standard_normal(count))
     trace = Unit(RoundTrip(), name="NVFP4RoundTrip").lockstep(
-        sources={"i": Feed(packets.beats([given], 4))}, sinks={"o": True}, cycles=200)
+        sources={"i": Feed(packets.beats([elements], 4))}, sinks={"o": True}, cycles=200)
     sent, received = (taken(trace, port, beat_layout(4)) for port in "io")
-    assert received[1]["elements"].ravel().tolist() == MODEL().decode(MODEL().encode(given), count).tolist()
+    assert received[1]["elements"].ravel().tolist() == MODEL().decode(MODEL().encode(elements), count).tolist()
     assert (received[0][0] - sent[0][0], received[0][-1] - sent[0][-1]) == (20, 21)
     assert sent[0].tolist() == list(range(count // 4))
 

@@ -19,24 +19,24 @@ from tests.traces import taken
 @pytest.mark.parametrize(("lanes", "format", "power", "latency"), [
     (4, FP32, 0, 10), (4, FP32, -115, 10), (4, FP32, 116, 10), (1, FP32, 0, 8), (8, BF16, -8, 11), (16, FP32, 0, 11)])
 def test_every_place(lanes, format, power, latency):
-    """Every block in which a scale or an element changes; each on time, one beat per cycle."""
+    """Every block where a scale or an element changes; each on time, one beat per cycle."""
     codec, golden = NVFP4(tensor_scale=2.0 ** power), model.NVFP4(tensor_scale=2.0 ** power)
-    given = every_place(golden)
+    bits = every_place(golden)
     if lanes == 1:
-        given = given[::5]
+        bits = bits[::5]
     if format is BF16:
-        given &= np.uint32(0xFFFF_0000)
+        bits &= np.uint32(0xFFFF_0000)
     unit = Unit(Quantizer(codec=codec, lanes=lanes, format=format), name="NVFP4Quantizer")
-    rows = as_rows([given.ravel()], lanes, np.random.default_rng(1))
+    rows = as_rows([bits.ravel()], lanes, np.random.default_rng(1))
     beats = len(rows[0])
     trace = unit.lockstep(sources={"i": Feed(as_beats(*rows, format))}, sinks={"o": True}, cycles=beats + 40)
     when, payload = taken(trace, "o", block_layout(codec, lanes))
-    expected, per_block = golden.quantise(given.ravel()), 16 // lanes
+    expected, per_block = golden.quantise(bits.ravel()), 16 // lanes
     assert quantizer_latency(codec, lanes) == latency
     assert when.tolist() == list(range(per_block - 1 + latency, per_block - 1 + latency + beats))
     np.testing.assert_array_equal(payload["exponent"], np.repeat(expected.exponents, per_block))
     np.testing.assert_array_equal(payload["codes"].reshape(-1, 16), expected.codes)
-    assert payload["first"].tolist() == ([1] + [0] * (per_block - 1)) * len(given)
+    assert payload["first"].tolist() == ([1] + [0] * (per_block - 1)) * len(bits)
     assert payload["last"].tolist() == [0] * (beats - 1) + [1]
 
 

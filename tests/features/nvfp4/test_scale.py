@@ -1,4 +1,4 @@
-"""Scales of NVFP4 alone: hdl/features/nvfp4/scale.py."""
+"""Scales of NVFP4 on their own: hdl/features/nvfp4/scale.py."""
 
 from fractions import Fraction
 
@@ -47,13 +47,13 @@ def test_open_scale():
     m = Module()
     code = Signal(7)
     opened = open_scale(m, code)
-    found = []
+    scales = []
 
     async def process(ctx):
         for number in range(1, 127):
             ctx.set(code, number)
-            found.append(Fraction(8 + ctx.get(opened.fraction), 8) * Fraction(2) ** (ctx.get(opened.field) - 7))
+            scales.append(Fraction(8 + ctx.get(opened.fraction), 8) * Fraction(2) ** (ctx.get(opened.field) - 7))
 
     pysim.simulate(m, process, clock=False)
-    assert found == [Fraction(number & 7 | (number > 7) << 3) * Fraction(2) ** (max(number >> 3, 1) - 10)
-                     for number in range(1, 127)]
+    assert scales == [Fraction(number & 7 | (number > 7) << 3) * Fraction(2) ** (max(number >> 3, 1) - 10)
+                      for number in range(1, 127)]

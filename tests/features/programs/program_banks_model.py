@@ -1,9 +1,9 @@
-"""Golden model of a node's two banks of programs: what is loaded, which edits are accepted, and what runs.
+"""Golden model of a node's two banks of programs: their contents, accepted edits, and runs.
 
-A set is a pass, and that of a run is the number of passes before it. LOAD_PROGRAM goes into the bank that runs, and
-is refused then while a run is on, or into the idle one. A load of slot 0 of queue 0 for the idle bank empties it and
+A set is a pass; the set of a run is the number of passes before it. LOAD_PROGRAM writes the current bank, and is
+then refused during a run, or the idle one. A load of slot 0 of queue 0 for the idle bank empties it and
 begins its digest, the CRC-32 of the words of all loads for it, headers included. EDIT makes the idle bank the program
-from the next set on, RUN of that set changes banks, and any load for the idle bank takes the edit back.
+from the next set on, RUN of that set changes banks, and any load for the idle bank cancels the edit.
 """
 
 import zlib
@@ -16,7 +16,7 @@ Command = tuple[int, ...]
 
 
 def digest_of(words: list[int], begun: int = 0) -> int:
-    """CRC-32 of words, from that of those before on."""
+    """CRC-32 of words, continued from the CRC-32 of earlier words."""
     return zlib.crc32(np.array(words, "<u4").tobytes(), begun)
 
 
@@ -36,7 +36,7 @@ class Bank:
                 for words, length in zip(self._words, self.lengths, strict=True)]
 
     def load(self, queue: int, slot: int, words: list[int]) -> None:
-        """Load words of a queue's program from a slot on, which ends behind the last whole command."""
+        """Load words of a queue's program from a slot on; the program ends after the last whole command."""
         first = DESCRIPTOR_WORDS * slot
         self._words[queue][first:first + len(words)] = words
         self.lengths[queue] = slot + len(words) // DESCRIPTOR_WORDS
@@ -58,7 +58,7 @@ class ProgramBanks:
 
     @property
     def idle(self) -> Bank:
-        """The other one."""
+        """The other bank."""
         return self.banks[1 - self.bank]
 
     def answer(self, opcode: int, count: int, body: list[int]) -> tuple[Status, list[int]]:

@@ -35,13 +35,13 @@ def run_of(passes, **options):
 
 
 class Bench:
-    """Two queues with a model of an engine behind each, and a record of all that starts and ends."""
+    """Two queues, each with a model of an engine, and a record of all that starts and ends."""
 
     def __init__(self, dut, seed, *, start="none", sink="none"):
         self.dut = dut
         self.generator = random.Random(seed)
-        #: For each queue: cycle and command of each start; cycle in which each event is offered; cycle in which it is
-        #: taken, and the event.
+        #: For each queue: cycle and command of each start; cycle of each event's offer; cycle of each event's
+        #: transfer, and the event.
         self.starts, self.offers, self.ends = ([[] for _ in range(QUEUES)] for _ in range(3))
         self.valids = [[] for _ in range(QUEUES)]
         self.done = [0] * QUEUES
@@ -75,7 +75,7 @@ class Bench:
                 "detail": self.generator.getrandbits(32), "cycles": duration, "weight_version": 5}])
 
     async def _watch(self):
-        """Record what happens in every cycle, before any driver knows of it."""
+        """Record the events of every cycle, before any driver reacts to them."""
         dut = self.dut
         offered, before = [False] * QUEUES, [False] * QUEUES
         while True:
@@ -101,7 +101,7 @@ class Bench:
                         offered[queue] = False
 
     def receive(self):
-        """Take all events from now on; returns the list of them."""
+        """Take all events from now on; return their list."""
         async def take():
             while True:
                 self.received.extend(await receive_events(self.events, 1))
@@ -155,23 +155,23 @@ async def begin(dut):
 
 
 def with_dependencies(generator, programs):
-    """Programs with random dependencies among those that end: on what comes earlier in a random common order."""
+    """Programs with random dependencies that never lock up: on commands that are earlier in a random common order."""
     order = [0] * len(programs[0]) + [1] * len(programs[1])
     generator.shuffle(order)
-    place = [0, 0]
+    slots = [0, 0]
     for queue in order:
-        command, other = programs[queue][place[queue]], 1 - queue
+        command, other = programs[queue][slots[queue]], 1 - queue
         if generator.random() < 0.6 and programs[other]:
             lag = generator.choice([0, 0, 1, 2, 3])
-            most = place[other] if lag == 0 else len(programs[other])
+            most = slots[other] if lag == 0 else len(programs[other])
             command.update(after_0=generator.randint(0, most), lag_0=lag)
-        place[queue] += 1
+        slots[queue] += 1
     return programs
 
 
 @cocotb.test(timeout_time=8, timeout_unit="ms")
 async def plays_programs(dut):
-    """Random programs of both queues: all commands in order, changed as their pass says, none before its time."""
+    """Random programs of both queues: all commands in order, changed for their pass, none before its time."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"], start=p["start"], sink=p["sink"])
@@ -194,7 +194,7 @@ async def plays_programs(dut):
         for queue in range(QUEUES):
             assert len(bench.starts[queue]) == len(expected[queue])
             for n, ((_, command, done), entry) in enumerate(zip(bench.starts[queue], expected[queue], strict=True)):
-                # Words from 12 on do not come along in this node.
+                # Words from 12 on are not passed on in this node.
                 known = {name: value for name, value in entry.command.items() if not name.startswith("reserved")
                          and command_layout()[name].offset < 32 * WORDS}
                 assert {name: command[name] for name in known} == known
@@ -212,7 +212,7 @@ async def plays_programs(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def starts_in_time(dut):
-    """Each start comes at once behind its predecessor and what it comes after; the trace has the time of each."""
+    """Each start comes at once after its predecessor and its dependency; the trace has the time of each."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"])
@@ -220,8 +220,8 @@ async def starts_in_time(dut):
     bench.duration = lambda queue, command: generator.choice([90, 100, 101, 102, 150])
     programs = [random_program(generator, n, 6, tag=100 * n) for n in range(QUEUES)]
     for queue, program in enumerate(programs):
-        for place, command in enumerate(program):
-            command.update(after_0=place + 1, lag_0=1 - queue)
+        for slot, command in enumerate(program):
+            command.update(after_0=slot + 1, lag_0=1 - queue)
     await bench.load(programs)
     pointer = int(dut.trace_pointer.value)
     cocotb.start_soon(bench.events.receive(10_000))
@@ -246,13 +246,13 @@ async def starts_in_time(dut):
     kept = [(record["time"], record["end"], record["queue"], record["tag"]) for record in records]
     assert all(record["version"] == 0 for record in records)
     assert sorted(kept) == sorted(seen)[-len(kept):]
-    # Records are written in the order of time, but for those of one moment.
+    # Records are written in order of time, except for records of one moment.
     assert all(b[0] - a[0] >= -3 for a, b in itertools.pairwise(kept))
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_failure_ends_the_run(dut):
-    """The rest of a run behind a failed command is not started and has no event; the node takes later commands."""
+    """Commands of a run after a failed one are not started and have no event; the node takes later commands."""
     await begin(dut)
     bench = Bench(dut, 3)
     generator = random.Random(3)
@@ -269,46 +269,46 @@ async def a_failure_ends_the_run(dut):
         await cycles(dut, 60)
         return [(event["queue"], event["tag"], EventStatus(event["status"]), event["detail"]) for event in received]
 
-    def changed(queue, place, **fields):
+    def changed(queue, slot, **fields):
         programs = [[dict(command) for command in program] for program in good]
-        programs[queue][place].update(fields)
+        programs[queue][slot].update(fields)
         return programs
 
-    def check(events, queue, place, status, detail=None):
-        """All before the wrong command has ended well, it is the last of its queue, and the other has stopped."""
+    def check(events, queue, slot, status, detail=None):
+        """All commands before the wrong one ended well, it is the last of its queue, and the other queue stopped."""
         failed = [event for event in events if event[2] != EventStatus.OK]
-        assert [event[:3] for event in failed] == [(queue, 10 * queue + place, status)]
+        assert [event[:3] for event in failed] == [(queue, 10 * queue + slot, status)]
         assert detail is None or failed[0][3] == detail
-        mine = [tag for number, tag, _, _ in events if number == queue]
-        assert mine == [10 * queue + n for n in range(place + 1)]
-        others = [tag for number, tag, _, _ in events if number != queue]
+        own = [tag for number, tag, _, _ in events if number == queue]
+        assert own == [10 * queue + n for n in range(slot + 1)]
+        rest = [tag for number, tag, _, _ in events if number != queue]
         order = [10 * (1 - queue) + n % 4 for n in range(12)]
-        assert others == order[:len(others)]
+        assert rest == order[:len(rest)]
         assert bench.state["stopped"] == 1
         assert len(bench.starts[0]) + len(bench.starts[1]) == len(events) - (
             status not in (EventStatus.BAD_CRC, EventStatus.PEER_ABORT))
 
-    # An engine reports an error, in each place.
-    for queue, place in ((0, 0), (0, 3), (1, 0), (1, 2)):
-        bench.status = lambda engine, command, wrong=10 * queue + place: (
+    # An engine reports an error, for commands at several positions.
+    for queue, slot in ((0, 0), (0, 3), (1, 0), (1, 2)):
+        bench.status = lambda engine, command, wrong=10 * queue + slot: (
             EventStatus.BAD_CRC if command["tag"] == wrong else EventStatus.OK)
-        check(await play(good), queue, place, EventStatus.BAD_CRC)
+        check(await play(good), queue, slot, EventStatus.BAD_CRC)
     bench.status = lambda queue, command: EventStatus.OK
-    # The checker refuses it: an operation that there is not, one of the other queue, a wrong base.
+    # The checker refuses it: an unknown operation, an operation of the other queue, a wrong base.
     check(await play(changed(0, 2, operation=99)), 0, 2, EventStatus.UNKNOWN_OPERATION, 99)
     check(await play(changed(1, 1, operation=Operation.MASK)), 1, 1, EventStatus.UNKNOWN_OPERATION, Operation.MASK)
     check(await play(changed(0, 0, operation=Operation.ALL_REDUCE)), 0, 0, EventStatus.UNKNOWN_OPERATION)
     check(await play(changed(1, 3, operation=Operation.ALL_GATHER, weight_base=33)), 1, 3, EventStatus.BAD_BASE, 33)
-    # What it comes after does not come: more than the other queue has, and more than can be counted.
+    # Its dependency is never met: more than the other queue has, and more than can be counted.
     check(await play(changed(0, 1, after_0=13, lag_0=0)), 0, 1, EventStatus.AFTER_TIMEOUT, 13 | 1 << 24)
     check(await play(changed(1, 2, after_0=1 << 15, lag_0=0)), 1, 2, EventStatus.AFTER_TIMEOUT, 1 << 15)
-    # A wait for the other queue lasts as long as that one works.
+    # A wait for the other queue lasts as long as that queue works.
     paced, bench.duration = bench.duration, lambda queue, command: 1000 * (command["tag"] == 10) + 1
     events = await play(changed(0, 1, after_0=1, lag_0=0), passes=1)
     assert [event[2] for event in events] == [EventStatus.OK] * 8
     assert bench.starts[0][1][0] > bench.starts[1][0][0] + 1000
     bench.duration = paced
-    # Its flags do not come.
+    # Its flags are not set.
     check(await play(changed(1, 1, wait=0b110)), 1, 1, EventStatus.WAIT_TIMEOUT, 0b110)
     # Each waits for the other.
     cyclic = changed(0, 1, after_0=2, lag_0=0)
@@ -345,7 +345,7 @@ async def a_failure_ends_the_run(dut):
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def pushed_commands_keep_their_place(dut):
-    """Commands that are pushed before a run go before it, those pushed during the run behind it, by their queues."""
+    """Commands that are pushed before a run precede it, commands pushed during the run follow it, by their queues."""
     await begin(dut)
     bench = Bench(dut, 5)
     generator = random.Random(5)
@@ -362,8 +362,8 @@ async def pushed_commands_keep_their_place(dut):
     assert bench.state["running"] == 1
     assert int(dut.run__ready.value) == 0
     events = await receive_events(bench.events, 2 * len(before) + 2 * 6)
-    mine = [[event["tag"] for event in events if event["queue"] == queue] for queue in range(QUEUES)]
-    assert mine == [[60, 61, 62, *[0, 1, 2] * 2, 80, 81, 82], [50, *[10, 11, 12] * 2, 70]]
+    order = [[event["tag"] for event in events if event["queue"] == queue] for queue in range(QUEUES)]
+    assert order == [[60, 61, 62, *[0, 1, 2] * 2, 80, 81, 82], [50, *[10, 11, 12] * 2, 70]]
     assert bench.state["running"] == 0
     # Nothing happens with no passes, and with no commands.
     for program, passes in ((programs, 0), ([[], []], 5)):
@@ -391,7 +391,7 @@ async def pushed_commands_keep_their_place(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_run_begins_while_pushed_commands_end(dut):
-    """A run that is taken in any cycle of the life of pushed commands waits for those left, and no others."""
+    """A run that is taken in any cycle of the life of pushed commands waits for the rest of them, and no more."""
     await begin(dut)
     bench = Bench(dut, 6)
     bench.duration = lambda queue, command: 2
@@ -409,8 +409,8 @@ async def a_run_begins_while_pushed_commands_end(dut):
         left.add(tuple(len(starts) for starts in bench.starts))
         await bench.run.send([run_of(1)])
         events = await receive_events(bench.events, len(pushed) + 2 * QUEUES)
-        mine = [[event["tag"] for event in events if event["queue"] == queue] for queue in range(QUEUES)]
-        assert mine == [[60, 61, 0, 1], [50, 10, 11]], f"run {delay} cycles after the last command"
+        order = [[event["tag"] for event in events if event["queue"] == queue] for queue in range(QUEUES)]
+        assert order == [[60, 61, 0, 1], [50, 10, 11]], f"run {delay} cycles after the last command"
         await bench.idle()
     assert {count for count, _ in left} == {0, 1, 2}
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Versions of weights in the queues of a node: what commands of programs find, and which of them are refused."""
+"""Versions of weights in the queues of a node: versions that commands of programs find, and refused commands."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.hdl.control.programs import random_program
 
 
 def layers_behind(generator, **changes):
-    """Programs of two layers, of which the first has two copies of its weights: forward, backward, and updates."""
+    """Programs of two layers; the first one has two copies of its weights: forward, backward, and updates."""
     def command(tag, operation, region, **fields):
         (made,) = random_program(generator, int(operation == Operation.FUSED_UPDATE), 1, tag=tag)
         return {**made, "operation": operation, "region": region, "apart": int(region == 1),
@@ -58,18 +58,18 @@ async def weights_have_versions(dut):
         bench.duration = lambda queue, command, long=long: generator.choice([0, 5, 60]) + queue * long
         for first, passes in ((0, 7), (7, 1), (8, 4), (0, 2), (2, 3), (0, 1), (1, 1), (2, 2)):
             assert await play(passes, first=first) == (right(passes, first), [])
-    # The second layer does not wait for its update of the pass before.
+    # The second layer does not wait for its update of the previous pass.
     bench.duration = lambda queue, command: 20 + 2000 * queue
     early = {"tag_1": {"after_0": 0}}
     assert (await play(3, first=0, **early))[1] == [(1, EventStatus.STALE, 0 | 1 << 16)]
-    # The first one waits for that of the pass before, or its weights do not lie apart.
+    # The first one waits for its update of the previous pass, or its weights are not apart.
     assert (await play(3, first=0, tag_0={"after_0": 2, "lag_0": 1}))[1] == []
     assert (await play(3, first=0, tag_0={"apart": 0}))[1] == [(0, EventStatus.STALE, 0 | 1 << 16)]
-    # Passes are missing, or too many.
+    # Too few passes, or too many.
     assert await play(2, first=0) == (right(2, 0), [])
     assert (await play(2, first=3))[1] == [(1, EventStatus.STALE, 2 | 3 << 16)]
     assert (await play(2, first=1))[1] == [(0, EventStatus.STALE, 2 | 0 << 16)]
-    # An update that fails does not count, and a region of 0 is none.
+    # A failed update does not count, and a region of 0 is none.
     bench.status = lambda queue, command: EventStatus.BAD_CRC if command["tag"] == 10 else EventStatus.OK
     assert [failed[:2] for failed in (await play(1, first=0))[1]] == [(10, EventStatus.BAD_CRC)]
     bench.status = lambda queue, command: EventStatus.OK

@@ -79,9 +79,9 @@ async def follows_the_model(dut):
 
 
 @pytest.mark.parametrize(("given", "taken"), [(1.0, 1.0), (0.3, 0.3)])
-def test_latched_settings(given, taken):
+def test_latched_settings(offered, taken):
     regression.run(LatchedSettings(), module=__name__, testcase="follows_the_model",
-                   parameters={"given": given, "taken": taken, "seed": 5})
+                   parameters={"given": offered, "taken": taken, "seed": 5})
 
 
 def test_immediate_runner():

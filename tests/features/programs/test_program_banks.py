@@ -33,12 +33,12 @@ CONFIG = NodeConfig(
     lanes=2, memories=Memories(gradient=320, weight=64, state=32),
     programs=Programs(depth=DEPTH, banks=2, move_queue=True))
 IDLE = 1 << 23
-#: From the first word of an EDIT to the last one of its response, as docs/program.md says.
+#: Cycles from the first word of an EDIT to the last word of its response, as in docs/program.md.
 EDIT_CYCLES = 11
 
 
 class Banked(wiring.Component):
-    """Host port and command queue, whose commands end at once, unless they are held, and well, unless they fail."""
+    """Host port and command queue; commands end at once, unless they are held, and well, unless they fail."""
 
     i: In(stream.Signature(word_layout()))
     o: Out(stream.Signature(word_layout()))
@@ -50,15 +50,15 @@ class Banked(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        quiesce = tuple(one for one in operations(CONFIG) if one.code == Operation.QUIESCE)
+        quiesce = tuple(item for item in operations(CONFIG) if item.code == Operation.QUIESCE)
         m.submodules.port = port = HostPort(config=CONFIG)
         m.submodules.queue = queue = CommandQueue(
             config=CONFIG, operations=quiesce)
         connect_stream(m, wiring.flipped(self.i), port.i)
         connect_stream(m, port.o, wiring.flipped(self.o))
-        for one, other in ((port.commands, queue.commands), (queue.events, port.events),
-                           (port.program, queue.program), (port.run, queue.run)):
-            connect_stream(m, one, other)
+        for item, other in ((port.commands, queue.commands), (queue.events, port.events),
+                            (port.program, queue.program), (port.run, queue.run)):
+            connect_stream(m, item, other)
         wiring.connect(m, port=port.banks, queue=queue.banks)
         m.d.comb += [
             port.commands_full.eq(queue.full),
@@ -82,7 +82,7 @@ class Banked(wiring.Component):
 
 
 class Bench:
-    """Host of the node, and the model beside it."""
+    """Host of the node, and the model next to it."""
 
     def __init__(self, dut, seed, source, sink):
         self.dut, self.generator = dut, random.Random(seed)
@@ -91,11 +91,11 @@ class Bench:
         self.sink = Sink(dut, "o", word_layout(), stalls=stalls(sink, seed=seed + 1))
         self.seen, self.tag, self.name = set(), 0, 0
         self.passes = 0
-        self.body = []  # of what was loaded into the idle bank
+        self.body = []  # words that were loaded into the idle bank
         cocotb.start_soon(self._watch())
 
     async def _watch(self):
-        """See that banks never change while a program runs."""
+        """Check that banks never change while a program runs."""
         before = None
         while True:
             await FallingEdge(self.dut.clk)
@@ -106,10 +106,10 @@ class Bench:
 
     async def ask(self, opcode, count, body):
         sending = cocotb.start_soon(self.source.send(framed([opcode << 24 | 5 << 16 | count, *body])))
-        found = [beat["data"] for beat in await with_timeout(self.sink.packet(), 100, "us")]
+        words = [beat["data"] for beat in await with_timeout(self.sink.packet(), 100, "us")]
         await sending
-        assert found[0] == (opcode | 0x80) << 24 | 5 << 16 | len(found) - 2
-        return found[1], found[2:]
+        assert words[0] == (opcode | 0x80) << 24 | 5 << 16 | len(words) - 2
+        return words[1], words[2:]
 
     async def compare(self, opcode, count, body):
         """Send a request, and compare status and state with the model's."""
@@ -179,9 +179,9 @@ class Bench:
         self.dut.hold.value = model.running
 
     async def finish(self, *, fail):
-        """Have the run end, well or not, and compare its commands."""
+        """Let the run end, well or not, and compare its commands."""
         wanted = [[command[7] & 0xFFFF for command in queue] * self.passes for queue in self.model.current.programs]
-        found = [[] for _ in range(QUEUES)]
+        tags = [[] for _ in range(QUEUES)]
         self.dut.fail.value = fail
         self.dut.hold.value = 0
         for _ in range(sum(map(len, wanted))):
@@ -190,12 +190,12 @@ class Bench:
                 break
             assert status == Status.OK
             assert event[0] >> 16 & 0xFF == (EventStatus.BAD_LENGTH if fail else EventStatus.OK)
-            found[event[0] >> 30].append(event[0] & 0xFFFF)
+            tags[event[0] >> 30].append(event[0] & 0xFFFF)
         if fail:
-            assert any(found)
-            assert all(mine == all_[:len(mine)] for mine, all_ in zip(found, wanted, strict=True))
+            assert any(tags)
+            assert all(actual == all_[:len(actual)] for actual, all_ in zip(tags, wanted, strict=True))
         else:
-            assert found == wanted
+            assert tags == wanted
         await cycles(self.dut, 40)
         assert not self.dut.running.value
         self.dut.fail.value = 0
@@ -236,7 +236,7 @@ async def changes_banks_at_sets(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reset_at_any_word_of_an_edit(dut):
-    """A reset of the node leaves the first bank, no edit and no digest."""
+    """A reset of the node leaves the first bank, and neither an edit nor a digest."""
     await start(dut)
     request = [Opcode.EDIT << 24 | 2, 1, 0]
     for length in range(1, len(request) + 1):

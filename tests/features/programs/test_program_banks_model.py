@@ -27,10 +27,10 @@ def run(banks, first, model, passes=1):
 @pytest.fixture
 def banks():
     """Banks that run set 4 of program 7."""
-    found = ProgramBanks(queues=3, depth=4)
-    assert load(found, model=7, idle=False)[0] == (Status.OK, [16])
-    assert run(found, 4, 7) == Status.OK
-    return found
+    result = ProgramBanks(queues=3, depth=4)
+    assert load(result, model=7, idle=False)[0] == (Status.OK, [16])
+    assert run(result, 4, 7) == Status.OK
+    return result
 
 
 def test_an_edit_holds_from_its_set_on(banks):
@@ -63,7 +63,7 @@ def test_refused(banks):
     assert edit(banks, 3, 5, digest) == Status.OK
     for number in (1, 3):
         assert edit(banks, number, 5, digest) == Status.OLD_EDIT
-    load(banks, model=9)  # takes the edit back
+    load(banks, model=9)  # cancels the edit
     assert not banks.pending
     banks.running = False
     assert run(banks, 5, 7) == Status.OK

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Versions of regions, against a model that counts updates, and a proof of what a command is told."""
+"""Versions of regions, against a model that counts updates, and a proof of the version that a command is given."""
 
 import random
 
@@ -20,7 +20,7 @@ REGIONS = 5
 
 
 class Model:
-    """Model of the versions: one of each copy, and which inputs have been the same for how long."""
+    """Model of the versions: one of each copy, and how long its inputs have been the same."""
 
     def __init__(self):
         self.versions = {}
@@ -92,8 +92,8 @@ async def counts_updates(dut):
             state["region"] = region()
             version = model.versions.get(model.copy(state["region"]), 0)
             state["number"] = max(0, version + generator.choice([0, 0, 1, -1, 5]))
-        found = model.outputs(state)
-        seen.add((found.get("right"), state["region"]["apart"]))
+        expected = model.outputs(state)
+        seen.add((expected.get("right"), state["region"]["apart"]))
         return {"clear": int(clear), "begun": begun, "ended": ended, "head": to_int(region_layout(), state["region"]),
                 "number": state["number"], "update": to_int(region_layout(), updated), "_": updated}
 
@@ -118,7 +118,7 @@ async def counts_updates(dut):
 
 
 class Known(wiring.Component):
-    """Specification: of a region, whichever it is, commands are told the number of its updates."""
+    """Specification: for any region, commands are given the number of its updates."""
 
     region: In(range(REGIONS_MAX + 1))
     odd: In(1)
@@ -130,7 +130,7 @@ class Known(wiring.Component):
         m = Module()
         m.submodules.unit = unit = RegionVersions(regions=3)
         region, count = Signal.like(self.region), Signal(16)
-        running, mine = Signal(), Signal()
+        running, own = Signal(), Signal()
         age, stable, sweeps = Signal(2), Signal(range(RegionVersions.settling + 1)), Signal(range(2))
         before = Signal(region_layout())
         m.d.sync += [region.eq(self.region), sweeps.eq(1), age.eq(age + (age != 3))]
@@ -143,9 +143,9 @@ class Known(wiring.Component):
             Assume(~self.ended | (running & (age >= 1))),
         ]
         with m.If(self.begun):
-            m.d.sync += [running.eq(1), mine.eq(self.update.region == self.region), age.eq(0)]
+            m.d.sync += [running.eq(1), own.eq(self.update.region == self.region), age.eq(0)]
         with m.If(self.ended):
-            m.d.sync += [running.eq(0), count.eq(count + mine), age.eq(0)]
+            m.d.sync += [running.eq(0), count.eq(count + own), age.eq(0)]
         m.d.sync += before.eq(unit.head)
         with m.If(self.begun | self.ended | unit.busy | (sweeps == 0)):
             m.d.sync += stable.eq(0)

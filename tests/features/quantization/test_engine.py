@@ -69,7 +69,7 @@ class Case:
         self.weights[:len(self.program.weights)] = self.program.weights
         self.gradients[:len(self.program.parameters)] = self.program.parameters
         inputs = pack_inputs(self.program, self.x)
-        # Bytes behind the last input of a sample do not matter, and are noise.
+        # Bytes after the last input of a sample do not matter, and are noise.
         padded = inputs.view(np.uint8).reshape(samples, -1)
         padded[:, layers[0].inputs:] = generator.integers(0, 256, (samples, padded.shape[1] - layers[0].inputs))
         self.gradients[self.program.source:self.program.source + len(inputs)] = inputs
@@ -137,12 +137,12 @@ def test_infer(lanes, seed):
     case = Case(lanes, layers, min(samples, program(layers, lanes=lanes, **WORDS).samples), seed)
     bench = unit(lanes)
     case.fill(bench)
-    (found,), counts = run(bench, case.command(), cycles=60_000 // lanes)
+    (ended,), counts = run(bench, case.command(), cycles=60_000 // lanes)
     memory = case.check(bench)
     beats = case.program.beats * case.samples
-    assert found == {"tag": 9, "status": EventStatus.OK, "flags": 0, "queue": 0, "detail": beats,
-                     "cycles": found["cycles"], "weight_version": VERSION}
-    assert counts["command_cycles"] == found["cycles"] >= case.cycles()
+    assert ended == {"tag": 9, "status": EventStatus.OK, "flags": 0, "queue": 0, "detail": beats,
+                     "cycles": ended["cycles"], "weight_version": VERSION}
+    assert counts["command_cycles"] == ended["cycles"] >= case.cycles()
     target = case.program.target
     rows = -(-layers[-1].outputs // lanes) * lanes
     np.testing.assert_array_equal(unpack_outputs(case.program, memory[target:target + case.samples * rows]),
@@ -155,8 +155,8 @@ def test_forms(form):
     case = Case(4, layers, 6, 3)
     bench = unit(4, form)
     case.fill(bench)
-    (found,), _ = run(bench, case.command(), cycles=9_000)
-    assert found["status"] == EventStatus.OK
+    (ended,), _ = run(bench, case.command(), cycles=9_000)
+    assert ended["status"] == EventStatus.OK
     case.check(bench)
 
 
@@ -173,17 +173,17 @@ def _network(shapes, bits):
     (1, [(64, 64), (32, 64)], 8),
 ])
 def test_no_bubble(lanes, shapes, samples, bits):
-    """A beat passes in every cycle, over outputs, samples and layers, but for a command's beginning and end."""
+    """A beat passes in every cycle, over outputs, samples and layers, except at a command's beginning and end."""
     case = Case(lanes, _network(shapes, bits), samples, 9)
     bench = unit(lanes)
     case.fill(bench)
-    (found,), _ = run(bench, case.command(), cycles=30_000)
+    (ended,), _ = run(bench, case.command(), cycles=30_000)
     case.check(bench)
-    assert found["status"] == EventStatus.OK
-    assert found["cycles"] == case.cycles()
-    assert found["detail"] == peak_cycles(shapes, samples, lanes=lanes)
+    assert ended["status"] == EventStatus.OK
+    assert ended["cycles"] == case.cycles()
+    assert ended["detail"] == peak_cycles(shapes, samples, lanes=lanes)
     if shapes[0] == (64, 64):
-        assert found["detail"] / found["cycles"] >= 0.98
+        assert ended["detail"] / ended["cycles"] >= 0.98
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -195,13 +195,13 @@ def test_stalls(lanes, reading, pattern):
     case = Case(lanes, layers, 5, 7)
     bench = unit(lanes)
     case.fill(bench)
-    found, counts = run(bench, case.command(tag=1), case.command(tag=2, length=0), pattern=pattern, seed=lanes,
+    ended, counts = run(bench, case.command(tag=1), case.command(tag=2, length=0), pattern=pattern, seed=lanes,
                         cycles=12_000, reading=reading)
     case.check(bench)
-    assert [(each["tag"], each["status"]) for each in found] == [(1, 0), (2, 0)]
-    assert found[1]["cycles"] == found[1]["detail"] == 0
+    assert [(each["tag"], each["status"]) for each in ended] == [(1, 0), (2, 0)]
+    assert ended[1]["cycles"] == ended[1]["detail"] == 0
     assert counts["stall_memory"] > 0
-    assert counts["command_cycles"] == found[0]["cycles"]
+    assert counts["command_cycles"] == ended[0]["cycles"]
 
 
 def refused(case, number, **options):
@@ -209,13 +209,13 @@ def refused(case, number, **options):
     bench = unit(case.lanes)
     case.fill(bench)
     good = Case(case.lanes, layers_of([(3, 5)], 1), 2, 1)
-    (found,), _ = run(bench, case.command(**options), cycles=9_000)
+    (ended,), _ = run(bench, case.command(**options), cycles=9_000)
     case.check(bench, number)
-    assert (found["status"], found["detail"]) == (EventStatus.BAD_LAYER, number)
+    assert (ended["status"], ended["detail"]) == (EventStatus.BAD_LAYER, number)
     fill(bench, 0, good.gradients)
     fill(bench, 1, good.weights)
-    (found,), _ = run(bench, good.command())
-    assert found["status"] == EventStatus.OK
+    (ended,), _ = run(bench, good.command())
+    assert ended["status"] == EventStatus.OK
     good.check(bench)
 
 
@@ -241,19 +241,19 @@ def test_the_last_place_that_fits(lanes, name):
             "parameters": -(-18 // lanes), "target": 3 * -(-9 // lanes)}
     for further in (0, 1):
         case = Case(lanes, layers, 3, 5)
-        place = 8192 - (rows[name] - further) * lanes
+        address = 8192 - (rows[name] - further) * lanes
         now = case.field(0, name)
         memory = case.weights if name == "codes" else case.gradients
         if not further:
-            memory[place:] = memory[now:now + 8192 - place].copy()
-        case.field(0, name, place)
+            memory[address:] = memory[now:now + 8192 - address].copy()
+        case.field(0, name, address)
         if further:
             refused(case, 0)
             continue
         bench = unit(lanes)
         case.fill(bench)
-        (found,), _ = run(bench, case.command())
-        assert found["status"] == EventStatus.OK
+        (ended,), _ = run(bench, case.command())
+        assert ended["status"] == EventStatus.OK
         case.check(bench)
 
 
@@ -282,9 +282,9 @@ def test_one_after_the_other():
     bench = unit(4)
     case.fill(bench)
     bad = case.command(weight_base=8192)
-    found, _ = run(bench, case.command(), bad, case.command(), case.command(length=0), bad, case.command(),
+    ended, _ = run(bench, case.command(), bad, case.command(), case.command(length=0), bad, case.command(),
                    cycles=9_000)
-    assert [each["status"] for each in found] == [0, EventStatus.BAD_LAYER, 0, 0, EventStatus.BAD_LAYER, 0]
-    assert found[0] == found[2] == found[5]
+    assert [each["status"] for each in ended] == [0, EventStatus.BAD_LAYER, 0, 0, EventStatus.BAD_LAYER, 0]
+    assert ended[0] == ended[2] == ended[5]
     # Commands after the first one start from other inputs, if the results of the second layer overwrite them.
-    assert found[0]["detail"] == case.program.beats * 3
+    assert ended[0]["detail"] == case.program.beats * 3

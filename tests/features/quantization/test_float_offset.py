@@ -18,21 +18,21 @@ def _outputs(lanes, bits, seed, count=400):
     lengths = generator.integers(1, 6, count)
     numbers = np.arange(count).repeat(lengths)
     beats = len(numbers)
-    given = {
+    fields = {
         "codes": generator.integers(0, 1 << bits, (beats, lanes)),
         "inputs": generator.integers(0, 256, (beats, lanes)),
         "int8": generator.random(count) < 0.5, "relu": generator.random(count) < 0.5,
         "bias": generator.integers(-4_000, 4_000, count)}
     last = np.append(numbers[1:] != numbers[:-1], True)
-    x = np.where(given["int8"][numbers, None] & (given["inputs"] > 127), given["inputs"] - 256, given["inputs"])
-    return generator, given, numbers, last, x
+    x = np.where(fields["int8"][numbers, None] & (fields["inputs"] > 127), fields["inputs"] - 256, fields["inputs"])
+    return generator, fields, numbers, last, x
 
 
-def _run(component, given, numbers, last, **others):
+def _run(component, fields, numbers, last, **parameters):
     inputs = {"valid": np.ones(len(last)), "last": last}
-    for lane in range(given["codes"].shape[1]):
-        inputs |= {f"codes__{lane}": given["codes"][:, lane], f"inputs__{lane}": given["inputs"][:, lane]}
-    for name, values in {**given, **others}.items():
+    for lane in range(fields["codes"].shape[1]):
+        inputs |= {f"codes__{lane}": fields["codes"][:, lane], f"inputs__{lane}": fields["inputs"][:, lane]}
+    for name, values in {**fields, **parameters}.items():
         if name not in ("codes", "inputs"):
             inputs[name] = np.asarray(values)[numbers]
     inputs["bias"] = inputs["bias"] & 0xFFFF_FFFF
@@ -46,9 +46,9 @@ def _run(component, given, numbers, last, **others):
 @pytest.mark.parametrize("offset", [True, False])
 @pytest.mark.parametrize(("lanes", "bits"), [(1, 8), (4, 4), (16, 8)])
 def test_float_offset(lanes, bits, offset):
-    generator, given, numbers, last, x = _outputs(lanes, bits, 1)
-    count = len(given["bias"])
-    codes = given["bias"] + np.bincount(numbers, (given["codes"] * x).sum(axis=1)).astype(np.int64)
+    generator, fields, numbers, last, x = _outputs(lanes, bits, 1)
+    count = len(fields["bias"])
+    codes = fields["bias"] + np.bincount(numbers, (fields["codes"] * x).sum(axis=1)).astype(np.int64)
     sums = np.bincount(numbers, x.sum(axis=1)).astype(np.int64)
     scale = np.abs(generator.normal(0, 100 / np.abs(codes).mean(), count)).astype(np.float32).view(np.uint32)
     lowest = generator.normal(0, 100 / max(np.abs(sums).mean(), 1), count).astype(np.float32).view(np.uint32)
@@ -56,22 +56,22 @@ def test_float_offset(lanes, bits, offset):
     if offset:
         y = floating.add(y, floating.multiply(conversion.from_integer(sums), lowest))
     rounded = conversion.to_integer(y)[0]
-    want = np.where(given["relu"], np.clip(rounded, 0, 255), np.clip(rounded, -128, 127))
-    got = _run(FloatOffset(lanes=lanes, bits=bits, offset=offset), given, numbers, last, scale=scale, offset=lowest)
+    want = np.where(fields["relu"], np.clip(rounded, 0, 255), np.clip(rounded, -128, 127))
+    got = _run(FloatOffset(lanes=lanes, bits=bits, offset=offset), fields, numbers, last, scale=scale, offset=lowest)
     np.testing.assert_array_equal(got, want)
     assert len(np.unique(want)) > 100
 
 
 @pytest.mark.parametrize(("lanes", "bits"), [(1, 8), (4, 4), (16, 8)])
 def test_integer_offset(lanes, bits):
-    generator, given, numbers, last, x = _outputs(lanes, bits, 2)
-    count = len(given["bias"])
+    generator, fields, numbers, last, x = _outputs(lanes, bits, 2)
+    count = len(fields["bias"])
     offset = -generator.integers(0, 1 << bits, count)
-    weights = model.adjusted(given["codes"], offset[numbers], Variant.MIN)
-    sums = given["bias"] + np.bincount(numbers, (weights * x).sum(axis=1)).astype(np.int64)
+    weights = model.adjusted(fields["codes"], offset[numbers], Variant.MIN)
+    sums = fields["bias"] + np.bincount(numbers, (weights * x).sum(axis=1)).astype(np.int64)
     multiplier, shift = generator.integers(20_000, 1 << 16, count), np.full(count, 11 + bits + lanes.bit_length())
-    limits = np.where(given["relu"], 0, -128), np.where(given["relu"], 255, 127)
-    got = _run(IntegerOffset(lanes=lanes, bits=bits), given, numbers, last, offset=offset & (2 << bits) - 1,
+    limits = np.where(fields["relu"], 0, -128), np.where(fields["relu"], 255, 127)
+    got = _run(IntegerOffset(lanes=lanes, bits=bits), fields, numbers, last, offset=offset & (2 << bits) - 1,
                multiplier=multiplier, shift=shift)
     np.testing.assert_array_equal(got, model.requantize(sums, multiplier, shift, *limits))
 

@@ -62,7 +62,7 @@ def _checked(layer, samples, lanes):
 
 
 def _layer(generator, samples, lanes, *, final):
-    """Random layer whose parts end somewhere in their memories, now and then at the end or a row beyond."""
+    """Random layer with parts that end somewhere in their memories, sometimes at the end or a row beyond."""
     def flip(share):
         return int(generator.random() < share)
 
@@ -190,7 +190,7 @@ def test_lockstep(lanes, source, sink):
 def test_wrong(lanes, change):
     """A wrong layer after a valid one ends the list.
 
-    An address of -1 stands for the last possible row, whose successor wraps to the first.
+    An address of -1 stands for the last possible row; its successor wraps to the first.
     """
     wrong = {**SOUND, **{name: value % ((1 << 32) // lanes) * lanes if value < 0 else value
                          for name, value in change.items()}}
@@ -212,7 +212,7 @@ def test_limits(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_lists(lanes):
-    """Lists without a layer or without a final layer are wrong; layers behind the final one are not read."""
+    """Lists without a layer or without a final layer are wrong; layers after the final one are not read."""
     assert _run([SOUND], 1, lanes, empty=True) == (0, True)
     assert _run([SOUND] * 3, 1, lanes) == (3, True)
     assert _run([SOUND, {**SOUND, "final": 1}, SOUND], 1, lanes) == (2, False)
@@ -228,9 +228,9 @@ def test_too_many_samples(samples):
 def test_reset_in_a_list(lanes):
     """The next list after a reset, at any point of a list, is read from its beginning."""
     words = np.array(_words(SOUND) * 3, np.uint32)
-    for given in (1, 2, 5, 12, 30):
+    for beats in (1, 2, 5, 12, 30):
         unit = _unit(lanes)
         unit.reset()
-        unit.lockstep(sources={"i": Feed(packets.beats([words], lanes))}, sinks={"o": np.ones(given, bool)},
+        unit.lockstep(sources={"i": Feed(packets.beats([words], lanes))}, sinks={"o": np.ones(beats, bool)},
                       inputs={"start": 1, "samples": 1})
-        assert _run([SOUND, {**SOUND, "final": 1}], 1, lanes) == (2, False), f"{given=}"
+        assert _run([SOUND, {**SOUND, "final": 1}], 1, lanes) == (2, False), f"given={beats!r}"

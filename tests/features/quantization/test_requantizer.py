@@ -23,10 +23,10 @@ def _random(count, generator):
     return {"sum": sums, "multiplier": multiplier, "shift": shift, **flags}
 
 
-def _expected(given):
+def _expected(fields):
     """Expected results, in Python's integers."""
     results = []
-    for acc, multiplier, shift, relu, raw in zip(*(given[name].tolist() for name in (
+    for acc, multiplier, shift, relu, raw in zip(*(fields[name].tolist() for name in (
             "sum", "multiplier", "shift", "relu", "raw")), strict=True):
         scaled = (acc * multiplier + ((1 << shift) >> 1)) >> shift
         low, high = (0, 255) if relu else (-128, 127)
@@ -34,8 +34,8 @@ def _expected(given):
     return np.array(results)
 
 
-def _rows(given):
-    return pack(scaled_layout(), given | {"sum": given["sum"] & 0xFFFF_FFFF})
+def _rows(fields):
+    return pack(scaled_layout(), fields | {"sum": fields["sum"] & 0xFFFF_FFFF})
 
 
 def _drive(generator, count=1_000):
@@ -54,19 +54,19 @@ test_lockstep = BENCH.lockstep(count=2_500)
 test_cocotb = BENCH.cocotb(cut=4)
 
 
-def _run(given):
+def _run(fields):
     """Run the unit at full speed and return all results, one per cycle."""
-    run, count = BENCH.check(drive=Drive({"i": _rows(given)}, given)), len(given["sum"])
+    run, count = BENCH.check(drive=Drive({"i": _rows(fields)}, fields)), len(fields["sum"])
     assert run.moves().tolist() == list(range(Requantizer.latency, count + Requantizer.latency))
     return unpack(result_layout(), run.trace["o__payload"][run.moves()])["value"].astype(np.uint32).astype(np.int32)
 
 
 def test_many():
-    given = _random(300_000, np.random.default_rng(2))
-    got = _run(given)
-    limits = [np.where(given["relu"], *pair) for pair in ((0, -128), (255, 127))]
-    scaled = model.requantize(given["sum"], given["multiplier"], given["shift"], *limits)
-    np.testing.assert_array_equal(got, np.where(given["raw"], given["sum"], scaled))
+    fields = _random(300_000, np.random.default_rng(2))
+    got = _run(fields)
+    limits = [np.where(fields["relu"], *pair) for pair in ((0, -128), (255, 127))]
+    scaled = model.requantize(fields["sum"], fields["multiplier"], fields["shift"], *limits)
+    np.testing.assert_array_equal(got, np.where(fields["raw"], fields["sum"], scaled))
 
 
 @pytest.mark.parametrize("relu", [0, 1])
@@ -75,13 +75,13 @@ def test_every_result_at_its_edges(shift, relu):
     """Products just below, at and just above each rounding threshold in and around the limits round correctly."""
     edges = (np.arange(-140, 270) << shift) - ((1 << shift) >> 1)
     products = (edges[:, None] + np.arange(-2, 3)).ravel()
-    # Sums whose products with a multiplier are the wanted ones, or as near as possible.
+    # Sums with the wanted products by a multiplier, or as near as possible.
     multipliers = [1 << max(shift - 16, 0) if shift < 32 else 0xFFFF, 1, 3]
     for multiplier in multipliers:
         if multiplier > 0xFFFF:
             continue
         sums = np.clip(products // multiplier, -1 << 31, (1 << 31) - 1)
         count = len(sums)
-        given = {"sum": sums, "multiplier": np.full(count, multiplier), "shift": np.full(count, shift),
-                 "relu": np.full(count, relu), "raw": np.zeros(count, int), "last": np.zeros(count, int)}
-        _run(given)
+        fields = {"sum": sums, "multiplier": np.full(count, multiplier), "shift": np.full(count, shift),
+                  "relu": np.full(count, relu), "raw": np.zeros(count, int), "last": np.zeros(count, int)}
+        _run(fields)

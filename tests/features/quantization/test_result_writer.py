@@ -53,12 +53,12 @@ def _rows(layer, lanes):
 
 
 def _results(layers, lanes):
-    """For each layer its results: value, and whether it completes a row, its sample and the layer."""
+    """Results of each layer: value, and whether it completes a row, its sample and the layer."""
     for layer in layers:
         per_row = lanes if layer["raw"] else 4 * lanes
-        yield [(value, last or (place + 1) % per_row == 0, last, last and sample is layer["results"][-1])
-               for sample in layer["results"] for place, value in enumerate(sample)
-               for last in [place == len(sample) - 1]]
+        yield [(value, last or (index + 1) % per_row == 0, last, last and sample is layer["results"][-1])
+               for sample in layer["results"] for index, value in enumerate(sample)
+               for last in [index == len(sample) - 1]]
 
 
 def _given(layers, lanes, **options):
@@ -85,9 +85,9 @@ def _model(unit, drawn, willing, ready):
     rows = [row for layer in layers for row in _rows(layer, lanes)]
     marks = {name: np.zeros(feed.end + 1, bool) for name in ("written", "ended", "done")}
     closed, places = 0, iter(rows)
-    for given in results:
+    for batch in results:
         taken = begun = targets.accept(closed)
-        for _, completes, *_ in given:
+        for _, completes, *_ in batch:
             taken = feed.accept(max(taken + 1, output.departed if completes else 0))
             if completes and taken < feed.end:
                 output.load(taken)
@@ -130,7 +130,7 @@ def test_known():
                    (3, 0xFFFF_FFFE), (4, 0x1234_5678)]
     # The layer is taken in the first cycle, and a result in each one from then on.
     assert np.flatnonzero(trace["i__valid"] & trace["i__ready"]).tolist() == list(range(1, 13))
-    assert when.tolist() == [place + ResultWriter.latency for place in (4, 5, 9, 10, 11, 12)]
+    assert when.tolist() == [cycle + ResultWriter.latency for cycle in (4, 5, 9, 10, 11, 12)]
     assert [np.flatnonzero(trace[name]).tolist() for name in ("written", "ended", "done")] == [
         [6, 11, 12, 13], [11, 13], [13]]
     assert np.flatnonzero(trace["layer__valid"] & trace["layer__ready"]).tolist() == [0, 10]

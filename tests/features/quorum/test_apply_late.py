@@ -21,13 +21,13 @@ CONFIG = rings.CONFIGS["wide"]
 LANES = CONFIG.lanes
 ROWS = CONFIG.memories.gradient // LANES
 BASE, STRIDE = 2 * LANES, 24 * LANES  # of slots, in elements
-WORDS = BASE + 2 * STRIDE + LANES  # of the memory that are looked at
+WORDS = BASE + 2 * STRIDE + LANES  # of the memory that are compared
 MASKS = 0x0008_0007
 TIMEOUT = 500
 
 
 class Bench(wiring.Component):
-    """APPLY_LATE with a memory whose other ports belong to the test."""
+    """APPLY_LATE, and a memory with other ports for the test."""
 
     def __init__(self):
         self.apply_late = ApplyLate(config=CONFIG)
@@ -55,7 +55,7 @@ class Bench(wiring.Component):
 
     async def words(self, ctx):
         """The words that :meth:`fill` wrote."""
-        found = []
+        words = []
         for row in range(WORDS // LANES):
             ctx.set(self.read.row, row)
             ctx.set(self.read.valid, 1)
@@ -63,33 +63,33 @@ class Bench(wiring.Component):
             ctx.set(self.read.valid, 0)
             while not ctx.get(self.read.response):
                 await ctx.tick()
-            found += [ctx.get(element) for element in self.read.elements]
+            words += [ctx.get(element) for element in self.read.elements]
             await ctx.tick()
-        return np.array(found, np.uint32)
+        return np.array(words, np.uint32)
 
     async def command(self, ctx, generator, *, length, number):
-        """Give a APPLY_LATE; fields that it does not use are random."""
-        given = self.apply_late.command
-        ctx.set(given.payload, {
+        """Give an APPLY_LATE; fields that it does not use are random."""
+        port = self.apply_late.command
+        ctx.set(port.payload, {
             "operation": Operation.APPLY_LATE, "gradient_base": BASE, "length": length, "number": number, "round": 1,
             "weight_base": generator.getrandbits(32), "state_base": generator.getrandbits(32),
             "duration": generator.getrandbits(32), "turn": generator.getrandbits(8),
             "stride": generator.getrandbits(8), "format": (bits := generator.getrandbits(128)) & 15,
             "entry": bits >> 4 & 255, "reserved_12": bits >> 12})
-        ctx.set(given.valid, 1)
-        await ctx.tick().until(given.ready)
-        ctx.set(given.valid, 0)
+        ctx.set(port.valid, 1)
+        await ctx.tick().until(port.ready)
+        ctx.set(port.valid, 0)
 
     async def event(self, ctx, *, most):
-        """The event, which must come within so many cycles."""
+        """The event, which must come within ``most`` cycles."""
         port = self.apply_late.event
         for _ in range(most):
             if ctx.get(port.valid):
-                found = {name: ctx.get(port.payload[name]) for name in ("status", "detail", "cycles")}
+                event = {name: ctx.get(port.payload[name]) for name in ("status", "detail", "cycles")}
                 ctx.set(port.ready, 1)
                 await ctx.tick()
                 ctx.set(port.ready, 0)
-                return found
+                return event
             await ctx.tick()
         raise AssertionError(f"No event in {most} cycles")
 
@@ -105,13 +105,13 @@ def simulate(run):
 
 
 def numbers(generator, count):
-    """Numbers of which some are zeros, subnormal, infinite or NaN."""
+    """Random numbers; some are zeros, subnormal, infinite or NaN."""
     words = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     return np.where(generator.random(count) < 0.2, words & 0x8000_0000 | np.uint32(0x7F80_0000), words)
 
 
 def test_folds():
-    """Queued commands of random lengths, slots and weights, with gradients in time or without, beside other reads."""
+    """Queued commands of random lengths, slots and weights, with gradients in time or without, during other reads."""
     random_bits, generator = random.Random(3), np.random.default_rng(3)
     lengths = [0, 1, LANES, LANES + 1, 3 * LANES - 1, 24 * LANES] + [random_bits.randrange(1, 90) for _ in range(18)]
 
@@ -151,15 +151,15 @@ def test_folds():
             if late:
                 want[slots[1 - slot if fresh else slot]] = apply_late(
                     words[slots[1 - slot]] if fresh else None, words[slots[slot]], weight)
-            found = await bench.words(ctx)
-            np.testing.assert_array_equal(golden_ring.canonical(found), golden_ring.canonical(want))
+            actual = await bench.words(ctx)
+            np.testing.assert_array_equal(golden_ring.canonical(actual), golden_ring.canonical(want))
 
     simulate(run)
 
 
 @pytest.mark.parametrize("alive", [False, True])
 def test_time_out(alive):
-    """A round that is not closed ends the command, TIMEOUT cycles after somebody was last at work."""
+    """A round that is not closed ends the command, TIMEOUT cycles after the last sign of work."""
     async def run(ctx, bench):
         await bench.command(ctx, random.Random(1), length=8, number=77)
         late = 3 * TIMEOUT // 4 if alive else 0
@@ -175,7 +175,7 @@ def test_time_out(alive):
 
 
 def test_link_reset():
-    """A reset of links ends a APPLY_LATE that waits, and the next one runs."""
+    """A reset of links ends an APPLY_LATE that waits, and the next one runs."""
     async def run(ctx, bench):
         await bench.command(ctx, random.Random(1), length=8, number=1)
         await ctx.tick().repeat(9)

@@ -9,7 +9,7 @@ from hdl.features.quorum.layouts import SLOTS
 from sim.golden.features.quorum.rounds import ONE, Closer, stale_weights
 from tests.hdl import pysim
 
-#: Cycles from the first in which the node waits to the offer of CLOSE: a lap that looks and one that forgets.
+#: Cycles from the first cycle of waiting to the offer of CLOSE: a lap that looks and a lap that forgets.
 LATENCY = 2 * QuorumCloser.lap
 
 
@@ -21,16 +21,16 @@ async def hear(ctx, closer, node, slot, tag):
 
 
 async def closes(ctx, closer, *, most):
-    """Cycles until CLOSE is offered, or None; it is taken, and the node goes on."""
+    """Cycles until CLOSE is offered, or None; it is taken, and the node continues."""
     for cycle in range(most):
         if ctx.get(closer.close.valid):
-            found = {name: ctx.get(closer.close.payload[name]) for name in ("tag", "on_time", "late", "index")}
+            fields = {name: ctx.get(closer.close.payload[name]) for name in ("tag", "on_time", "late", "index")}
             ctx.set(closer.close.ready, 1)
             await ctx.tick()
             ctx.set(closer.close.ready, 0)
             ctx.set(closer.waits, 0)
             await ctx.tick()
-            return cycle, found
+            return cycle, fields
         await ctx.tick()
     return None
 
@@ -46,13 +46,13 @@ def simulate(bench):
 
 @pytest.mark.parametrize("weights", [stale_weights(0.5), stale_weights(0.0), (ONE,) * 15])
 def test_follows_the_golden_model(weights):
-    """Rounds of random gradients, of which some are too late for any weight when rank 0 hears of them."""
+    """Rounds of random gradients; some reach rank 0 too late for any weight."""
     generator = random.Random(str(weights))
 
     async def bench(ctx, closer):
         golden = Closer(nodes=NODES, quorum=1, weights=weights)
         ctx.set(closer.weights, weights)
-        slots = {}  # tag by node and slot, as long as the golden model knows of it
+        slots = {}  # tag by node and slot, while the golden model has it
         first = 65520  # numbers have 16 bits
         kinds = set()
         for number in range(40):
@@ -69,17 +69,17 @@ def test_follows_the_golden_model(weights):
             ctx.set(closer.quorum, in_time)
             ctx.set(closer.tag, first + number & 0xFFFF)
             ctx.set(closer.waits, 1)
-            if not in_time:  # nobody is there, and no gradient that is late closes a round
+            if not in_time:  # no node is there, and late gradients close no round
                 assert await closes(ctx, closer, most=2 * LATENCY) is None
                 ctx.set(closer.waits, 0)
                 await ctx.tick()
                 continue
-            cycles, found = await closes(ctx, closer, most=2 * LATENCY)
+            cycles, fields = await closes(ctx, closer, most=2 * LATENCY)
             assert cycles == LATENCY
             want = golden.close(number, 0)
-            assert found == {"tag": first + number & 0xFFFF, "on_time": want.on_time, "late": want.late,
-                             "index": want.index}
-            slots = {place: tag for place, tag in slots.items() if (place[0], tag) in golden._known}
+            assert fields == {"tag": first + number & 0xFFFF, "on_time": want.on_time, "late": want.late,
+                              "index": want.index}
+            slots = {key: tag for key, tag in slots.items() if (key[0], tag) in golden._known}
             kinds |= {want.late != 0}
         assert (True in kinds) == any(weights)
 
@@ -96,18 +96,18 @@ def test_quorum_and_deadline():
         await hear(ctx, closer, 9, 1, 4)
         assert await closes(ctx, closer, most=10 * QuorumCloser.lap) is None
         ctx.set(closer.deadline, 1000)
-        cycles, found = await closes(ctx, closer, most=2000)
+        cycles, fields = await closes(ctx, closer, most=2000)
         assert 1000 + QuorumCloser.lap <= cycles <= 1000 + 4 * QuorumCloser.lap
-        assert found == {"tag": 4, "on_time": 1 << 2 | 1 << 9, "late": 0, "index": 2 * ONE}
-        # The third gradient of the next round closes that before its deadline.
+        assert fields == {"tag": 4, "on_time": 1 << 2 | 1 << 9, "late": 0, "index": 2 * ONE}
+        # The third gradient of the next round closes it before its deadline.
         ctx.set(closer.tag, 5)
         ctx.set(closer.waits, 1)
         for node in (0, 1, 15):
             assert await closes(ctx, closer, most=100) is None
             await hear(ctx, closer, node, 0, 5)
-        cycles, found = await closes(ctx, closer, most=500)
+        cycles, fields = await closes(ctx, closer, most=500)
         assert cycles <= LATENCY + QuorumCloser.lap
-        assert found["on_time"] == 1 << 0 | 1 << 1 | 1 << 15
+        assert fields["on_time"] == 1 << 0 | 1 << 1 | 1 << 15
 
     simulate(bench)
 

@@ -11,24 +11,24 @@ from hdl.memory import READ_LATENCY
 from tests.hdl import pysim
 
 ELEMENTS, STRIDE, BASE = 8192, 512, 1024
-#: Cycles in which a command must be offered.
+#: Maximum number of cycles until a command must be offered.
 PATIENCE = 50
 
 
 class Player:
-    """A queue before a gate, and the engines behind it."""
+    """A queue before a gate, and the engines after it."""
 
     def __init__(self, ctx, unit, generator):
         self.ctx, self.unit, self.gate, self.generator = ctx, unit, unit.gate, generator
 
     def give(self, operation, **fields):
-        """Offer a command whose other fields are random; returns its fields."""
+        """Offer a command with random values in its other fields; return its fields."""
         word = command_layout().from_bits(self.generator.getrandbits(command_layout().size))
-        given = {name: word[name] for name, _ in command_layout()}
-        given |= {"operation": operation, "gradient_base": BASE, **fields}
-        self.ctx.set(self.gate.i.payload, given)
+        command = {name: word[name] for name, _ in command_layout()}
+        command |= {"operation": operation, "gradient_base": BASE, **fields}
+        self.ctx.set(self.gate.i.payload, command)
         self.ctx.set(self.gate.i.valid, 1)
-        return given
+        return command
 
     async def offered(self):
         """Cycles until the command is offered."""
@@ -40,7 +40,7 @@ class Player:
         raise AssertionError(f"No command in {PATIENCE} cycles")
 
     async def take(self, **watched):
-        """Take the command after some cycles, in which it stays as it is; returns its fields."""
+        """Take the command after some cycles without a change; return its fields."""
         first = self.fields()
         for _ in range(self.generator.randrange(4)):
             await self.ctx.tick()
@@ -91,13 +91,13 @@ def test_compute(seed):
             ctx.set(unit.stopped, stopped)
             ctx.set(unit.room, not waits)
             ctx.set(unit.slot, slot)
-            given = player.give(operation, round=int(of_round))
+            command = player.give(operation, round=int(of_round))
             if not of_round or operation != Operation.COMPUTE:
                 assert await player.offered() == 0
-                assert await player.take(begun=0) == given
+                assert await player.take(begun=0) == command
                 await player.end(ended=0)
                 continue
-            assert ctx.get(unit.tag) == given["number"]
+            assert ctx.get(unit.tag) == command["number"]
             skips = over or stopped
             if waits and not skips:
                 for _ in range(waits):
@@ -108,14 +108,14 @@ def test_compute(seed):
                 ctx.set(unit.over if skips else unit.room, 1)
             cycles = await player.offered()
             assert cycles == unit.latency
-            # What is free or over later makes no difference.
+            # A slot or an end that comes later makes no difference.
             ctx.set(unit.slot, generator.getrandbits(1))
             ctx.set(unit.over, 1)
-            found = await player.take(begun=not skips, into=slot)
-            want = {**given, "gradient_base": BASE + slot * STRIDE}
+            actual = await player.take(begun=not skips, into=slot)
+            want = {**command, "gradient_base": BASE + slot * STRIDE}
             if skips:
                 want |= {"length": 0, "duration": 0}
-            assert found == want
+            assert actual == want
             good = generator.getrandbits(1)
             await player.end(good=good, ended=not skips)
 
@@ -135,10 +135,10 @@ def test_update(seed, lanes):
             ctx.set(unit.work, {"fresh": fresh, "late": late, "fresh_slot": slot, "late_slot": 1 - slot,
                                 "weight": 3, "index": index, "masks": generator.getrandbits(32)})
             ctx.set(unit.given, default)
-            given = player.give(operation, round=int(of_round))
+            command = player.give(operation, round=int(of_round))
             if not of_round or operation != Operation.FUSED_UPDATE:
                 assert await player.offered() == 0
-                assert await player.take(scale=default) == given
+                assert await player.take(scale=default) == command
                 await player.end(finished=0)
                 continue
             cycles = 1
@@ -158,8 +158,8 @@ def test_update(seed, lanes):
             ctx.set(port.elements, [generator.getrandbits(32) for _ in range(lanes)])
             cycles += READ_LATENCY + 1 + await player.offered()
             assert cycles == unit.latency
-            place = slot if fresh else 1 - slot if late else 2
-            assert await player.take(scale=scale) == {**given, "gradient_base": BASE + place * STRIDE}
+            source = slot if fresh else 1 - slot if late else 2
+            assert await player.take(scale=scale) == {**command, "gradient_base": BASE + source * STRIDE}
             good = generator.getrandbits(1)
             await player.end(good=good, finished=good)
 

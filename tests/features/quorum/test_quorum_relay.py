@@ -37,7 +37,7 @@ class Relays(wiring.Component):
 
 
 class Bench:
-    """Nodes that send and hear words. ``busy`` is the part of cycles in which a link or rank 0 is not ready."""
+    """Nodes that send and hear words. ``busy`` is the share of cycles when a link or rank 0 is not ready."""
 
     def __init__(self, ctx, relays, *, seed, busy):
         self.ctx, self.relays, self.seed, self.busy = ctx, relays, seed, busy
@@ -48,7 +48,7 @@ class Bench:
         self.heard = []
         self.closed = [[] for _ in range(count)]  # number of the cycle, and the round
         self.cycle = 0
-        self._new = 0  # cycle of the last word that was heard or told
+        self._new = 0  # cycle of the last word that was heard or reported
         for rank, unit in enumerate(relays.units):
             ctx.set(unit.place, {"rank": rank, "size": count})
 
@@ -96,36 +96,36 @@ def simulate(run, *, count, seed=1, busy=0.0):
 
 @pytest.mark.parametrize(("count", "busy"), [(2, 0.0), (5, 0.5), (16, 0.2)])
 def test_words_of_all_nodes(count, busy):
-    """Rank 0 hears each READY once, those of a node in order; each CLOSE is told to all nodes, in order."""
+    """Rank 0 hears each READY once, in order for each node; each CLOSE reaches all nodes, in order."""
     async def run(bench):
         generator = bench.generator
         sent = [[(generator.getrandbits(1), generator.getrandbits(16)) for _ in range(20)] for _ in range(count)]
         closes = [{"tag": generator.getrandbits(16), "on_time": generator.getrandbits(16),
                    "late": generator.getrandbits(16), "index": generator.getrandbits(INDEX_BITS)} for _ in range(12)]
-        for sets, mine in zip(bench.ready, sent, strict=True):
-            sets.extend(mine)
+        for sets, words in zip(bench.ready, sent, strict=True):
+            sets.extend(words)
         due = list(closes)
         while len(bench.heard) < 20 * count or len(bench.closed[0]) < len(closes):
-            # As rank 0 does: no round before it has had its own CLOSE of the one before.
+            # As rank 0 does: no round before its own CLOSE of the previous round.
             if due and len(bench.closed[0]) == len(closes) - len(due) and not bench.close and (
                     generator.random() < 0.05):
                 bench.close.append(due.pop(0))
             await bench.step()
-        for rank, mine in enumerate(sent):
-            assert [heard[1:] for heard in bench.heard if heard[0] == rank] == mine
+        for rank, words in enumerate(sent):
+            assert [heard[1:] for heard in bench.heard if heard[0] == rank] == words
         for closed in bench.closed:
-            assert [found for _, found in closed] == closes
+            assert [fields for _, fields in closed] == closes
 
     simulate(run, count=count, busy=busy)
 
 
 def test_latency():
-    """A word passes a node in :attr:`QuorumRelay.latency` cycles, and a CLOSE is known the cycle behind its last."""
+    """A word passes a node in :attr:`QuorumRelay.latency` cycles, and a CLOSE is known a cycle after its end."""
     async def run(bench):
         bench.close.append({"tag": 5, "on_time": 3, "late": 8, "index": 40})
         for _ in range(30):
             await bench.step()
-        cycles = [found[0][0] for found in bench.closed]
+        cycles = [closed[0][0] for closed in bench.closed]
         # Rank 0 is the last; its word is at its output a cycle after it was offered.
         assert cycles == [QuorumRelay.latency * (n or 4) + CLOSE_WORDS for n in range(4)]
         bench.ready[1].append((1, 9))
@@ -140,14 +140,14 @@ def test_latency():
 
 
 def test_damaged_words():
-    """Words that are no READY or CLOSE are dropped; nodes without a place drop all; a link reset ends a message."""
+    """Words other than READY and CLOSE are dropped; without a position, all words; a link reset ends a message."""
     relay = QuorumRelay()
     ready = ready_layout().const({"type": ControlType.READY, "source": 3, "slot": 1, "zeros": 0, "tag": 70}).as_bits()
     close = control_layout().const({"type": ControlType.CLOSE, "words": CLOSE_WORDS - 1, "tag": 7, "reserved": 0})
 
     async def run(ctx):
         async def offer(data, *, first=1, last=1):
-            """Give a word; returns that at ``o`` afterwards."""
+            """Give a word; return the word at ``o`` afterwards."""
             ctx.set(relay.i.payload, {"data": data, "first": first, "last": last})
             ctx.set(relay.i.valid, 1)
             await ctx.tick().until(relay.i.ready)
@@ -155,7 +155,7 @@ def test_damaged_words():
             return ctx.get(relay.o.payload.data) if ctx.get(relay.o.valid) else None
 
         ctx.set(relay.o.ready, 1)
-        assert await offer(ready) is None  # without a place
+        assert await offer(ready) is None  # without a position
         ctx.set(relay.place, {"rank": 2, "size": 4})
         assert await offer(ready) == ready
         for bad in (ready | 1 << 9, ready ^ 1, ready & ~(0xF << 4) | 2 << 4, close.as_bits() + (1 << 4), 0):
@@ -170,7 +170,7 @@ def test_damaged_words():
         for word, (first, last) in zip((close.as_bits(), 0x0002_0001, 33), ((1, 0), (0, 0), (0, 1)), strict=True):
             assert await offer(word, first=first, last=last) == word
         assert ctx.get(relay.rounds.closed)
-        found = {name: ctx.get(relay.rounds.closing[name]) for name in ("tag", "on_time", "late", "index")}
-        assert found == {"tag": 7, "on_time": 1, "late": 2, "index": 33}
+        closing = {name: ctx.get(relay.rounds.closing[name]) for name in ("tag", "on_time", "late", "index")}
+        assert closing == {"tag": 7, "on_time": 1, "late": 2, "index": 33}
 
     pysim.simulate(relay, run)

@@ -14,9 +14,9 @@ RANK = 5
 
 
 class Bench:
-    """A keeper whose computations and rounds are drawn at random, and its golden model with one node.
+    """A keeper with random computations and rounds, and its golden model with one node.
 
-    A computation may end in any cycle around a CLOSE. Golden gradients are given when they end, or behind the rounds
+    A computation may end in any cycle around a CLOSE. Golden gradients are given when they end, or after the rounds
     that are closed by then.
     """
 
@@ -32,7 +32,7 @@ class Bench:
         ctx.set(keeper.weights, weights)
 
     async def cycle(self, **inputs):
-        """One cycle with these inputs; all others are 0."""
+        """One cycle with these inputs; all other inputs are 0."""
         ctx, keeper = self.ctx, self.keeper
         for name in ("closed", "begun", "ended", "good", "taken", "finished"):
             ctx.set(getattr(keeper, name), inputs.get(name, 0))
@@ -44,7 +44,7 @@ class Bench:
         await ctx.tick()
 
     def end(self):
-        """Inputs of a cycle in which the computation ends."""
+        """Inputs of the cycle when the computation ends."""
         good = self.generator.random() < 0.9
         if good:
             self.rounds.ready(0, self.computing, np.full(1, self.computing + 1, np.uint32))
@@ -52,7 +52,7 @@ class Bench:
         return {"ended": 1, "good": good}
 
     async def compute(self):
-        """Begin a computation if there is room, or end the one at work."""
+        """Begin a computation if there is room, or end the current one."""
         if self.computing is not None:
             await self.cycle(**self.end())
         else:
@@ -68,7 +68,7 @@ class Bench:
                 self.number += 1
 
     async def close(self):
-        """Close a round and go through it; computations go on meanwhile."""
+        """Close a round and complete it; computations continue meanwhile."""
         number, keeper = self.ended, self.keeper
         on_time = number in self.rounds.pending(0)
         old = self.rounds.late_tag(0, number)
@@ -80,9 +80,9 @@ class Bench:
         self.ctx.set(keeper.closing, {"tag": number, "on_time": on_time << RANK, "late": late << RANK, "index": 0})
         self.ctx.set(keeper.asked, number)
         self.rounds.close(Close(tag=number, on_time=int(on_time), late=int(late), index=ONE * on_time + weight))
-        for place in range(keeper.latency + 2):
-            assert self.ctx.get(keeper.known) == (place >= keeper.latency)
-            await self.cycle(closed=place == 0, **(self.end() if place == ends else {}))
+        for cycle in range(keeper.latency + 2):
+            assert self.ctx.get(keeper.known) == (cycle >= keeper.latency)
+            await self.cycle(closed=cycle == 0, **(self.end() if cycle == ends else {}))
         await self.cycle(taken=1)
         work = {"fresh": on_time, "late": late, **({"weight": weight} if late else {})}
         assert {name: self.ctx.get(keeper.work[name]) for name in work} == work
@@ -92,7 +92,7 @@ class Bench:
         self.ended += 1
 
     async def compare(self):
-        """Compare counts and pending gradients, once whatever was begun is over."""
+        """Compare counts and pending gradients, after all work that was begun is over."""
         for _ in range(self.keeper.latency + 1):
             await self.cycle()
         assert self.counts == self.rounds.ledgers[0].counts
@@ -122,7 +122,7 @@ def test_follows_the_golden_model(weights):
         assert counts["applied"] > 10
         assert (counts["applied_late"] > 10) == any(weights)
         assert (counts["dropped"] > 0) == (not all(weights))
-        # Rank 0 is told of a gradient at most once, and of all that had a part in a round.
+        # Each gradient is reported to rank 0 at most once, and always if it had a part in a round.
         assert len(bench.told) == len(set(bench.told))
         assert len(bench.told) >= counts["applied"] + counts["applied_late"]
         assert set(counts_layout().members) == {f"gradients_{status}" for status in bench.counts}
@@ -131,7 +131,7 @@ def test_follows_the_golden_model(weights):
 
 
 def test_resumed_and_reset():
-    """A gradient that is given again is pending and told once; a reset drops what is pending, and forgets all."""
+    """A gradient that is given again is pending and reported once; a reset drops pending ones, and forgets all."""
     keeper = QuorumState()
     async def run(ctx):
         bench = Bench(ctx, keeper, (ONE,) * 15, random.Random(1))

@@ -33,7 +33,7 @@ def test_corners():
 
 @pytest.mark.parametrize("most", [1 << 32, 1 << 27])
 def test_random(most):
-    """Any numbers, and those around the smallest normal one."""
+    """Any numbers, and numbers around the smallest normal one."""
     generator = np.random.default_rng(most)
     values = generator.integers(0, most, 1 << 16, dtype=np.uint32)
     check(values | generator.integers(0, 2, len(values), dtype=np.uint32) << np.uint32(31))

@@ -16,7 +16,7 @@ def crc8(bits: Iterable[int], register: int = 0xFF) -> int:
 def _table(position: int, width: int) -> list[int]:
     """Contribution of each value of a field of a word to its check."""
     bits = [[value >> n & 1 for n in range(width)] + [0] * (34 - position - width) for value in range(1 << width)]
-    return [crc8(one, 0) for one in bits]
+    return [crc8(field, 0) for field in bits]
 
 
 _BYTES = [_table(8 * n, 8) for n in range(4)]
@@ -26,7 +26,7 @@ _NOTHING = crc8([0] * 34)
 
 def word_check(data: int, last: int, kind: int, number: int) -> int:
     """The check of a word with its number: data from bit 0 on, then last, then kind."""
-    found = _NOTHING ^ _FLAGS[last | kind << 1] ^ number & 0xFF
+    check = _NOTHING ^ _FLAGS[last | kind << 1] ^ number & 0xFF
     for n, table in enumerate(_BYTES):
-        found ^= table[data >> 8 * n & 0xFF]
-    return found
+        check ^= table[data >> 8 * n & 0xFF]
+    return check

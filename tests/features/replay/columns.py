@@ -1,4 +1,4 @@
-"""Ports of a unit in every cycle, as a golden model has seen them, and their comparison with the unit."""
+"""Ports of a unit in every cycle, as seen by a golden model, and their comparison with the unit."""
 
 import collections
 
@@ -13,12 +13,12 @@ def packet(words):
 
 
 def whole(words):
-    """Words of a whole message with their places."""
+    """Words of a whole message with their positions."""
     return [Message(word, int(not n), last) for n, (word, last) in enumerate(packet(words))]
 
 
 def payload(beat):
-    """Bits of a beat: of a word with its ``last``, or of one of a message; 0 without one."""
+    """Bits of a beat: of a word with its ``last``, or of a word of a message; 0 without a beat."""
     match beat:
         case Message(data, first, last):
             return data | first << 32 | last << 33
@@ -28,11 +28,11 @@ def payload(beat):
 
 
 def compare(unit, rows, free=None):
-    """Run a unit on rows of its ports, and compare outputs: payloads while valid, others where not ``free``."""
+    """Run a unit on rows of its ports, and compare outputs: payloads while valid, the rest where not ``free``."""
     unit.reset()
-    found = unit.run({port.name: rows[port.name] for port in unit.inputs})
-    assert found.keys() <= rows.keys()
-    for name, values in found.items():
+    outputs = unit.run({port.name: rows[port.name] for port in unit.inputs})
+    assert outputs.keys() <= rows.keys()
+    for name, values in outputs.items():
         due = rows[name]
         if name.endswith("__payload"):
             offered = rows[name.replace("payload", "valid")] != 0
@@ -46,7 +46,7 @@ def compare(unit, rows, free=None):
 class Columns:
     def __init__(self):
         self._rows = collections.defaultdict(list)
-        self._any = collections.defaultdict(list)  # rows in which an output does not count
+        self._any = collections.defaultdict(list)  # rows where an output does not count
 
     def note(self, **values):
         """Add a row for the ports of a cycle."""
@@ -54,7 +54,7 @@ class Columns:
             self._rows[name].append(int(value))
 
     def value(self, name, value):
-        """Add a row for an output of which any value will do where it is None."""
+        """Add a row for an output; None stands for any value."""
         self._any[name].append(value is None)
         self.note(**{name: value or 0})
 

@@ -6,7 +6,7 @@ from tests.features.replay.check_model import crc8
 
 #: Bits of a message, and of the gap before the first.
 MESSAGE = 30
-#: Place of the bit that says whether the receiver waits for a restart.
+#: Position of the bit that reports whether the receiver waits for a restart.
 _RECOVER = 21
 
 
@@ -23,7 +23,7 @@ class Message:
         return [value >> n & 1 for n in range(21)]
 
     def bits(self) -> list[int]:
-        """The bits on the line, first one first."""
+        """The bits on the line, the first one first."""
         bits = [1, *self.fields()]
         check = crc8(bits)
         return bits + [check >> n & 1 for n in range(7, -1, -1)]
@@ -32,10 +32,10 @@ class Message:
     def parse(cls, bits: list[int]) -> "Message | None":
         """The message in 30 bits, or none if it is damaged."""
         value = sum(bit << n for n, bit in enumerate(bits[1:22]))
-        given = value >> 10 & 15
-        if not bits[0] or crc8(bits) or value >> 14 & 15 != given ^ 15:
+        count = value >> 10 & 15
+        if not bits[0] or crc8(bits) or value >> 14 & 15 != count ^ 15:
             return None
-        return cls(value & 1023, given, value >> 18 & 3, value >> 20)
+        return cls(value & 1023, count, value >> 18 & 3, value >> 20)
 
 
 class Speaker:
@@ -51,7 +51,7 @@ class Speaker:
         return self._bits is not None
 
     def step(self, now: Message, start: bool) -> None:
-        """One cycle. A message tells what is so when it begins, but ``recover`` is as late as can be."""
+        """One cycle. A message has the state at its begin, but the latest possible ``recover``."""
         if self._bits is None:
             self.line = 0
         elif self._bits:

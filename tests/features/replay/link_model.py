@@ -1,6 +1,6 @@
 """Golden model of both ends of a link that repeats words, by the protocol of docs/ring/link.md, cycle by cycle.
 
-The attributes of an end are what its ports show in a cycle; ``step`` takes the inputs of the cycle and advances.
+The attributes of an end are its outputs in a cycle; ``step`` takes the inputs of the cycle and advances.
 """
 
 import collections
@@ -26,7 +26,7 @@ class Word:
 
 
 def restart_word(number: int, id: int, start: int) -> Word:
-    """The word RESTART or START, which belongs to the link alone and has no number of its own."""
+    """The word RESTART or START, which belongs only to the link and has no number of its own."""
     data = (_START if start else _RESTART) | number << 4 | id << 14
     return Word(1, data, 1, 1, word_check(data, 1, 1, 0))
 
@@ -45,7 +45,7 @@ class Transmitter:
         self.reset()
 
     def reset(self) -> None:
-        """Clear all that a reset of the link clears: all but the numbers of the last restarts."""
+        """Clear everything that a reset of the link clears: all but the numbers of the last restarts."""
         self._spent = 0  # packets that have been started
         self.word = Word()
         self.fresh = self.repeated = self.restarted = 0
@@ -56,9 +56,9 @@ class Transmitter:
         self._first = True
         self._given = 0  # packets that have left the receiver, as far as is known
         self._confirmed = False  # the receiver has seen the last restart
-        self._holds = False  # words wait for that: the last restart was not asked for
+        self._holds = False  # words wait for that: the last restart was not requested
         self.started = False
-        # The first one is START: at once, or of two ports when a word waits.
+        # The first restart is START: at once, or with two ports when a word waits.
         self._restart_due = self._asked = self.ports == 1
         self._timer = self._again = 0
         self.at = 0
@@ -67,9 +67,9 @@ class Transmitter:
         self._base = 0  # number on the wires of the window's word 0
         self._other = (0, 0, False, 0)  # base, given, started and round of the other link
         self._listener = Listener()
-        # The message of a cycle ago, if it can be true, and whether its number is that of the last one or ahead.
+        # The message of a cycle ago, if it can be true, and whether its number is the last one's or ahead.
         self._heard: tuple[Message, bool] | None = None
-        # What was fetched a cycle ago, with its flags fresh, repeated, restarted.
+        # The word that was fetched a cycle ago, with its flags fresh, repeated, restarted.
         self._fetched: tuple[Word, tuple[int, int, int]] | None = None
 
     @property
@@ -84,7 +84,7 @@ class Transmitter:
 
     @property
     def home(self) -> int:
-        """Whether all words have arrived and all credits are home."""
+        """Whether all words have arrived and all credits have returned."""
         return int(self.settled() and self.credits == self.segments)
 
     @property
@@ -142,7 +142,7 @@ class Transmitter:
             self._given = said.given
             if demanded:
                 target = said.expect
-            # Words are given up when two messages in a row have said that they have arrived.
+            # Words are released when two messages in a row have reported their arrival.
             if forward:
                 self.acknowledged = self._announced
             self._announced = said.expect
@@ -197,7 +197,7 @@ class Transmitter:
         self.write = (self.write + 1) % NUMBERS
 
     def _fetch(self) -> tuple[int, int]:
-        """Words on their way out, through two registers; returns whether a word has been fetched, and a new one."""
+        """Words on their way out, through two registers; return whether a word has been fetched, and a new one."""
         self.fresh = self.repeated = self.restarted = 0
         self.word = dataclasses.replace(self.word, valid=0)
         if self._fetched is not None:
@@ -250,7 +250,7 @@ class Receiver:
         return self.held[0][:2] if self.held and self.held[0][2] <= self._cycle else None
 
     def step(self, *, word: Word, ready: int, control_ready: int = 1, reset_link: int = 0) -> None:
-        """One cycle, with the wires and the willingness of those who take words."""
+        """One cycle, with the wires and the readiness of the sinks of words."""
         if reset_link:
             self.reset()
             return
@@ -304,7 +304,7 @@ class Receiver:
         return not (word.kind and self.number == self.expect and self.control is not None)
 
     def _enter(self, word: Word) -> int:
-        """Hold a word of a packet; returns whether it is the first one of a packet."""
+        """Hold a word of a packet; return whether it is the first one of a packet."""
         first = self._position == 0 and not self._dropping
         starts = first and self.packets != self.segments
         stored = not self._dropping and (starts or self._position != 0)

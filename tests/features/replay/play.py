@@ -28,12 +28,12 @@ def cut(word, line):
 
 
 def any_flip(generator):
-    """Damage of a wire of which all have the same chance."""
-    place = generator.randrange(sum(WIRES.values()))
+    """Damage of a random wire; all have the same chance."""
+    bit = generator.randrange(sum(WIRES.values()))
     for wire, width in WIRES.items():
-        if place < width:
-            return flip(wire, place)
-        place -= width
+        if bit < width:
+            return flip(wire, bit)
+        bit -= width
     raise AssertionError
 
 
@@ -66,11 +66,11 @@ def reset_plays(moments, cycles, make=random_play, **options):
 
 
 class SlowWires:
-    """Wires that carry a word in ``pace`` cycles, and those that come faster one after the other."""
+    """Wires that carry a word in ``pace`` cycles; words that come faster follow one after the other."""
 
     def __init__(self, *, latency, pace):
         self._latency, self._pace = latency, pace
-        self._words = collections.deque()  # with the cycles in which they arrive
+        self._words = collections.deque()  # with the cycles of their arrival
         self._cycle = self._free = 0
 
     def __len__(self):
@@ -89,7 +89,7 @@ class SlowWires:
 
 @dataclasses.dataclass
 class Play:
-    #: Words of packets as (data, last), and control words, in order; these go by port 0.
+    #: Words of packets as (data, last), and control words, in order; control words go by port 0.
     sent: list
     controls: list = dataclasses.field(default_factory=list)
     segments: int = 3
@@ -98,7 +98,7 @@ class Play:
     window: int = 255
     latency: int = 1
     back: int | None = None
-    faults: Callable = lambda cycle: None  # from a cycle to the damage in it, or none
+    faults: Callable = lambda cycle: None  # from a cycle to its damage, or none
     willing: Callable = lambda: True  # to offer a word, when there is none on offer
     takes: Callable = lambda: True
     control_willing: Callable = lambda: True
@@ -118,7 +118,7 @@ class Play:
         back = self.latency if self.back is None else self.back
         self.lines = [collections.deque([0] * (back + 9 * port)) for port in range(ports)]
         self.received, self.heard, self.moments = [], [], []
-        self.by_port = [[] for _ in range(ports)]  # words that have come
+        self.by_port = [[] for _ in range(ports)]  # received words
         self.packet = 0  # of the next word to offer
         self.cycle = 0
         self.restarts = self.repeated = self.failed = self.fresh = 0
@@ -133,9 +133,9 @@ class Play:
         at = transmitter.at
         port = at if self.route is None or self.packet == len(self.route) else self.route[self.packet]
         words, bits = [], []
-        for number, (wires, lines, one) in enumerate(zip(self.wires, self.lines, self.receivers, strict=True)):
+        for number, (wires, lines, peer) in enumerate(zip(self.wires, self.lines, self.receivers, strict=True)):
             wires.append(transmitter.word if number == at else Word())
-            lines.append(one.line)
+            lines.append(peer.line)
             words.append(wires.popleft())
             bits.append(lines.popleft())
             damage = self.faults(self.cycle)
@@ -176,16 +176,16 @@ class Play:
         self.fresh += transmitter.fresh
         self.failed += receiver.failed
         if not reset:
-            for got, one in zip(self.by_port, self.receivers, strict=True):
-                if one.o is not None and takes:
-                    got.append(one.o)
-                    self.received.append(one.o)
+            for got, peer in zip(self.by_port, self.receivers, strict=True):
+                if peer.o is not None and takes:
+                    got.append(peer.o)
+                    self.received.append(peer.o)
                     self.moments.append(self.cycle)
             if receiver.control is not None and control_takes:
                 self.heard.append(receiver.control)
         transmitter.step(word=offered, control=control, line=line, reset_link=reset, port=port)
-        for word, one in zip(words, self.receivers, strict=True):
-            one.step(word=word, ready=takes, control_ready=control_takes, reset_link=reset)
+        for word, peer in zip(words, self.receivers, strict=True):
+            peer.step(word=word, ready=takes, control_ready=control_takes, reset_link=reset)
         if self._offers and enters:
             self._first = bool(offered[1])
             self.packet += offered[1]
@@ -195,7 +195,7 @@ class Play:
         self.cycle += 1
 
     def run(self, limit):
-        """Go on until all has arrived and been acknowledged."""
+        """Continue until all words have arrived and been acknowledged."""
         while self.cycle < limit:
             self.step()
             if self.whole and self.transmitter.settled():
@@ -235,5 +235,5 @@ def geometric(generator, chance):
 
 
 def assert_lockstep(unit, play, end):
-    """Run a Verilated end (t_ or r_) on what its model has seen, and compare every port in every cycle."""
+    """Run a Verilated end (t_ or r_) on its model's inputs, and compare every port in every cycle."""
     compare(unit, play.columns(end))

@@ -32,10 +32,10 @@ def test_check():
                             np.random.default_rng(1).integers(1 << 34, size=500)]).astype(np.uint64)
     registers = np.arange(len(words)) % 256
     bits = np.arange(len(words)) // 256 % 2
-    found = Unit(Checks()).run({"word": words, "held": registers, "entering": bits})
+    trace = Unit(Checks()).run({"word": words, "held": registers, "entering": bits})
     due = [word_check(word & 0xffffffff, word >> 32 & 1, word >> 33, 0) for word in words.tolist()]
-    assert found["check"].tolist() == due
-    assert found["shifted"].tolist() == [crc8([bit], register) for register, bit in zip(registers, bits, strict=True)]
+    assert trace["check"].tolist() == due
+    assert trace["shifted"].tolist() == [crc8([bit], register) for register, bit in zip(registers, bits, strict=True)]
 
 
 def test_golden_check():
@@ -51,7 +51,7 @@ def test_golden_check():
 
 
 def test_distance():
-    """One, two or three wrong bits of a word and its check are found, whatever the word."""
+    """One, two or three wrong bits of a word and its check are found, for any word."""
     changes = [word_check(1 << n & 0xffffffff, n == 32, n == 33, 0) ^ word_check(0, 0, 0, 0) for n in range(34)]
     changes += [1 << n for n in range(8)]
     for count in (1, 2, 3):

@@ -31,28 +31,28 @@ def first_word(type, words, tag=0x1234):
 
 
 def messages(generator, count):
-    """Messages of all types, whether somebody knows them or not, and damaged ones; lists of words."""
-    found = []
+    """Messages of all types, known to a unit or not, and damaged ones; lists of words."""
+    drawn = []
     for _ in range(count):
         type = generator.choice([*ControlType, 9, 15])
         if type is ControlType.SIGNAL:
-            found.append([Signal(*(generator.getrandbits(bits) for bits in (4, 2, 6, 16))).word])
+            drawn.append([Signal(*(generator.getrandbits(bits) for bits in (4, 2, 6, 16))).word])
         elif type in (ControlType.RESTART, ControlType.READY):
-            found.append([type.value | generator.getrandbits(28) << 4])
+            drawn.append([type.value | generator.getrandbits(28) << 4])
         elif type is ControlType.KEEPALIVE:
-            found.append([keepalive_word(generator.randrange(16))])
+            drawn.append([keepalive_word(generator.randrange(16))])
         else:
             words = generator.choice([0, 0, 1, 2, 5, 255]) if generator.random() < .3 else generator.randrange(3)
             number = getattr(type, "value", type)
             first = number | words << 4 | generator.getrandbits(16) << 12
-            found.append([first, *(generator.getrandbits(32) for _ in range(words))])
+            drawn.append([first, *(generator.getrandbits(32) for _ in range(words))])
             if generator.random() < .1:
-                found[-1] = [first | 1 << generator.randrange(28, 32)]
-    return found
+                drawn[-1] = [first | 1 << generator.randrange(28, 32)]
+    return drawn
 
 
 class Bench:
-    """The model, a record of its ports, and what it hands to each unit and to the link."""
+    """The model, a record of its ports, and its transfers to each unit and to the link."""
 
     def __init__(self, tenant=None):
         self.model = control_words.ControlHub(takes=[[type.value for type in types] for types in TAKES],
@@ -66,27 +66,27 @@ class Bench:
         model, columns = self.model, self.columns
         takes = [1] * len(TAKES) if takes is None else takes
         word = self.words[0] if self.words and offers else None
-        for n, give in enumerate(self.gives):  # what is on offer stays so
+        for n, give in enumerate(self.gives):  # offers stay until they are taken
             self._offered[n] = bool(give) and (self._offered[n] or willing is None or willing[n])
-        given = [give[0] if offered else None for give, offered in zip(self.gives, self._offered, strict=True)]
+        heads = [give[0] if offered else None for give, offered in zip(self.gives, self._offered, strict=True)]
         unit, seen = model.handed(word or 0)
         taken = model.ready(word or 0, takes)
-        granted = model.granted(given, ready)
+        granted = model.granted(heads, ready)
         columns.stream("i", word, taken)
         columns.stream("o", model.o, ready)
         columns.note(reset_link=reset_link, **({} if model.tenant is None else {"tenant": model.tenant}))
         for n in range(len(TAKES)):
-            mine = word is not None and unit == n
-            columns.stream(f"take__{n}", seen if mine else None, takes[n])
-            columns.stream(f"give__{n}", given[n], granted == n)
-            if mine and taken:
+            selected = word is not None and unit == n
+            columns.stream(f"take__{n}", seen if selected else None, takes[n])
+            columns.stream(f"give__{n}", heads[n], granted == n)
+            if selected and taken:
                 self.handed[n].append(seen)
         if model.o is not None and ready:
             self.sent.append(model.o)
-        model.step(word=word, takes=takes, offers=given, ready=ready, reset_link=reset_link)
+        model.step(word=word, takes=takes, offers=heads, ready=ready, reset_link=reset_link)
         if word is not None and taken:
             self.words.pop(0)
-        if granted is not None and given[granted] is not None:
+        if granted is not None and heads[granted] is not None:
             self.gives[granted].pop(0)
             self._offered[granted] = False
 
@@ -150,13 +150,13 @@ def test_marks_by_hand():
 
 @pytest.mark.parametrize("tenant", range(3))
 def test_tenants(shared, tenant):
-    """Only messages of the own tenant are handed on; what is sent is marked in the first word of a message."""
+    """Only messages of the own tenant are handed on; sent messages are marked in their first word."""
     bench = Bench(tenant)
     known = [[Signal(1, 0, 2, 3).word], [keepalive_word(2)], [first_word(ControlType.READY, 0) & ~0xFE00],
              [first_word(ControlType.CLOSE, 4), 9, 10, 0xFFFFFFF3, 0xFFFFFFF4]]
     for message in known:
-        for one in (0, 1, 2):
-            bench.words += [marked(message[0], one), *message[1:]]
+        for owner in (0, 1, 2):
+            bench.words += [marked(message[0], owner), *message[1:]]
     bench.gives = [whole(known[0]), whole(known[1]), [*whole(known[2]), *whole(known[3])]]
     for _ in range(50):
         bench.step()
@@ -166,7 +166,7 @@ def test_tenants(shared, tenant):
 
 
 def test_lockstep_of_tenants(shared):
-    """Any words, of any tenant, which changes while links are reset."""
+    """Any words, of any tenant; the own tenant changes while links are reset."""
     generator = random.Random(2)
     bench = Bench(0)
     bench.words = [word for message in messages(generator, 600)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Control words alone, in lockstep with the model of both: hdl/features/replay/control_transmitter.py."""
+"""Control words without packets, in lockstep with the link's model: hdl/features/replay/control_transmitter.py."""
 
 import random
 
@@ -21,7 +21,7 @@ def unit():
 
 
 def words(seed, **options):
-    """A play of control words alone, on wires that are damaged."""
+    """A play of control words only, on damaged wires."""
     play = random_play(seed, rows=WINDOW + 1, window=WINDOW, **options)
     generator = random.Random(seed)
     play.sent, play.controls = [], [generator.getrandbits(32) for _ in range(600)]
@@ -66,33 +66,33 @@ def test_no_end(unit):
 
 
 def test_hush_and_enable(unit):
-    """In the cycle behind ``hush`` all wires are 0, and nothing else changes; without ``enable`` no word leaves."""
+    """In the cycle after ``hush`` all wires are 0, and nothing else changes; without ``enable`` no word leaves."""
     play = words(7).run(60_000)
     columns = play.columns("t_")
     rows = {name: values for name, values in columns.items()
             if name in ("control__valid", "control__payload", "ring_o__line", "reset_link")}
     hush = np.random.default_rng(7).integers(0, 2, play.cycle, np.uint64)
     unit.reset()
-    found = unit.run({**rows, "enable": 1, "hush": hush}, cycles=play.cycle)
+    outputs = unit.run({**rows, "enable": 1, "hush": hush}, cycles=play.cycle)
     on = np.concatenate([[True], hush[:-1] == 0])
     for name in ("fresh", "repeated", "restarted", "settled", "control__ready"):
-        assert (found[name] == columns[name]).all(), name
+        assert (outputs[name] == columns[name]).all(), name
     for name in ("valid", "data", "last", "kind"):
         due = np.where(on & (columns["ring_o__valid"] != 0), columns[f"ring_o__{name}"], 0)
-        assert (found[f"ring_o__{name}"] == due).all(), name
+        assert (outputs[f"ring_o__{name}"] == due).all(), name
     unit.reset()
-    found = unit.run({**rows, "enable": 0}, cycles=play.cycle)
-    assert not found["fresh"].any()
-    assert found["ring_o__valid"].any()
+    outputs = unit.run({**rows, "enable": 0}, cycles=play.cycle)
+    assert not outputs["fresh"].any()
+    assert outputs["ring_o__valid"].any()
 
 
 @pytest.mark.parametrize("latency", [1, 16, 60])
 def test_round(unit, latency):
-    """The round trip of the wires, of which ``delay`` is half."""
+    """The round trip of the wires; ``delay`` is half of it."""
     play = words(1, latency=latency, back=latency, faults=lambda cycle: None)
     play.run(60_000)
     unit.reset()
-    found = unit.run({"enable": 1, **{name: rows for name, rows in play.columns("t_").items() if name in (
+    outputs = unit.run({"enable": 1, **{name: rows for name, rows in play.columns("t_").items() if name in (
         "control__valid", "control__payload", "ring_o__line", "reset_link")}}, cycles=play.cycle)
-    assert found["round"][-1] == 2 * latency
-    assert found["delay"][-1] == latency
+    assert outputs["round"][-1] == 2 * latency
+    assert outputs["delay"][-1] == latency

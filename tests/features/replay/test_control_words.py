@@ -24,7 +24,7 @@ CONFIG = NodeConfig(segment=32, link=Replay(ingress=2), programs=Programs())
 NODES = 3
 
 #: Cycles of a control word from one node to the next, with wires of one cycle: it is handed on, sent, and received
-#: like a word of a packet, but for the queue of these behind the receiver.
+#: like a word of a packet, but without the packets' queue after the receiver.
 HOP = ControlWords.latency + ReplayTransmitter.latency + ReplayReceiver.latency - 2 + 1
 
 
@@ -63,17 +63,17 @@ def simulate(bench):
 
 
 async def told(ctx, ring, count, *, damage=()):
-    """Cycles until each other node knows that node 0 has done so many commands of queue 1."""
-    found = {}
+    """Cycles until each other node knows that node 0 has done ``count`` commands of queue 1."""
+    known = {}
     for cycle in range(400):
         ctx.set(ring.damage, cycle in damage)
         for rank, words in enumerate(ring.words[1:], 1):
-            if rank not in found and ctx.get(words.signals.current) and ctx.get(words.signals.count) == count:
-                found[rank] = cycle
-        if len(found) == NODES - 1:
-            return [found[rank] for rank in range(1, NODES)]
+            if rank not in known and ctx.get(words.signals.current) and ctx.get(words.signals.count) == count:
+                known[rank] = cycle
+        if len(known) == NODES - 1:
+            return [known[rank] for rank in range(1, NODES)]
         await ctx.tick()
-    raise AssertionError(found)
+    raise AssertionError(known)
 
 
 def test_counts():
@@ -81,7 +81,7 @@ def test_counts():
     async def bench(ctx, ring):
         for words in ring.words:
             ctx.set(words.signals.run, 1)
-        await ctx.tick().repeat(4 * NODES * HOP)  # begins of the run are told
+        await ctx.tick().repeat(4 * NODES * HOP)  # begins of the run are reported
         ctx.set(ring.words[0].signals.done, [0, 1])
         first, second = await told(ctx, ring, 1)
         assert second - first == HOP
@@ -90,7 +90,7 @@ def test_counts():
         late = await told(ctx, ring, 2, damage=range(3, 12))
         assert late[0] > first + 20
         assert late[1] - late[0] == HOP
-        # Counts of the run before do not count; nobody says anything about a run of number 0.
+        # Counts of the previous run do not count; no node reports anything about a run of number 0.
         for words in ring.words:
             ctx.set(words.signals.run, 2)
             ctx.set(words.signals.done, [0, 0])
@@ -113,17 +113,17 @@ def test_counts():
 
 
 def test_alive():
-    """Each node is told once in each period of a node that works, that one last."""
+    """Each node is notified once in each period of a working node, the working node last."""
     async def bench(ctx, ring):
         ctx.set(ring.words[1].signals.at_work, 1)
-        found = [[], [], []]
+        heard = [[], [], []]
         for cycle in range(KeepAlive.period + 100):
             for rank, words in enumerate(ring.words):
                 if ctx.get(words.signals.alive):
-                    found[rank].append(cycle)
+                    heard[rank].append(cycle)
             await ctx.tick()
-        # As long as a SIGNAL on its way: both take the register of their unit and that of the dispatch.
-        (second,), (third,), (first,) = found
+        # The time of a SIGNAL: both take the register of their unit and the dispatch's register.
+        (second,), (third,), (first,) = heard
         assert KeepAlive.period < first < KeepAlive.period + HOP + 2
         assert second - first == third - second == KeepAlive.latency + ControlHub.latency + HOP - ControlWords.latency
 
@@ -131,7 +131,7 @@ def test_alive():
 
 
 def test_units():
-    """Types are of one unit each, and the node must have links for them."""
+    """Each type belongs to one unit, and the node must have links for the types."""
     names = {link: [unit.name for unit in units(CONFIG.replace(link=link, stub=ComputeStub(quorum=quorum)))]
              for link, quorum in ((Replay(), True), (Slots(messages=True), False), (JobSlots(), False))}
     assert names == {Replay(): ["relay", "keepalive", "rounds"], JobSlots(): ["rooms", "clock"],

@@ -28,9 +28,9 @@ def random_line(generator, cycles):
 def test_speaker():
     rows = random_line(random.Random(1), 5000)
     now = [m.expect | m.given << 10 | m.id << 14 | m.recover << 16 for m, _, _ in rows]
-    found = Unit(Speaker()).run({"now": np.array(now), "start": np.array([start for _, start, _ in rows])})
-    assert found["line"].tolist() == [line for _, _, line in rows]
-    assert found["line"].sum() > 1000
+    outputs = Unit(Speaker()).run({"now": np.array(now), "start": np.array([start for _, start, _ in rows])})
+    assert outputs["line"].tolist() == [line for _, _, line in rows]
+    assert outputs["line"].sum() > 1000
 
 
 def test_listener():
@@ -44,12 +44,12 @@ def test_listener():
         due.append((model.complete is not None, model.marked, message))
         lost.append(int(model.complete is not None and (message is None or generator.random() < .05)))
         model.step(bit, bool(lost[-1]))
-    found = Unit(Listener()).run({"line": np.array(line), "lost": np.array(lost)})
-    assert found["complete"].tolist() == [complete for complete, _, _ in due]
-    assert found["marked"].tolist() == [marked for _, marked, _ in due]
+    outputs = Unit(Listener()).run({"line": np.array(line), "lost": np.array(lost)})
+    assert outputs["complete"].tolist() == [complete for complete, _, _ in due]
+    assert outputs["marked"].tolist() == [marked for _, marked, _ in due]
     messages = [message for complete, _, message in due if complete]
-    complete = found["complete"] == 1
-    assert found["good"][complete].tolist() == [message is not None for message in messages]
-    assert 100 < found["good"][complete].sum() < complete.sum()
+    complete = outputs["complete"] == 1
+    assert outputs["good"][complete].tolist() == [message is not None for message in messages]
+    assert 100 < outputs["good"][complete].sum() < complete.sum()
     values = [m.expect | m.given << 10 | m.id << 14 | m.recover << 16 for m in messages if m]
-    assert found["message"][complete & (found["good"] == 1)].tolist() == values
+    assert outputs["message"][complete & (outputs["good"] == 1)].tolist() == values

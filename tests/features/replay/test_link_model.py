@@ -1,4 +1,4 @@
-"""The golden model of a link that repeats words, by itself: link_model.py and line_model.py."""
+"""The golden model of a link that repeats words, on its own: link_model.py and line_model.py."""
 
 import pytest
 
@@ -32,17 +32,17 @@ def test_message():
 
 
 def test_cut_messages():
-    """Zeros in the place of credits are found whatever the check says."""
-    for given in range(16):
-        bits = Message(expect=0x155, given=given).bits()
+    """Zeros in place of credits are found, for any check."""
+    for count in range(16):
+        bits = Message(expect=0x155, given=count).bits()
         for first in range(1, 19):
             for end in range(max(first + 1, 12), MESSAGE + 1):
                 seen = Message.parse([0 if first <= n < end else bit for n, bit in enumerate(bits)])
-                assert seen is None or seen.given == given
+                assert seen is None or seen.given == count
 
 
 def test_first_messages():
-    """Shifted first messages, with a wrong bit or without, are none: the phase is found for certain."""
+    """Shifted first messages, with a wrong bit or without, are rejected: the phase is found for certain."""
     for id in range(4):
         line = [0] * MESSAGE + Message(id=id).bits() * 3
         for shift in range(2 * MESSAGE):
@@ -61,7 +61,7 @@ def test_line():
         speaker.step(Message(expect=cycle, recover=int(cycle >= 75)), start=cycle == 3)
         if listener.complete:
             seen.append((cycle, Message.parse(listener.complete)))
-    # It tells the number of when it began, and `recover` of 21 cycles later.
+    # It has the number of its begin, and `recover` of 21 cycles later.
     assert seen == [(64, Message(34, 0, 0, 0)), (94, Message(64, 0, 0, 1)), (124, Message(94, 0, 0, 1)),
                     (154, Message(124, 0, 0, 1))]
 
@@ -82,12 +82,12 @@ def test_one_flipped_bit():
     """Known answer: a flipped bit of word 5 with 16 cycles of wire costs one restart and at most 80 cycles."""
     clean = Play(stream(700), segments=12, latency=16).run(3000)
     at = clean.moments[5] - 4
-    found = Play(stream(700), segments=12, latency=16, faults=lambda cycle: flip("data", 7) if cycle == at else None)
-    found.run(3000).assert_mended()
-    assert (found.restarts, found.failed) == (1, 1)
-    assert 0 < found.moments[-1] - clean.moments[-1] <= 80
-    assert found.repeated > 0
-    assert found.fresh == 700
+    link = Play(stream(700), segments=12, latency=16, faults=lambda cycle: flip("data", 7) if cycle == at else None)
+    link.run(3000).assert_mended()
+    assert (link.restarts, link.failed) == (1, 1)
+    assert 0 < link.moments[-1] - clean.moments[-1] <= 80
+    assert link.repeated > 0
+    assert link.fresh == 700
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -95,10 +95,10 @@ def test_every_moment(wire):
     """A wrong bit in any cycle of a message's period: at most 80 cycles, one restart, and none for the line."""
     clean = Play(stream(420), segments=12, latency=16).run(3000)
     for at in range(200, 200 + MESSAGE):
-        found = Play(stream(420), segments=12, latency=16, faults=lambda c, at=at: flip(wire) if c == at else None)
-        found.run(3000).assert_mended()
-        assert found.restarts == (wire != "line")
-        assert found.moments[-1] - clean.moments[-1] <= (0 if wire == "line" else 80)
+        link = Play(stream(420), segments=12, latency=16, faults=lambda c, at=at: flip(wire) if c == at else None)
+        link.run(3000).assert_mended()
+        assert link.restarts == (wire != "line")
+        assert link.moments[-1] - clean.moments[-1] <= (0 if wire == "line" else 80)
 
 
 @pytest.mark.parametrize("wire", ["valid", "check", "line"])
@@ -106,15 +106,15 @@ def test_start(wire):
     """A wrong bit at any moment of the start, on wires that repeat the answer for longer than a START waits too."""
     for latency in (3, 110):
         for at in range(0, 150, 1 if latency == 3 else 7):
-            found = Play(stream(70), segments=12, latency=latency)
-            found.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
-            found.run(4000).assert_mended()
-            assert found.transmitter.delay == latency
+            link = Play(stream(70), segments=12, latency=latency)
+            link.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
+            link.run(4000).assert_mended()
+            assert link.transmitter.delay == latency
 
 
 @pytest.mark.parametrize("latency", [7, 60, 200])
 def test_reset_shorter_than_the_wires(latency):
-    """Words, START and messages from before a reset that still come after it change nothing, nor what is measured."""
+    """Words, START and messages from before a reset that still come after it change nothing, nor any measurement."""
     for moment in range(1, 5 * latency + 300, 113):
         play = Play(stream(1500), segments=12, latency=latency,
                     resets=lambda cycle, moment=moment: moment <= cycle < moment + 4)
@@ -139,7 +139,7 @@ def test_long_wires(latency):
 
 @pytest.mark.parametrize("wire", ["valid", "data", "line"])
 def test_two_ports(wire):
-    """A wrong bit at any moment of the changes between two links, each of which starts in the meantime."""
+    """A wrong bit at any moment of the changes between two links; each link starts in the meantime."""
     for at in range(0, 900, 17):
         play = Play(stream(70, packet=7), segments=3, latency=4, route=[0, 1] * 5)
         play.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
@@ -163,7 +163,7 @@ class AgainstThePointer(Transmitter):
 
 
 def test_no_livelock():
-    """An outage of the line alone heals; judged against the next word to send, numbers look wrong for ever."""
+    """An outage of only the line heals; judged against the next word to send, numbers look wrong for ever."""
     def outage(cycle):
         return (lambda word, line: (word, 0)) if 400 <= cycle < 1000 else None
 
@@ -177,7 +177,7 @@ def test_no_livelock():
 
 
 class Impatient(Transmitter):
-    """A transmitter that sends words behind a restart that nobody has asked for."""
+    """A transmitter that sends words after a restart that was not requested."""
 
     _holds = property(lambda self: False, lambda self, value: None)
 
@@ -190,16 +190,16 @@ def test_slow_wires(pace):
     assert clean.restarts == 0
 
     def play(model):
-        found = Play(stream(700), latency=8, pace=pace,
-                     faults=lambda cycle: flip("data") if 300 <= cycle < 300 + pace else None)
-        found.transmitter = model(segments=3)
-        return found
+        link = Play(stream(700), latency=8, pace=pace,
+                    faults=lambda cycle: flip("data") if 300 <= cycle < 300 + pace else None)
+        link.transmitter = model(segments=3)
+        return link
 
-    found = play(Transmitter).run(40_000)
-    found.assert_mended()
-    assert found.failed == 1
-    assert found.cycle - clean.cycle <= 4 * 256 * pace
-    assert len(found.wires[0]) <= 256
+    link = play(Transmitter).run(40_000)
+    link.assert_mended()
+    assert link.failed == 1
+    assert link.cycle - clean.cycle <= 4 * 256 * pace
+    assert len(link.wires[0]) <= 256
     if pace == 20:
         stuck = play(Impatient)
         with pytest.raises(AssertionError, match=r"of 700 words in 40000 cycles$"):
@@ -208,7 +208,7 @@ def test_slow_wires(pace):
 
 
 def test_no_end():
-    """Wires that are cut for good: nothing is received, and restarts go on."""
+    """Wires that are cut for good: nothing is received, and restarts continue."""
     play = Play(stream(700), segments=12, latency=16, faults=lambda cycle: cut if cycle > 300 else None)
     with pytest.raises(AssertionError, match=r"words in 2000 cycles$"):
         play.run(2000)

@@ -14,18 +14,18 @@ NEAR = 3
 
 
 class OnceAndInOrder(wiring.Component):
-    """In each cycle there is on the wires, as the solver likes: nothing; any word of the last or next few, whichever
-    came before, so words are lost, doubled and swapped; RESTART for any of those that have come; or anything whose
-    check does not name the word that is due. The first RESTART is START.
+    """In each cycle the solver chooses the contents of the wires: nothing; any word of the last or next few, in any
+    order, so words are lost, doubled and swapped; RESTART for any of the words that have come; or anything with a
+    check that does not name the due word. The first RESTART is START.
 
-    Wrong words have 10 free bits beside their check, which is all that the check can tell apart and more.
+    Wrong words have 10 free bits in addition to their check, which is more than the check can distinguish.
 
     Word j has the data j, ends a packet if j is 3 modulo 4, and is a control word if j is 5 modulo 8.
 
     Parameters
     ----------
     seen : bool
-        Wrong words are such as the check sees; else anything.
+        Wrong words are limited to those seen by the check; else anything.
     """
 
     valid: In(1)
@@ -46,7 +46,7 @@ class OnceAndInOrder(wiring.Component):
         m = Module()
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
         ring = receiver.ring_i
-        due, reached = Signal(10), Signal(10)  # the word that comes next if all is well, and the first not come yet
+        due, reached = Signal(10), Signal(10)  # the next word if all is well, and the first one not come yet
         waits = Signal(init=1)  # for RESTART
         begun = Signal()  # START has come
 

@@ -32,7 +32,7 @@ class Relay:
         self.run, self.done = 0, [0] * QUEUES
 
     def step(self, *, offers=True, ready=True, of_node=0, of_queue=0, reset_link=0):
-        """One cycle; returns the word that is sent in it."""
+        """One cycle; return the word that is sent in it."""
         model, columns = self.model, self.columns
         word = self.queue[0] if self.queue and offers else None
         sent = model.o if ready and not reset_link else None
@@ -65,15 +65,15 @@ def settle(relays, cycles, generator=None, after=lambda cycle: None):
 
 @pytest.mark.parametrize("nodes", [2, 5, SOURCES])
 def test_ring(unit, nodes):
-    """Random counts in runs that begin at different times: no node reads more than is done, and all learn all."""
+    """Random counts in runs with different begins: no node reads more than is done, and all nodes learn each."""
     generator = random.Random(nodes)
     relays = [Relay(rank, nodes) for rank in range(nodes)]
-    totals = {}  # what each node has done in each run
+    totals = {}  # counts of each node in each run
     seen = {}
 
     def work(cycle):
         for rank, relay in enumerate(relays):
-            if cycle % 500 == 20 + 7 * rank and cycle < 1500:  # the last of them begins 105 cycles behind the first
+            if cycle % 500 == 20 + 7 * rank and cycle < 1500:  # the last of them begins 105 cycles after the first
                 relay.run, relay.done = cycle // 500 + 1, [0] * QUEUES
             elif relay.run and cycle % 500 >= 130 and generator.random() < .02:
                 relay.done[generator.randrange(QUEUES)] += generator.choice([1, 1, 200])
@@ -103,7 +103,7 @@ def test_ring(unit, nodes):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Any words, places, runs, counts and resets, whether they make sense or not."""
+    """Any words, positions, runs, counts and resets, whether they make sense or not."""
     generator = random.Random(100 + seed)
     relay = Relay(3, 8)
     for _ in range(3000):
@@ -140,17 +140,17 @@ def test_model_by_hand():
         return bits
 
     foreign = [word(5, 1, 1, 77), word(0, 0, 1, 1)]
-    found = play(*foreign)
-    assert found.index(foreign[0]) == SignalRelay.latency
-    assert [value for value in found if value is not None] == foreign
-    # Of no node of the ring, of a queue that there is not, of no run, and no SIGNAL.
+    sent = play(*foreign)
+    assert sent.index(foreign[0]) == SignalRelay.latency
+    assert [value for value in sent if value is not None] == foreign
+    # Of no node of the ring, of a missing queue, of no run, and no SIGNAL.
     assert set(play(word(8, 0, 1, 9), word(4, 2, 1, 9), word(4, 0, 0, 9), word(4, 0, 1, 9) ^ 1)) == {None}
-    # The begin of a run is told by one queue; the next word leaves only when that one has come back.
+    # One queue reports the begin of a run; the next word leaves only when that word has come back.
     relay.run, relay.done = 1, [0, 6]
     own = [value for value in play() if value is not None]
     assert own in ([word(3, 0, 1, 0)], [word(3, 1, 1, 6)])
     assert word(3, 1, 1, 6) in (own[0], *play(own[0]))
-    # Another run: both counts of the one before are forgotten with the first word of the new one.
+    # Another run: both counts of the previous one are forgotten with the first word of the new one.
     relay.run, relay.done = 2, [0, 0]
     play(word(6, 0, 2, 4), word(6, 1, 2, 5))
     relay.step(of_node=6, of_queue=1)
@@ -164,13 +164,13 @@ def test_model_by_hand():
 
 
 def test_alone():
-    """A node without a place hands on all that comes; one that is alone says nothing."""
+    """A node without a position hands on all words; the only node of a ring sends nothing."""
     for size, run in ((0, 5), (1, 5), (8, 0)):
         relay = Relay(0, size)
         relay.run, relay.done = run, [3, 4]
         relay.queue += [Signal(15, 0, 1, 9).word]
-        found = [relay.step() for _ in range(60)]
-        assert [word for word in found if word is not None] == ([Signal(15, 0, 1, 9).word] if size == 0 else [])
+        sent = [relay.step() for _ in range(60)]
+        assert [word for word in sent if word is not None] == ([Signal(15, 0, 1, 9).word] if size == 0 else [])
 
 
 test_parameters = refused_values(SignalRelay, {}, "queues", [0, 5, 1.0], "Queue count must be an integer from 1 to 4")

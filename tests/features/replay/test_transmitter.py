@@ -28,7 +28,7 @@ def two():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_links(two, seed):
-    """Packets by two ports in random order, each of which has wires of its own."""
+    """Packets by two ports in random order; each port has wires of its own."""
     generator = random.Random(seed)
     play = random_play(200 + seed, route=[generator.randrange(2) for _ in range(30)]).run(60_000)
     play.assert_mended()

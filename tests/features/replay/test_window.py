@@ -1,6 +1,6 @@
 """Numbers of a transmitter's words: hdl/features/replay/window.py.
 
-The transmitter's lockstep tests see every cycle of it; here is a proof for all time.
+The transmitter's lockstep tests cover every cycle of it; here is a proof for all time.
 """
 
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
@@ -15,7 +15,7 @@ ROWS, WINDOW = 8, 3
 
 
 class KeepsWhatHasNotArrived(wiring.Component):
-    """A word is kept until it has arrived, if of any two messages in a row one at least is true.
+    """A word is kept until it has arrived, if of any two messages in a row at least one is true.
 
     ``arrived`` is the number that the receiver expects. It grows with the words that were sent, in any cycle. A true
     message has a number that was the receiver's at some time since the last true one; a wrong one has any number.
@@ -37,7 +37,7 @@ class KeepsWhatHasNotArrived(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.window = window = Window(rows=ROWS, window=WINDOW)
-        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # what it expects, and the last true message
+        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # the expected number, and the last true message
         was_true, was_complete = Signal(init=1), Signal()
 
         def distance(first, last):
@@ -66,7 +66,7 @@ class KeepsWhatHasNotArrived(wiring.Component):
                     m.d.comb += Assume(was_true)
             m.d.sync += was_true.eq(self.is_true)
 
-        # What is proven.
+        # The proven property.
         kept = distance(base, window.write)
         m.d.comb += [
             Assert(kept <= ROWS),

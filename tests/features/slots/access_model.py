@@ -20,16 +20,16 @@ class Answered:
 
 
 class AnswerCache:
-    """Keep the answer to the latest request, for the case that it comes again.
+    """Keep the answer to the latest request, in case the request comes again.
 
-    ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is what comes next: a
-    request, which is looked at for a cycle, its words, or its answer. ``drops`` says that the request has come again.
+    ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is the next item: a
+    request, which is examined for a cycle, its words, or its answer. ``drops`` marks a request that has come again.
     """
 
     def __init__(self) -> None:
         self.phase, self.latest, self.drops = "request", 0, False
         self.kept: list[Beat] | None = None
-        self.answer: list[Beat] | None = None  # as far as it has come, if it is to be kept
+        self.answer: list[Beat] | None = None  # its words so far, if it must be kept
         self.place = 0
 
     def look(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> Answered:
@@ -69,27 +69,27 @@ def place_word(rank: int, size: int) -> int:
 
 
 class PositionRelay:
-    """Tell places from rank 0 on: ``o`` is the word that is offered."""
+    """Report positions from rank 0 on: ``o`` is the word on offer."""
 
     def __init__(self) -> None:
         self.heard = (0, 0)
         self.before = (0, 0)
         self.o: int | None = None
-        self.next: tuple[int, int] | None = None  # place that is to be told
+        self.next: tuple[int, int] | None = None  # position to report
         self.last = (0, 0)
         self.waited, self.home = 0, False
 
     def place(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Rank and size that the node has."""
+        """Rank and size of the node."""
         return given if not self.heard[1] or (given[0] == 0 and given[1] > 1) else self.heard
 
     def step(self, *, word: int | None, ready: int, given: tuple[int, int]) -> None:
-        master, place = given[0] == 0 and given[1] > 1, self.place(given)
+        master, position = given[0] == 0 and given[1] > 1, self.place(given)
         came = None
         if word is not None and word == place_word(word >> 12 & 15, word >> 16 & 31):
             came = (word >> 12 & 15, word >> 16 & 31)
         if ready or self.o is None:
-            self.o = None if self.next is None else place_word(self.next[0], place[1])
+            self.o = None if self.next is None else place_word(self.next[0], position[1])
             self.next = None
         if master:
             if came is not None and came[1] == given[1]:
@@ -97,10 +97,10 @@ class PositionRelay:
             else:
                 returned = False
             if self.waited == 0 and not (self.home and not returned):
-                self.next = (1, place[1])
+                self.next = (1, position[1])
             self.waited = (self.waited + 1) % _PERIOD
         elif came is not None:
             self.heard, self.next = came, ((came[0] + 1) % 16, came[1])
-        if place != self.before:
+        if position != self.before:
             self.home, self.waited = False, 0
-        self.before = place
+        self.before = position

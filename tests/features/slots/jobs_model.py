@@ -12,7 +12,7 @@ _IDLE = Wires()
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Shape of superframes for packets of so many words at most."""
+    """Shape of superframes for packets of at most ``longest`` words."""
 
     longest: int
 
@@ -22,7 +22,7 @@ class Frame:
 
     @property
     def cycles(self) -> int:
-        """The least power of two with 256 cycles for control words and seven slots of each job."""
+        """The smallest power of two with 256 cycles for control words and seven slots of each job."""
         cycles = 1
         while cycles < 256 + 14 * self.slot:
             cycles *= 2
@@ -30,7 +30,7 @@ class Frame:
 
     @property
     def pairs(self) -> int:
-        """Slots of each job: as many as leave 256 cycles."""
+        """Slots of each job: the maximum number that leaves 256 cycles."""
         return (self.cycles - 256) // (2 * self.slot)
 
     @property
@@ -40,7 +40,7 @@ class Frame:
 
     @property
     def kept(self) -> int:
-        """Pairs of slots that rank 0 keeps packets of: packets have 240 cycles to go round the ring, or more."""
+        """Pairs of slots with packets kept by rank 0: packets have 240 cycles to go round the ring, or more."""
         return 2 if 2 * self.slot >= 240 else 4
 
 
@@ -49,12 +49,12 @@ class SlotState:
     """State of a node in a cycle."""
 
     soon: int = 0  # a slot begins in the next cycle
-    starts: int = 0  # a slot begins in this one
+    starts: int = 0  # a slot begins in this cycle
     of: int | None = None  # job of the slot, if there is one
     pair: int = 0  # its number
 
     def bits(self, job: int) -> int:
-        """As the unit of a node of this job shows it."""
+        """The state as shown by the unit of a node of this job."""
         return (self.soon | self.starts << 1 | (self.of == job) << 2 | (self.of == 1 - job) << 3
                 | self.pair % _PAIRS << 4)
 
@@ -67,9 +67,9 @@ class JobTable:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._time = 0  # cycles of superframes, a cycle behind TIME
+        self._time = 0  # cycles of superframes, one cycle after TIME
         self._known = False
-        self._due: list[int] | None = None  # jobs of the slots that are left of this superframe, if it was begun
+        self._due: list[int] | None = None  # jobs of the slots left in this superframe, if it was begun
         self._boundary = 0
         self._starts = self._pair = 0
         self._of: int | None = None
@@ -86,13 +86,13 @@ class JobTable:
         return SlotState(int(soon), self._starts, self._of, self._pair)
 
     def step(self, *, time: int, valid: int = 1, shift: int = 0) -> None:
-        """One cycle at a time, which slots of this node begin later than."""
-        frame, place, known = self._frame, self._place, self._known
-        inside = place < frame.window
+        """One cycle at ``time``; slots of this node begin ``shift`` cycles later."""
+        frame, position, known = self._frame, self._place, self._known
+        inside = position < frame.window
         self._starts = self.slot.soon
         self.opens = int(known and inside and not self.window)
         self.window = int(known and inside)
-        self.control = int(not known or 4 <= place < frame.window - 8)
+        self.control = int(not known or 4 <= position < frame.window - 8)
         self.number = self._time // frame.cycles % _NUMBERS
         if self._starts and self._due:
             count = 2 * frame.pairs - len(self._due)
@@ -119,7 +119,7 @@ class RoomLaps:
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,
              window: int = 0, opens: int = 0, number: int = 0, reset_link: int = 0) -> None:
-        """One cycle, with the word on offer, the willingness of the one that takes words, and the window."""
+        """One cycle, with the word on offer, the readiness of the sink of words, and the window."""
         job, taken = rank % 2, word if self.ready(ready) else None
         self.granted = 0
         if self.o is None or ready:
@@ -143,19 +143,19 @@ class RoomLaps:
 
     def _message(self, type: int, number: int, rooms: list[int], job: int) -> Message:
         """A word with the least room of this node's job."""
-        rooms = [min(room, self._kept) if one == job else room for one, room in enumerate(rooms)]
+        rooms = [min(room, self._kept) if index == job else room for index, room in enumerate(rooms)]
         return Message(type | number << 12 | rooms[0] << 18 | rooms[1] << 23, 1, 1)
 
 
 class JobPath:
-    """The way of packets through a node: its own, those for it, and those that pass."""
+    """The path of packets through a node: its own packets, packets for it, and packets that pass."""
 
     def __init__(self, *, depth: int, frame: Frame) -> None:
         self._depth, self._frame = depth, frame
         self.wires, self.line, self.lost = Wires(), 0, 0
         self._sender = Sender(depth)
         self._due = False
-        # At rank 0: what came last in each place of a slot, by pair; pairs that are there; places of this cycle.
+        # At rank 0: the last word at each position of a slot, by pair; pairs that are there; positions of this cycle.
         self._kept: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._there: set[int] = set()
         self._into = self._from = 0
@@ -176,7 +176,7 @@ class JobPath:
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
-        """One cycle, with the wires, the line, both slots, and the word of a packet that is to be kept."""
+        """One cycle, with the wires, the line, both slots, and the word of a packet to keep."""
         packet = (came.data, came.last) if came.valid and not came.kind else None
         self._into = 0 if coming.starts else self._into + 1
         self._from = 0 if slot.starts else self._from + 1
@@ -185,15 +185,15 @@ class JobPath:
             passing, pair = packet, (slot.pair + 1) % self._frame.kept
             if wraps:
                 passing = self._kept.get((pair, self._from)) if pair in self._there else None
-        mine = self._sender.word
-        self.lost, self.line = int(mine is not None and passing is not None), line
-        if mine is not None or passing is not None:
-            data, last = mine or passing or (0, 0)
+        sent = self._sender.word
+        self.lost, self.line = int(sent is not None and passing is not None), line
+        if sent is not None or passing is not None:
+            data, last = sent or passing or (0, 0)
             self.wires = dataclasses.replace(self.wires, valid=1, data=data, last=last, kind=0)
         else:
             self.wires = own if own.valid else dataclasses.replace(self.wires, valid=0)
 
-        # What passes is there from its slot to that in which it is sent.
+        # Passing packets are there from their slot to the slot when they are sent.
         if coming.of == 1 - job:
             pair = coming.pair % self._frame.kept
             self._kept[pair, self._into] = packet

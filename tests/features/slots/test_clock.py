@@ -30,7 +30,7 @@ class Node:
         self.rank, self.size = rank, size
 
     def step(self, *, word=None, ready=True, link=Link(), drift=0, shift=None, reset_link=0):  # noqa: B008
-        """One cycle; returns the word that is taken from it."""
+        """One cycle; return the word that is taken from it."""
         model, columns = self.model, self.columns
         sent = model.o if ready else None
         columns.stream("i", word, 1)
@@ -63,8 +63,8 @@ def test_words():
 
 
 def test_by_hand(unit):
-    """A SYNC that is on the wires of its sender in a cycle of TIME 1,000, waits 70 cycles here, and has passed links
-    of 33 cycles forward and back: TIME is 1,016 in the cycle in which it is on the wires, and odd cycles add up."""
+    """A SYNC that is on its sender's wires at TIME 1,000, waits 70 cycles here, and has passed links of 33 cycles
+    forward and back: TIME is 1,016 in the cycle when it is on the wires, and odd cycles add up."""
     node = Node(3, 8)
     words = dict(enumerate(whole(follow_words(9, 1000, 33)), 200))
     words[100] = Message(sync_word(9), 1, 1)
@@ -94,7 +94,7 @@ def test_latency(unit):
 
 @pytest.mark.parametrize("spoil", ["repaired", "reset", "number", "late", "again"])
 def test_refused(unit, spoil):
-    """No FOLLOW goes on behind a SYNC whose link was restarted, and nothing is set by one that does not belong."""
+    """No FOLLOW continues after a SYNC with a restarted link, and a FOLLOW that does not belong sets nothing."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9 + (spoil == "number"), 1000, 20)), 200))
     words[100] = Message(sync_word(9), 1, 1)
@@ -113,7 +113,7 @@ def test_refused(unit, spoil):
 
 
 def test_busy(unit):
-    """While all words never are acknowledged, a FOLLOW leaves as soon as a restart would have come."""
+    """While words are never all acknowledged, a FOLLOW leaves as soon as a restart would have come."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9, 1000, 20)), 120))
     words[100] = Message(sync_word(9), 1, 1)
@@ -125,7 +125,7 @@ def test_busy(unit):
 
 @pytest.mark.parametrize("drift", [-105, 1, 127])
 def test_drift(unit, drift):
-    """A drift is of units of 2^-20 cycles: the most in 20,000 cycles is two. Rank 0 has none, and no shift."""
+    """A drift has units of 2^-20 cycles: the most in 20,000 cycles is two. Rank 0 has none, and no shift."""
     node, master = Node(1, 4), Node(0, 4)
     for _ in range(20_000):
         node.step(drift=drift)
@@ -135,8 +135,8 @@ def test_drift(unit, drift):
         node.step(shift=shift)
     assert node.model.time == (20_004 + (20_000 * drift >> 20) - 30_000) % (1 << 32)
     assert master.model.time == 20_000
-    for one in (node, master):
-        one.columns.compare(unit)
+    for clock in (node, master):
+        clock.columns.compare(unit)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -168,7 +168,7 @@ def test_lockstep(unit, seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_departures(seed):
-    """A SYNC is found wherever it may come, and nothing else is taken for one."""
+    """A SYNC is found wherever it comes, and nothing else is taken for one."""
     generator = random.Random(seed)
     model, columns = golden.Departures(), Columns()
     for _ in range(10_000):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two jobs on one ring, all units of slots: a word of a job comes in the same cycle, whatever the other one does."""
+"""Two jobs on one ring, all units of slots: a word comes in the same cycle, whatever the other job does."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ class Node(wiring.Component):
 
 
 def harm(jobs, sends):
-    """Damage of a word of jobs, whose source is in its second four bits: a bit of data, and the last one."""
+    """Damage of a word of jobs with the source in its second four bits: a bit of data, and the last one."""
     wrong = jobs.bit_select(sends.data[4], 1) & ~sends.kind
     return Cat(0, Const(0, 8), wrong, Const(0, 23), wrong)
 
@@ -93,12 +93,12 @@ WIRES = [([16], [16], [0]), ([1, 40, 16, 9], [1, 40, 16, 9], [0, 105, -105, 77])
 @pytest.mark.parametrize(("forward", "back", "drifts"), WIRES)
 def test_packets(unit, forward, back, drifts):
     """Both jobs use all slots of all superframes and all packets arrive in order, on any wires and with drift."""
-    found = play(unit, forward=forward, back=back, drifts=drifts)
-    assert all(not found[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
-    grants = {int(found[f"granted_{n}"].sum()) for n in range(NODES)}
-    counts = [in_order(found, n, PACKET) for n in range(NODES)]
+    trace = play(unit, forward=forward, back=back, drifts=drifts)
+    assert all(not trace[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
+    grants = {int(trace[f"granted_{n}"].sum()) for n in range(NODES)}
+    counts = [in_order(trace, n, PACKET) for n in range(NODES)]
     assert grants == {17}
-    # Packets of the last superframe may be on their way: those that rank 0 keeps, and some others.
+    # Packets of the last superframe may be on their way: the packets that rank 0 keeps, and some more.
     assert max(counts) <= 17 * FRAME.pairs * FRAME.longest
     assert min(counts) >= (17 * FRAME.pairs - FRAME.kept - 6) * FRAME.longest
 
@@ -110,7 +110,7 @@ def bursts(generator, share):
 
 
 def behaviours(job, generator):
-    """Inputs of a ring by what the nodes of this job do."""
+    """Inputs of a ring by the behaviour of this job's nodes."""
     first, second = job, job + JOBS
     damage = (generator.random(CYCLES) < .02).astype(np.uint64) << job
     late = (np.arange(CYCLES) < 9000).astype(np.uint64)
@@ -132,16 +132,16 @@ def behaviours(job, generator):
 def test_apart(unit, job, forward, back, drifts):
     """Each word of the other job comes in the same cycle, whatever the nodes of this one do."""
     generator = np.random.default_rng(job)
-    others, seen = range(1 - job, NODES, JOBS), None
+    rest, seen = range(1 - job, NODES, JOBS), None
     moved = set()
     slow = {f"takes_{1 - job}": bursts(generator, .7), f"on_{3 - job}": bursts(generator, .8)}
-    for name, given in behaviours(job, generator).items():
-        found = play(unit, forward=forward, back=back, drifts=drifts, **slow | given)
-        traces = {f"{key}_{n}": (found[f"{key}_{n}"] * (found[f"valid_{n}"] != 0 if key == "data" else 1)).tobytes()
+    for name, behaviour in behaviours(job, generator).items():
+        trace = play(unit, forward=forward, back=back, drifts=drifts, **slow | behaviour)
+        traces = {f"{key}_{n}": (trace[f"{key}_{n}"] * (trace[f"valid_{n}"] != 0 if key == "data" else 1)).tobytes()
                   for n in range(NODES) for key in ("valid", "data", "granted", "overrun", "time")}
         seen = seen or traces
-        assert [key for key in traces if int(key[-1]) in others and traces[key] != seen[key]] == [], name
-        assert all(in_order(found, n, PACKET) > 1000 for n in others), name
+        assert [key for key in traces if int(key[-1]) in rest and traces[key] != seen[key]] == [], name
+        assert all(in_order(trace, n, PACKET) > 1000 for n in rest), name
         moved.add((traces[f"valid_{job}"], traces[f"data_{job}"]))
     assert len(moved) == 8
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Way of packets of two jobs through a node, against its golden model."""
+"""Path of packets of two jobs through a node, against its golden model."""
 
 import random
 
@@ -46,18 +46,18 @@ def test_path(rank, longest, seed):
         line = generator.getrandbits(1)
         flush, clear, goes = generator.random() < .002, generator.random() < .0005, generator.random() < .8
         slot, later = sending.slot, comes.slot
-        given = {"slot": slot, "coming": later if rank == 0 else slot}
+        slots = {"slot": slot, "coming": later if rank == 0 else slot}
         note_wires(columns, generator, model, came, own, line)
         columns.note(wraps=rank == 0, flush=flush, clear=clear, goes=goes, lost=model.lost, left=model.left,
                      whole=model.whole, word=came.data | came.last << 32,
-                     arrived=came.valid and not came.kind and given["coming"].of == job,
-                     **{name: state.bits(job) for name, state in given.items()})
+                     arrived=came.valid and not came.kind and slots["coming"].of == job,
+                     **{name: state.bits(job) for name, state in slots.items()})
         columns.stream("i", offer, model.ready)
         if offer is not None and model.ready:
             waiting.pop(0)
         seen |= {model.lost, ("left", model.left), (slot.of, model.wires.valid and not model.wires.kind)}
         model.step(came=came, own=own, line=line, job=job, wraps=int(rank == 0), goes=int(goes), flush=int(flush),
-                   clear=int(clear), entering=offer, **given)
+                   clear=int(clear), entering=offer, **slots)
         sending.step(time=time)
         comes.step(time=time, shift=60)
     assert len(seen) >= 8, seen

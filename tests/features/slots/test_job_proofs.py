@@ -1,4 +1,4 @@
-"""Proofs about two jobs on one ring: neither has an influence on the other, and no boundary cuts a packet."""
+"""Proofs about two jobs on one ring: neither influences the other, and no boundary cuts a packet."""
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -18,11 +18,11 @@ FRAME = JobFrame(longest=LONGEST)
 
 
 class RoomsApart(wiring.Component):
-    """Two nodes of the same place, with the same words but for the room of the job that is not looked at, and with
-    other rooms if that is their own job.
+    """Two nodes at the same position, with the same words except for the room of the job that is not observed, and
+    with other rooms if that is their own job.
 
-    They take, offer and grant in the same cycles; the rooms that they offer of the job that is looked at are the
-    same, and so is what they may send, if they are of it; ``wrong`` takes the other job's rooms for the same, too.
+    They take, offer and grant in the same cycles; their offered rooms of the observed job are the same, and so is
+    their allowance, if they belong to it; ``wrong`` takes the other job's rooms for the same, too.
     """
 
     word: In(message_layout())
@@ -47,7 +47,7 @@ class RoomsApart(wiring.Component):
         held(m, self.job, self.place.rank)
         own = self.place.rank[0] == self.job
         m.d.comb += Assume(~ResetSignal())
-        given = []
+        outputs = []
         for number, node in enumerate(nodes):
             head = Signal(control_layout(), name=f"head_{number}")
             rooms = data.View(rooms_layout(), head.tag).rooms
@@ -66,30 +66,30 @@ class RoomsApart(wiring.Component):
             ]
             says = data.View(rooms_layout(), data.View(control_layout(), node.o.payload.data).tag).rooms
             rest = Cat(node.o.payload.data[:18], node.o.payload.data[28:], node.o.payload.first, node.o.payload.last)
-            given.append((Mux(self.job, says[1], says[0]), Mux(self.job, says[0], says[1]), rest))
+            outputs.append((Mux(self.job, says[1], says[0]), Mux(self.job, says[0], says[1]), rest))
         first, second = nodes
         m.d.comb += [
             Assert(first.i.ready == second.i.ready), Assert(first.o.valid == second.o.valid),
             Assert(first.due == second.due), Assert(first.granted == second.granted),
             Assert(~own | (first.kept == second.kept)),
-            Assert(~first.o.valid | ((given[0][0] == given[1][0]) & (given[0][2] == given[1][2]))),
+            Assert(~first.o.valid | ((outputs[0][0] == outputs[1][0]) & (outputs[0][2] == outputs[1][2]))),
             Assert(~own | ~first.granted | (first.allowed == second.allowed)),
         ]
         if self._wrong:
-            m.d.comb += Assert(~first.o.valid | (given[0][1] == given[1][1]))
+            m.d.comb += Assert(~first.o.valid | (outputs[0][1] == outputs[1][1]))
         return m
 
 
 class Slots(wiring.Component):
-    """Base of specifications of paths: slots as the solver likes, none shorter than a packet, and the next word."""
+    """Base of specifications of paths: slots chosen by the solver, none shorter than a packet, and the next word."""
 
     starts: In(1)
     drives: In(1)
 
     def slots(self, m, *paths, least):
-        """Play the slots on paths; return whether there is one, its cycle, and whether it is of their job."""
+        """Play the slots on paths; return whether there is a slot, its cycle, and whether it belongs to their job."""
         begun, own, cycle = Signal(), Signal(), Signal(4)
-        now, mine = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
+        now, drives = Mux(self.starts, 0, cycle), Mux(self.starts, self.drives, own)
         there = begun | self.starts
         m.d.comb += [Assume(~ResetSignal()), Assume(~self.starts | ~begun | (cycle >= least))]
         m.d.sync += cycle.eq(Mux(now == 15, 15, now + 1))
@@ -97,30 +97,30 @@ class Slots(wiring.Component):
             m.d.sync += [begun.eq(1), own.eq(self.drives)]
         for path in paths:
             for state in (path.slot, path.coming):
-                m.d.comb += [state.starts.eq(self.starts), state.drives.eq(there & mine),
-                             state.passes.eq(there & ~mine)]
-        return there, now, mine
+                m.d.comb += [state.starts.eq(self.starts), state.drives.eq(there & drives),
+                             state.passes.eq(there & ~drives)]
+        return there, now, drives
 
     @staticmethod
     def enter(m, path, offers, ends, flush):
-        """Have packets of two words at least enter, with any pauses, or be dropped."""
-        place = Signal(2)
+        """Make packets of at least two words enter, with any pauses, or be dropped."""
+        index = Signal(2)
         m.d.comb += [
             path.i.valid.eq(offers & ~flush), path.i.payload.last.eq(ends), path.flush.eq(flush),
-            Assume(~ends | (place != 0)), Assume(ends | (place != LONGEST - 1)),
+            Assume(~ends | (index != 0)), Assume(ends | (index != LONGEST - 1)),
         ]
         with m.If(path.i.valid & path.i.ready):
-            m.d.sync += place.eq(Mux(ends, 0, place + 1))
+            m.d.sync += index.eq(Mux(ends, 0, index + 1))
         with m.If(flush):
-            m.d.sync += place.eq(0)
+            m.d.sync += index.eq(0)
 
 
 class PathsApart(Slots):
-    """Two nodes in the same slots, which may lack ``less`` cycles each. They have the same words in slots of the job
-    that is looked at, and if that is their own job the same packets; all else may differ, in every cycle: packets,
-    resets, room, and words that come.
+    """Two nodes in the same slots, which may lack ``less`` cycles each. They have the same words in slots of the
+    observed job, and if that is their own job the same packets; all else may differ, in every cycle: packets,
+    resets, room, and incoming words.
 
-    In slots of that job the same words leave, and the same arrive; in none a word that passes meets an own one.
+    In slots of that job the same words leave, and the same arrive; in no slot a passing word meets an own one.
     """
 
     own: In(1)
@@ -138,8 +138,8 @@ class PathsApart(Slots):
         m = Module()
         m.submodules.first, m.submodules.second = paths = [JobPath(depth=5, frame=FRAME) for _ in range(2)]
         held(m, self.own)
-        there, _, mine = self.slots(m, *paths, least=LONGEST + GAP - self._less)
-        looked = ~there | (mine == self.own)
+        there, _, drives = self.slots(m, *paths, least=LONGEST + GAP - self._less)
+        looked = ~there | (drives == self.own)
         for number, path in enumerate(paths):
             here = Mux(looked, self.words[0], self.words[number])
             came, enters = Signal.like(self.words[0], name=f"came_{number}"), Signal.like(
@@ -169,7 +169,7 @@ class PathsApart(Slots):
 
 
 class WholePackets(Slots):
-    """A node with packets of its own, to which packets come that began at the node before in the same slot, up to
+    """A node with packets of its own, and with incoming packets that began at the node before in the same slot, up to
     ``slack`` cycles, 1 to 3, sooner or later than they should.
 
     Each of their words leaves a cycle later in a slot of the other job, and arrives in one of the node's own. An own
@@ -188,10 +188,10 @@ class WholePackets(Slots):
     def elaborate(self, platform):
         m = Module()
         m.submodules.path = path = JobPath(depth=5, frame=FRAME)
-        there, now, mine = self.slots(m, path, least=LONGEST + GAP)
+        there, now, drives = self.slots(m, path, least=LONGEST + GAP)
         count, began_in, passing, sent = Signal(2), Signal(), Signal(), Signal(2)
         is_first, out = count == 0, path.ring_o
-        belongs = Mux(is_first, mine, began_in)
+        belongs = Mux(is_first, drives, began_in)
         in_time = there & (now >= max(2 - self._slack, 0)) & (now <= 2 + self._slack)
         self.enter(m, path, self.offers, self.ends, 0)
         m.d.comb += [
@@ -207,16 +207,16 @@ class WholePackets(Slots):
             m.d.sync += [count.eq(Mux(self.last, 0, count + 1)), began_in.eq(belongs)]
         is_own = out.valid & (out.data != 0x41)
         m.d.comb += [Assert(~is_own | ((sent == 0) == (out.data == 0x11))), Assert((sent == 0) | is_own),
-                     Assert(~is_own | (mine & (now >= 3) & (now < 3 + LONGEST)))]
+                     Assert(~is_own | (drives & (now >= 3) & (now < 3 + LONGEST)))]
         with m.If(is_own):
             m.d.sync += sent.eq(Mux(out.last, 0, sent + 1))
         return m
 
 
 class SteadyTables(wiring.Component):
-    """Two nodes whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for a cycle of each slot by 1.
+    """Two nodes with TIMEs that differ by at most a cycle and advance by 1, but in one cycle of each slot by 0 to 2.
 
-    Slots of both are of the same jobs in the same order, and have all their cycles but ``less`` at least.
+    Slots of both are of the same jobs in the same order, and lack at most ``less`` of their cycles.
     """
 
     advance: In(data.ArrayLayout(2, 2))

@@ -24,7 +24,7 @@ def test_parameters():
 
 @pytest.mark.parametrize("longest", [*FRAMES, 2, 70, 136, 540, 1000])
 def test_frames(longest):
-    """Superframes by hand, and all as the golden model has them."""
+    """Superframes by hand, and all of them as in the golden model."""
     frame, model = JobFrame(longest=longest), golden.Frame(longest)
     shape = (frame.slot, frame.cycles, frame.pairs, frame.window, frame.kept)
     assert shape == (model.slot, model.cycles, model.pairs, model.window, model.kept)
@@ -40,7 +40,7 @@ def test_frame_of():
 
 
 def times(generator, cycles, frame):
-    """TIMEs that go on by 0 to 2 cycles, and jump, also out of the range of numbers."""
+    """TIMEs that advance by 0 to 2 cycles, and jump, also out of the range of numbers."""
     time = generator.getrandbits(32)
     for cycle in range(cycles):
         yield time
@@ -61,10 +61,10 @@ def test_table(longest, job):
     for time in times(generator, 20_000, model._frame):
         if generator.random() < .0005:
             shift, valid = generator.choice([0, 17, 300]), generator.random() < .8
-        given = {"time": time, "valid": int(valid), "shift": shift}
+        inputs = {"time": time, "valid": int(valid), "shift": shift}
         columns.note(now=time, valid=valid, shift=shift, job=job, slot=model.slot.bits(job), window=model.window,
                      opens=model.opens, control=model.control, number=model.number)
         slots.add((model.slot.of, model.slot.pair))
-        model.step(**given)
+        model.step(**inputs)
     assert len(slots) >= 6
     columns.compare(unit)

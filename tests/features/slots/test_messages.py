@@ -24,10 +24,10 @@ class Node:
 
     def __init__(self, rank):
         self.gate, self.columns, self.rank, self.offered = Gate(), Columns(), rank, {}
-        self.wild = False  # the port answers before it is asked
+        self.wild = False  # the port answers without a request
 
     def step(self, **inputs):
-        """One cycle; returns what goes out."""
+        """One cycle; return the words that go out."""
         at = Inputs(rank=self.rank, **inputs)
         out, columns = self.gate.look(at), self.columns
         columns.note(rank=self.rank, reset_link=at.reset_link, heard=at.heard is not None,
@@ -37,7 +37,7 @@ class Node:
                                   ("message_o", out.message, at.message_ready)):
             columns.stream(name, beat, ready)
         self.gate.step(at)
-        # An offer stands until it is taken, or of a message until the link is reset.
+        # An offer stays until it is taken, or for a message until the link is reset.
         for name, beat, ready in (("host", out.host, at.host_ready), ("port", out.port, at.port_ready),
                                   ("message", out.message, at.message_ready)):
             before = self.offered.get(name)
@@ -47,23 +47,23 @@ class Node:
 
 
 def play(node, cycles, *, heard=(), host=(), port=(), answers=()):
-    """Words that come, by their cycles, and packets of the host and of the port, which has ``answers`` to the next
-    requests; returns words that go out with their cycles."""
+    """Play words by their cycles, and packets of the host and of the port, which has ``answers`` to the next
+    requests; return the words that go out, with their cycles."""
     coming, waiting, answers = dict(heard), {"host": list(host), "port": list(port)}, list(answers)
-    found = {"host": [], "port": [], "message": []}
+    sent = {"host": [], "port": [], "message": []}
     for cycle in range(cycles):
         offers = {name: beats[0] if beats else None for name, beats in waiting.items()}
         out = node.step(heard=coming.get(cycle), **offers)
         for name, taken in (("host", out.takes_host), ("port", out.takes_port)):
             if offers[name] and taken:
                 waiting[name].pop(0)
-        for name, beats in found.items():
+        for name, beats in sent.items():
             beat = getattr(out, name)
             if beat is not None:
                 beats.append((cycle, *beat))
         if answers and out.port is not None and out.port[1]:
             waiting["port"] += answers.pop(0)
-    return found
+    return sent
 
 
 def at(cycle, beats):
@@ -99,57 +99,57 @@ def test_check():
 
 
 def test_request(unit):
-    """A request of one message: it is at the port 4 cycles behind its last word, and the answer is a message."""
+    """A request of one message: it is at the port 4 cycles after its last word, and the answer is a message."""
     node, words = Node(3), [11, 12, 13]
     sent = message(Header(3, count=3, begin=1, end=1), words)
-    found = play(node, 60, heard=at(5, sent), port=[])
-    assert found["port"][0][0] == 5 + len(sent) - 1 + MessageGate.latency
-    assert words_of(found["port"]) == packet(words)
-    assert not found["host"]
-    found = play(node, 20, port=packet([21, 22]))
-    assert words_of(found["message"]) == made(Header(source=3, begin=1, response=1), [21, 22])
+    out = play(node, 60, heard=at(5, sent), port=[])
+    assert out["port"][0][0] == 5 + len(sent) - 1 + MessageGate.latency
+    assert words_of(out["port"]) == packet(words)
+    assert not out["host"]
+    out = play(node, 20, port=packet([21, 22]))
+    assert words_of(out["message"]) == made(Header(source=3, begin=1, response=1), [21, 22])
     node.columns.compare(unit)
 
 
 def test_long_request_and_answer(unit):
-    """A request of three messages, of which the first two are acknowledged, and an answer of three."""
+    """A request of three messages, the first two of them acknowledged, and an answer of three."""
     node, words = Node(2), list(range(150))
     parts = [words[:64], words[64:128], words[128:]]
     empty = made(Header(source=2, response=1))
     heard = [beat for n, part in enumerate(parts)
              for beat in at(100 * n, message(Header(2, 0, len(part), n, n == 0, n == 2), part))]
-    found = play(node, 350, heard=heard)
-    assert words_of(found["port"]) == packet(words)
-    assert words_of(found["message"]) == empty + empty
+    out = play(node, 350, heard=heard)
+    assert words_of(out["port"]) == packet(words)
+    assert words_of(out["message"]) == empty + empty
     answer = packet(list(range(1000, 1130)))
     more = message(Header(2))
-    found = play(node, 1000, port=answer, heard=[*at(300, more), *at(600, more)])
+    out = play(node, 1000, port=answer, heard=[*at(300, more), *at(600, more)])
     parts = [1000 + np.arange(64), 1064 + np.arange(64), [1128, 1129]]
-    assert words_of(found["message"]) == [beat for n, part in enumerate(parts) for beat in made(
+    assert words_of(out["message"]) == [beat for n, part in enumerate(parts) for beat in made(
         Header(source=2, begin=n == 0, response=1), map(int, part))]
-    first = [cycle for cycle, word, _ in found["message"] if word >> 24 == 0xC0]
+    first = [cycle for cycle, word, _ in out["message"] if word >> 24 == 0xC0]
     assert first[0] < 5 < 300 < first[1] < 310 < 600 < first[2] < 610
     node.columns.compare(unit)
 
 
 def test_rank_0(unit):
-    """The host's messages, with checks, the host's own requests, and messages for it; what is too long is dropped."""
+    """The host's messages, with checks, the host's own requests, and messages for it; excess words are dropped."""
     node = Node(0)
     header, long = Header(5, count=2, begin=1, end=1).word, Header(6, count=64).word
     host = [*packet([header, 1, 2]), *packet([0x01000001, 7]), *packet([long, *range(80)]), *packet([0x02000001])]
-    found = play(node, 400, host=host, heard=at(10, message(Header(source=5, begin=1, response=1), [8, 9])),
-                 answers=[packet([91, 92]), packet([93])])
-    assert words_of(found["message"]) == (made(Header(5, count=2, begin=1, end=1), [1, 2])
-                                          + made(Header(6, count=64), range(64)))
-    assert words_of(found["port"]) == [*packet([0x01000001, 7]), *packet([0x02000001])]
+    out = play(node, 400, host=host, heard=at(10, message(Header(source=5, begin=1, response=1), [8, 9])),
+               answers=[packet([91, 92]), packet([93])])
+    assert words_of(out["message"]) == (made(Header(5, count=2, begin=1, end=1), [1, 2])
+                                        + made(Header(6, count=64), range(64)))
+    assert words_of(out["port"]) == [*packet([0x01000001, 7]), *packet([0x02000001])]
     answer = message(Header(source=5, begin=1, response=1), [8, 9])
-    assert words_of(found["host"]) == [*packet([91, 92]), *answer, (93, 1)]
+    assert words_of(out["host"]) == [*packet([91, 92]), *answer, (93, 1)]
     node.columns.compare(unit)
 
 
 @pytest.mark.parametrize("damage", ["bit", "cut", "long", "lost", "again"])
 def test_malformed(unit, damage):
-    """A message that is damaged gives nothing; a request of which one lacks ends at the next that begins."""
+    """A damaged message gives nothing; a request with a missing message ends when the next request begins."""
     node = Node(1)
     first = message(Header(1, count=64, begin=1), range(64))
     second = message(Header(1, count=64, number=1), range(64, 128))
@@ -164,15 +164,15 @@ def test_malformed(unit, damage):
         second = []
     else:
         second = third
-    found = play(node, 400, heard=[*at(0, first), *at(100, second), *at(200, third)])
-    assert words_of(found["port"]) == [(word, 0) for word in range(64)]
-    assert words_of(found["message"]) == made(Header(source=1, response=1))
-    found = play(node, 200, heard=at(0, message(Header(1, count=2, begin=1, end=1), [5, 6])))
-    # The open request is ended, and the other one waits for its response.
-    assert {last for _, last in words_of(found["port"])} == {1}
-    found = play(node, 200, port=packet([31, 32]))
-    assert words_of(found["message"]) == made(Header(source=1, begin=1, response=1), [31, 32])
-    assert words_of(found["port"])[-2:] == packet([5, 6])
+    out = play(node, 400, heard=[*at(0, first), *at(100, second), *at(200, third)])
+    assert words_of(out["port"]) == [(word, 0) for word in range(64)]
+    assert words_of(out["message"]) == made(Header(source=1, response=1))
+    out = play(node, 200, heard=at(0, message(Header(1, count=2, begin=1, end=1), [5, 6])))
+    # The open request has ended, and the other one waits for its response.
+    assert {last for _, last in words_of(out["port"])} == {1}
+    out = play(node, 200, port=packet([31, 32]))
+    assert words_of(out["message"]) == made(Header(source=1, begin=1, response=1), [31, 32])
+    assert words_of(out["port"])[-2:] == packet([5, 6])
     node.columns.compare(unit)
 
 
@@ -207,8 +207,8 @@ def test_lockstep(unit, seed):
                             int(generator.random() < .6), int(generator.random() < .6))
             heard = message(header, [generator.getrandbits(32) for _ in range(count)])
             if generator.random() < .1:
-                place = generator.randrange(len(heard))
-                heard[place] = heard[place][0] ^ 1 << generator.randrange(32), heard[place][1]
+                index = generator.randrange(len(heard))
+                heard[index] = heard[index][0] ^ 1 << generator.randrange(32), heard[index][1]
             heard += [None] * generator.choice([0, 1, 2, 6])
         offers = dict.fromkeys(("host", "port"))
         for name, beats, rate in (("host", host, rates[0]), ("port", port, rates[1])):

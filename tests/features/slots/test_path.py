@@ -27,7 +27,7 @@ def packet(generator, words):
 
 
 def test_check():
-    """The check of a message is of its words alone, whatever was on the wires before: control words, or a packet."""
+    """The check of a message covers only its words, whatever was on the wires before: control words, or a packet."""
     generator = random.Random(1)
     for length in (1, 2, 9):
         model, sent, hush = Path(depth=DEPTH, message_depth=20), [], 0
@@ -39,7 +39,7 @@ def test_check():
                        entering=(None, entering.pop(0) if entering else None))
             if model.wires.valid and not model.wires.kind:
                 sent.append((cycle, model.wires.data, model.wires.last))
-        assert [one[1:] for one in sent] == [*((word, 0) for word, _ in words), (check_of(w for w, _ in words), 1)]
+        assert [beat[1:] for beat in sent] == [*((word, 0) for word, _ in words), (check_of(w for w, _ in words), 1)]
         assert sent[0][0] == 30 + SlotPath.latency - 1
         assert sent[-1][0] == sent[0][0] + length + 1
 

@@ -1,4 +1,4 @@
-"""Places of nodes, which come from rank 0."""
+"""Positions of nodes, which come from rank 0."""
 
 import random
 
@@ -18,40 +18,40 @@ def relay():
 
 
 class Place:
-    """The model of a relay of places, with a record of its ports."""
+    """The model of a relay of positions, with a record of its ports."""
 
-    def __init__(self, given=(0, 0)):
-        self.model, self.columns, self.given = golden.PositionRelay(), Columns(), given
+    def __init__(self, position=(0, 0)):
+        self.model, self.columns, self.given = golden.PositionRelay(), Columns(), position
 
     def step(self, word=None, ready=1):
-        model, place = self.model, self.model.place(self.given)
+        model, position = self.model, self.model.place(self.given)
         sent = model.o if ready else None
         self.columns.stream("i", None if word is None else word | 3 << 32, 1)
         self.columns.stream("o", None if model.o is None else model.o | 3 << 32, ready)
-        self.columns.note(given=self.given[0] | self.given[1] << 4, place=place[0] | place[1] << 4,
-                          moved=place != model.before)
+        self.columns.note(given=self.given[0] | self.given[1] << 4, place=position[0] | position[1] << 4,
+                          moved=position != model.before)
         model.step(word=word, ready=ready, given=self.given)
         return sent
 
 
 @pytest.mark.parametrize("nodes", [2, 5, 16])
 def test_places(relay, nodes):
-    """All nodes get their places, repeated while words are lost; a ring of another size gets other places."""
+    """All nodes get their positions, repeated while words are lost; a ring of another size gets other positions."""
     ring = [Place() for _ in range(nodes)]
     ring[0].given = (0, nodes)
     wires = [None] * nodes
     sent = 0
     for cycle in range(8000):
         if cycle == 5000:
-            assert [one.model.place(one.given) for one in ring] == [(rank, nodes) for rank in range(nodes)]
+            assert [node.model.place(node.given) for node in ring] == [(rank, nodes) for rank in range(nodes)]
             assert sent == 4
             ring[0].given = (0, nodes ^ 1)
         lost = cycle < 1500
-        wires = [one.step(wires[rank - 1] if not (lost and rank == 1) else None) for rank, one in enumerate(ring)]
+        wires = [node.step(wires[rank - 1] if not (lost and rank == 1) else None) for rank, node in enumerate(ring)]
         sent += wires[0] is not None
     assert ring[1].model.place((0, 0)) == (1, nodes ^ 1)
-    for one in ring:
-        one.columns.compare(relay)
+    for node in ring:
+        node.columns.compare(relay)
     assert control_layout().const({"type": ControlType.PLACE, "tag": 5 | 9 << 4}).as_bits() == place_word(5, 9)
 
 

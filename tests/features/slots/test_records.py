@@ -37,7 +37,7 @@ class Node:
 
     def step(self, *, word=None, ready=True, record=Record(), ask=0, over=0, left=0, time=0, valid=1,  # noqa: B008
              way=0, error=0, reset_link=0):
-        """One cycle; returns the word that is taken from it, and whether it takes one."""
+        """One cycle; return the word that is taken from it, and whether it takes one."""
         model, columns = self.model, self.columns
         sent, takes = (model.o if ready else None), model.ready(ready)
         columns.stream("i", word, takes)
@@ -87,8 +87,8 @@ def test_plan():
 
 
 def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, moved=None):
-    """Tables of the nodes of a ring, with the times at which their slots begin at rank 0, and how often rank 0 asked
-    for a lap. Rank 2 waits in the cycles ``stalled``, one rank is without TIME, and that of rank 1 moves."""
+    """Tables of the nodes of a ring, with the times when their slots begin at rank 0, and the number of laps that
+    rank 0 requested. Rank 2 waits in the cycles ``stalled``, one rank is without TIME, and rank 1's TIME moves."""
     wires = [[] for _ in ring]
     granted, last = [[] for _ in ring], 0
     asked = 0
@@ -117,7 +117,7 @@ def play(ring, *, records, cycles, wire=16, without=None, stalled=(), delays=8, 
             slots.step(time=time, **told)
             sent.append(word_out)
         for rank, word in enumerate(sent):
-            if word is not None:  # a hop is of the wires, and of 8 cycles from `o` to `o`
+            if word is not None:  # a hop takes the wires, and 8 cycles from `o` to `o`
                 wires[(rank + 1) % len(ring)].append((cycle + wire + delays - 1, word))
     return granted, asked
 
@@ -142,7 +142,7 @@ def test_ring(laps_unit, nodes, wire):
     table = Table.of(records, 1)
     lap = (wire + 1) * nodes + RecordLaps.hop * nodes + RecordLaps.margin
     begins = [begin for _, begin in granted[0]]
-    assert [one for one, _ in granted[0]] == [Table.of(records, number % 2) for number in range(1, len(begins) + 1)]
+    assert [seen for seen, _ in granted[0]] == [Table.of(records, number % 2) for number in range(1, len(begins) + 1)]
     assert {after - before for before, after in itertools.pairwise(begins)} == {
         sum(slot.cycles for slot in plan(table, messages=False)) + lap}
     for node in ring[:3]:
@@ -150,7 +150,7 @@ def test_ring(laps_unit, nodes, wire):
 
 
 def test_without(laps_unit):
-    """Without TIME a node sends no record, so nobody has a table; rank 0 asks again."""
+    """Without TIME a node sends no record, so no node has a table; rank 0 asks again."""
     ring = [Node(rank, 4) for rank in range(4)]
     granted, asked = play(ring, records=[Record(2, 9, 9)] * 4, cycles=2000, without=1)
     assert granted == [[]] * 4
@@ -166,8 +166,8 @@ def test_late(laps_unit, begin):
     granted, asked = play(ring, records=[Record(3, 9, 9)] * 4, cycles=3000, stalled=range(begin, begin + 70))
     assert asked <= 3
     begins = [{begin: table for table, begin in tables} for tables in granted]
-    for one in begins:
-        assert all(begins[0].get(begin, table) == table for begin, table in one.items())
+    for received in begins:
+        assert all(begins[0].get(begin, table) == table for begin, table in received.items())
     ends = [[(table, begin) for table, begin in tables if begin > 2000] for tables in granted]
     assert len({tuple(tables[:5]) for tables in ends}) == 1
     for node in ring[::2] if begin % 200 == 0 else ():
@@ -186,7 +186,7 @@ def test_laps_lockstep(laps_unit, seed):
             node.size = generator.choice([0, 1, 3, 4, 4, 4])
             words = []
         if not words and generator.random() < .2:
-            # Records as they should come, for the most part, or LAP, or anything.
+            # Records as expected, for the most part, or LAP, or anything.
             ranks = [rank for rank in node.model._turn if rank != node.rank] or [1]
             words = [random_record(generator).word(rank, node.model._odd) for rank in ranks]
             if generator.random() < .2:
@@ -236,7 +236,7 @@ class Player:
 @pytest.mark.parametrize("messages", [False, True])
 @pytest.mark.parametrize("slots", [0, 1, 4, 16])
 def test_slots(table_units, slots, messages):
-    """Slots of two tables begin and end when the table says, ``gap`` cycles after TIME is set or after the last."""
+    """Slots of two tables begin and end as in the table, ``gap`` cycles after TIME is set or after the last."""
     node = Player(2, messages)
     start = (1 << 16) - 500
     table = Table(slots, 268, 1, 1)

@@ -21,7 +21,7 @@ NODES, LONGEST, MESSAGE = 8, packet_words(256), 65
 
 
 class Ring(wiring.Component):
-    """Eight nodes, with TIMEs and targets that are given, or with slots that are given in their place."""
+    """Eight nodes, with given TIMEs and targets, or with given slots instead."""
 
     def __init__(self):
         each = {}
@@ -46,20 +46,20 @@ class Ring(wiring.Component):
             granted = Signal(name=f"has_table_{n}")
             with m.If(table.over):
                 m.d.sync += granted.eq(1)
-            given = {name: getattr(self, f"{name}_{n}") for name in (
+            inputs = {name: getattr(self, f"{name}_{n}") for name in (
                 "now", "target", "granted", "delay", "on", "message_on", "words", "starts", "mode")}
             shown = {"valid": ingress.o.valid, "data": ingress.o.payload.data, "last": ingress.o.payload.last,
                      "heard": path.heard, "word": path.word, "lost": path.lost, "overrun": ingress.overrun}
             m.d.comb += [
-                # The slots before are over without any, and one superframe follows.
-                table.now.eq(given["now"]), table.target.eq(given["target"] - 100), table.gap.eq(100),
-                table.sets.eq(given["granted"]), table.granted.eq(table.over & ~granted),
+                # The slots before end without any, and one superframe follows.
+                table.now.eq(inputs["now"]), table.target.eq(inputs["target"] - 100), table.gap.eq(100),
+                table.sets.eq(inputs["granted"]), table.granted.eq(table.over & ~granted),
                 table.slots.eq(self.slots), table.rank.eq(n),
-                packets.on.eq(given["on"]), packets.words.eq(given["words"]), messages.on.eq(given["message_on"]),
+                packets.on.eq(inputs["on"]), packets.words.eq(inputs["words"]), messages.on.eq(inputs["message_on"]),
                 messages.words.eq(MESSAGE), messages.to.eq(self.to), path.rank.eq(n),
-                path.starts.eq(Mux(self.direct, given["starts"], table.starts)),
-                path.mode.eq(Mux(self.direct, given["mode"], table.mode)),
-                wires[n].delay.eq(given["delay"]),
+                path.starts.eq(Mux(self.direct, inputs["starts"], table.starts)),
+                path.mode.eq(Mux(self.direct, inputs["mode"], table.mode)),
+                wires[n].delay.eq(inputs["delay"]),
                 wires[n].i.eq(Cat(getattr(path.ring_o, name) for name in FORWARD)),
                 Cat(getattr(path.ring_i, name) for name in FORWARD).eq(wires[n - 1].o),
                 ingress.i.valid.eq(path.arrived), ingress.i.payload.eq(path.word), ingress.o.ready.eq(1),
@@ -88,20 +88,20 @@ def test_hops(unit, hops):
             **{f"mode_{n}": 2 for n in range(1, hops)}, "words_0": LONGEST,
             **{f"delay_{n}": 16 for n in range(NODES)}}
     unit.reset()
-    found = unit.run(rows, cycles=cycles)
-    valid = np.flatnonzero(found[f"valid_{hops}"])
+    trace = unit.run(rows, cycles=cycles)
+    valid = np.flatnonzero(trace[f"valid_{hops}"])
     taken = valid[-1] + 1 - start
     print(f"{hops} hops: {taken} cycles")
     assert taken == (290, 307, 324, 341, 358, 375, 392)[hops - 1] == 3 + 17 * hops - 1 + 3 + LONGEST
     assert (np.diff(valid) == 1).all()
     assert len(valid) == LONGEST
-    assert all(not found[f"valid_{n}"].any() for n in range(NODES) if n != hops)
+    assert all(not trace[f"valid_{n}"].any() for n in range(NODES) if n != hops)
 
 
 @pytest.mark.parametrize(("wire", "lean"), [([16], 0), ([1], 0), ([16, 3, 40, 9], 0), ([16], 12)])
 @pytest.mark.parametrize("slots", [0, 3, 16])
 def test_superframes(unit, wire, slots, lean):
-    """No word of full slots is lost, with an error ``lean`` of TIME per link; messages end when the table says."""
+    """No word of full slots is lost, with an error ``lean`` of TIME per link; messages end at the table's times."""
     cycles, generator = 8_000, np.random.default_rng(slots + lean + len(wire))
     table = Table(slots, LONGEST, 0, 0)
     ways = np.cumsum([0, *(wire[n % len(wire)] + 1 for n in range(NODES - 1))])
@@ -115,17 +115,17 @@ def test_superframes(unit, wire, slots, lean):
                  f"granted_{n}": pulse(cycles, 1500), f"delay_{n}": wire[n % len(wire)], f"on_{n}": 1,
                  f"message_on_{n}": n == 0, f"words_{n}": LONGEST}
     unit.reset()
-    found = unit.run(rows, cycles=cycles)
-    assert all(not found[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
+    trace = unit.run(rows, cycles=cycles)
+    assert all(not trace[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
     for n in range(NODES):
-        assert in_order(found, n, PACKET) == slots * LONGEST
+        assert in_order(trace, n, PACKET) == slots * LONGEST
     frame = plan(table)
     due = [at for at, slot in zip(np.cumsum([start, *(slot.cycles for slot in frame)]), frame, strict=False)
            if slot.owner == 0]
-    assert in_order(found, NODES - 1, MESSAGE_TYPE) == len(due) * MESSAGE
-    last = np.flatnonzero(found[f"heard_{NODES - 1}"] & found[f"word_{NODES - 1}"] >> np.uint64(32))
-    # A cycle of the table, 3 to the wires, those of all links but the last, and that one's wires; a cycle before the
-    # check.
+    assert in_order(trace, NODES - 1, MESSAGE_TYPE) == len(due) * MESSAGE
+    last = np.flatnonzero(trace[f"heard_{NODES - 1}"] & trace[f"word_{NODES - 1}"] >> np.uint64(32))
+    # A cycle of the table, 3 to the wires, the ways of all links but the last, and the last one's wires; a cycle
+    # before the check.
     named = np.array(due) + 1 + 3 + ways[-1] - 1 + MESSAGE + 1
     print(f"{slots} slots, wires {wire}, lean {lean}: messages over 7 hops end at {(last - start).tolist()}, by the "
           f"table {(named - start).tolist()}")
@@ -133,7 +133,7 @@ def test_superframes(unit, wire, slots, lean):
 
 
 def test_answers(unit):
-    """A node that has messages sends them to rank 0 in turn with it, through the nodes behind it."""
+    """A node with messages sends them to rank 0 in turn with it, through the nodes after it."""
     cycles, start, table = 8_000, 2000, Table(8, LONGEST, 3, 1)
     ways = 17 * np.arange(NODES)
     rows = {"slots": table.bits, "to": 0, "message_on_3": 1}
@@ -141,7 +141,7 @@ def test_answers(unit):
         rows |= {f"now_{n}": np.arange(cycles), f"target_{n}": start + int(ways[n]), f"granted_{n}": pulse(cycles, 9),
                  f"delay_{n}": 16, f"words_{n}": LONGEST}
     unit.reset()
-    found = unit.run(rows, cycles=cycles)
-    assert in_order(found, 0, MESSAGE_TYPE) == MESSAGE
-    first = np.flatnonzero(found["heard_0"])[0]
+    trace = unit.run(rows, cycles=cycles)
+    assert in_order(trace, 0, MESSAGE_TYPE) == MESSAGE
+    first = np.flatnonzero(trace["heard_0"])[0]
     assert first == start + 4 * 272 + 1 + 3 + ways[3] + 5 * 17 - 1

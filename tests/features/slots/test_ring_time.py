@@ -26,7 +26,7 @@ DRIFTS = (0, 105, -105, 105, -105, 100, -3, -105)
 
 
 class Node(wiring.Component):
-    """A clock beside a sender of KEEPALIVEs, and the ends of both links."""
+    """A clock next to a sender of KEEPALIVEs, and the ends of both links."""
 
     def __init__(self):
         self.clock, self.alive = Clock(arrival=ReplayReceiver.latency - 2), KeepAlive()
@@ -44,7 +44,7 @@ class Node(wiring.Component):
         connect_stream(m, hub.o, transmitter.control)
         connect_stream(m, hub.take[1], clock.i)
         connect_stream(m, clock.o, hub.give[1])
-        place, link = Signal(range(PACKET)), clock.clock.link
+        index, link = Signal(range(PACKET)), clock.clock.link
         m.d.comb += [
             alive.i.valid.eq(hub.take[0].valid), alive.i.payload.eq(hub.take[0].payload.data),
             hub.take[0].ready.eq(alive.i.ready), hub.give[0].valid.eq(alive.o.valid),
@@ -53,19 +53,19 @@ class Node(wiring.Component):
             departures.kind.eq(transmitter.ring_o.kind), departures.data.eq(transmitter.ring_o.data),
             link.departed.eq(departures.departed), link.repaired.eq(transmitter.restarted | transmitter.repeated),
             link.settled.eq(transmitter.settled), link.round.eq(transmitter.round),
-            receiver.o.ready.eq(1), transmitter.i.valid.eq(self.traffic & ((place != 0) | transmitter.may_start)),
-            transmitter.i.payload.last.eq(place == PACKET - 1),
+            receiver.o.ready.eq(1), transmitter.i.valid.eq(self.traffic & ((index != 0) | transmitter.may_start)),
+            transmitter.i.payload.last.eq(index == PACKET - 1),
             *(unit.reset_link.eq(self.reset_link) for unit in (clock, transmitter, receiver, hub, departures)),
         ]
         for unit in (clock, alive):
             m.d.comb += [unit.place.rank.eq(self.rank), unit.place.size.eq(self.size)]
         with m.If(transmitter.i.valid & transmitter.i.ready):
-            m.d.sync += place.eq(Mux(transmitter.i.payload.last, 0, place + 1))
+            m.d.sync += index.eq(Mux(transmitter.i.payload.last, 0, index + 1))
         return m
 
 
 class Ring(wiring.Component):
-    """Rings of up to eight nodes, the rest of which are in none."""
+    """Rings of up to eight nodes; the other nodes are in no ring."""
 
     def __init__(self):
         each = {}
@@ -109,7 +109,7 @@ def unit():
 
 
 def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more):
-    """TIMEs against that of rank 0, and whether they are valid, of each node and cycle; what else the ring shows."""
+    """TIMEs relative to rank 0's, and whether they are valid, of each node and cycle; other outputs of the ring."""
     rows = {"size": size, "traffic": traffic}
     for n in range(NODES):
         shift, shifts = np.zeros(cycles, np.uint64), np.zeros(cycles, np.uint64)
@@ -117,10 +117,10 @@ def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more)
         rows |= {f"shift_{n}": shift, f"shifts_{n}": shifts, f"drift_{n}": drifts[n] % 256,
                  f"forward_{n}": forward[n % len(forward)], f"back_{n}": back[n % len(back)]}
     unit.reset()
-    found = unit.run(rows | more, cycles=cycles)
-    times = np.array([found[f"time_{n}"] for n in range(size)]).astype(np.int64)
-    valid = np.array([found[f"valid_{n}"] for n in range(size)]).astype(bool)
-    return times - times[0], valid, found
+    trace = unit.run(rows | more, cycles=cycles)
+    times = np.array([trace[f"time_{n}"] for n in range(size)]).astype(np.int64)
+    valid = np.array([trace[f"valid_{n}"] for n in range(size)]).astype(bool)
+    return times - times[0], valid, trace
 
 
 @pytest.mark.parametrize("traffic", [0, 1])
@@ -128,7 +128,7 @@ def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more)
                                              (8, [1, 16, 5, 40, 2, 63, 3, 8])])
 def test_offset(unit, size, wires, traffic):
     """Each valid TIME is within a cycle of rank 0's, with packets or not, and ``error`` is 0."""
-    offsets, valid, found = play(unit, size=size, cycles=30_000, forward=wires, back=wires, traffic=traffic)
+    offsets, valid, trace = play(unit, size=size, cycles=30_000, forward=wires, back=wires, traffic=traffic)
     first = [int(np.argmax(row)) for row in valid]
     assert all(valid[n, first[n]:].all() for n in range(size))
     assert 4096 <= first[0] < 4096 + 60
@@ -137,27 +137,27 @@ def test_offset(unit, size, wires, traffic):
     assert max(worst) <= 1, worst
     assert worst[1] == 1 or traffic  # drifts are there
     assert (abs(offsets[1:, 4000]) >= np.array([abs(shift) for shift in SHIFTS[1:size]]) - 3).all()
-    looped = np.flatnonzero(found["looped"])
+    looped = np.flatnonzero(trace["looped"])
     assert len(looped) in (6, 7)
-    assert abs(found["error"].astype(np.int16)).max() == 0
+    assert abs(trace["error"].astype(np.int16)).max() == 0
     ways = np.cumsum([wires[n % len(wires)] for n in range(size)])
-    ways = np.roll(ways, 1)  # rank 0 has that of the whole ring
-    assert [int(found[f"way_{n}"][-1]) for n in range(size)] == ways.tolist()
+    ways = np.roll(ways, 1)  # rank 0 has the way of the whole ring
+    assert [int(trace[f"way_{n}"][-1]) for n in range(size)] == ways.tolist()
     print(f"{size} nodes, wires {wires}, traffic {traffic}: TIMEs valid {[f - 4096 for f in first]} cycles behind "
           f"the period, offsets at most {worst}")
 
 
 @pytest.mark.parametrize(("forward", "back"), [([16], [20]), ([17], [16]), ([3, 40, 16, 9], [60, 1, 16, 8])])
 def test_unequal(unit, forward, back):
-    """With latencies that differ forward and back, TIME is off by half of the sum, and rank 0 has measured that."""
+    """With different latencies forward and back, TIME is off by half of the sum, which rank 0 has measured."""
     size = 8
-    offsets, _, found = play(unit, size=size, cycles=9_000, forward=forward, back=back, drifts=[0] * NODES)
+    offsets, _, trace = play(unit, size=size, cycles=9_000, forward=forward, back=back, drifts=[0] * NODES)
     differences = np.array([back[n % len(back)] - forward[n % len(forward)] for n in range(size)])
     due = np.cumsum([0, *differences]) / 2
     print(f"forward {forward}, back {back}: offsets {offsets[:, -1].tolist()}, half of all differences "
-          f"{due[:-1].tolist()}, at rank 0 {int(found['error'].astype(np.int16)[-1])} of {due[-1]}")
+          f"{due[:-1].tolist()}, at rank 0 {int(trace['error'].astype(np.int16)[-1])} of {due[-1]}")
     assert offsets[:, -1].tolist() == np.floor(due[:-1]).astype(int).tolist()
-    assert found["error"].astype(np.int16)[-1] == np.floor(due[-1])
+    assert trace["error"].astype(np.int16)[-1] == np.floor(due[-1])
 
 
 @pytest.mark.parametrize("link", [0, 1, 2])
@@ -172,12 +172,12 @@ def test_damage(unit, link):
         assert not offsets[valid].any(), at
         assert valid[:, -1].all(), at
         set_by_first.add(tuple(valid[:, 7000].tolist()))
-    # Either the damage was of no account, or only nodes up to the link's were set.
+    # Either the damage had no effect, or only nodes up to the link's were set.
     assert set_by_first == {(True,) * size, tuple(rank <= link for rank in range(size))}
 
 
 def test_reset(unit):
-    """With a reset of links TIME goes on, but is not valid until the next SYNC."""
+    """After a reset of links TIME continues, but is not valid until the next SYNC."""
     size, cycles = 4, 14_000
     reset = np.zeros(cycles, np.uint64)
     reset[6000:6100] = 1

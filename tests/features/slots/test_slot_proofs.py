@@ -14,14 +14,14 @@ LONGEST = 2
 
 
 class Undisturbed(wiring.Component):
-    """A node in slots of any modes, of ``LONGEST`` + 4 cycles or more, as the solver likes.
+    """A node in slots of any modes, of ``LONGEST`` + 4 cycles or more, as the solver chooses.
 
-    It has packets of up to ``LONGEST`` words, which come in with any pauses. Those that pass have begun at the node
+    It has packets of up to ``LONGEST`` words, which enter with any pauses. Passing packets have begun at the node
     before in the same slot, and come up to ``slack`` cycles, 1 to 3, sooner or later than they should. Control words
     come and go in any cycle.
 
     Each word that has to pass does; an own packet is without a pause, and ends before a packet of the next slot can
-    begin; between its words there are none of others.
+    begin; no other words come between its words.
     """
 
     starts: In(1)
@@ -42,23 +42,23 @@ class Undisturbed(wiring.Component):
         m.submodules.path = path = SlotPath(depth=5, message_depth=5)
         hushed = Signal()  # the transmitter has no word now
         in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycles since its beginning
-        place, sent, came = Signal(2), Signal(2), Signal(2)  # words of a packet that enters, leaves, comes
+        index, sent, came = Signal(2), Signal(2), Signal(2)  # words of a packet that enters, leaves, comes
         length = LONGEST + GAP
         m.d.comb += [
             Assume(~ResetSignal()),
             Assume(~self.starts | ~begun | (in_slot >= length - 1)),
             path.starts.eq(self.starts), path.mode.eq(Mux(self.starts, self.mode, held)),
             Assume(~(self.mode.drives & self.mode.passes)),
-            # Its own packets, with marks: the first word 1, others 2.
+            # Its own packets, with marks: the first word 1, all other words 2.
             path.i.valid.eq(self.enters), path.i.payload.last.eq(self.ends),
-            path.i.payload.data.eq(Mux(place == 0, 0x11, 0x21)),
-            Assume(~self.ends | (place != 0)), Assume(self.ends | (place != LONGEST - 1)),
+            path.i.payload.data.eq(Mux(index == 0, 0x11, 0x21)),
+            Assume(~self.ends | (index != 0)), Assume(self.ends | (index != LONGEST - 1)),
         ]
         m.d.sync += in_slot.eq(Mux(self.starts, 0, in_slot + (in_slot != 15)))
         with m.If(self.starts):
             m.d.sync += [held.eq(self.mode), begun.eq(1)]
         with m.If(path.i.valid & path.i.ready):
-            m.d.sync += place.eq(Mux(self.ends, 0, place + 1))
+            m.d.sync += index.eq(Mux(self.ends, 0, index + 1))
 
         # A cycle of the slot: 0 with `starts`. Words that pass should come from the second on.
         now = Mux(self.starts, 0, in_slot + 1)
@@ -69,11 +69,11 @@ class Undisturbed(wiring.Component):
             path.ring_i.last.eq(self.comes_last), path.ring_i.data.eq(0x41),
             in_time.eq(path.mode.passes & (begun | self.starts) & (now >= soonest) & (now <= latest)),
             Assume(~self.comes | ~first | in_time | (soonest < 0)),
-            # Too soon for its slot, which is the next one then.
+            # A word too soon for its slot belongs to the next slot.
             Assume(~too_soon | (self.starts & self.mode.passes)),
             Assume(~self.comes | (now - came <= latest)),
             Assume(~self.comes | self.comes_last | (came != LONGEST - 1)),
-            Assume(first | self.comes),  # what passes has no pauses
+            Assume(first | self.comes),  # passing packets have no pauses
             path.transmitter.valid.eq(self.own), path.transmitter.kind.eq(self.own),
             path.transmitter.data.eq(Mux(self.own, 0x81, 0)), Assume(~self.own | ~hushed),
         ]
@@ -96,10 +96,10 @@ class Undisturbed(wiring.Component):
 
 
 class SteadySlots(wiring.Component):
-    """Two nodes with the same table, whose TIMEs differ by at most a cycle and go on by 0 to 2 cycles, but for one
-    cycle of each slot by 1.
+    """Two nodes with the same table, with TIMEs that differ by at most a cycle and advance by 1, but in one cycle of
+    each slot by 0 to 2.
 
-    A slot for packets has all its cycles but ``less`` at least, and both nodes have slots of the same kind in the
+    A slot for packets lacks at most ``less`` of its cycles, and both nodes have slots of the same kind in the
     same order.
     """
 
@@ -128,7 +128,7 @@ class SteadySlots(wiring.Component):
             irregular = self.advance[n] != 1
             m.d.comb += [
                 table.now.eq(now), table.slots.eq(self.slots), table.rank.eq(n),
-                # No slots at TIME 0, and those of the table at TIME 4.
+                # No slots at TIME 0, and the table's slots at TIME 4.
                 table.sets.eq(~begun), table.gap.eq(4), table.granted.eq(table.over),
                 Assume(self.advance[n] != 3), Assume(~jumped | ~irregular),
                 Assert(~(table.starts & packets) | (since + 1 + self._less >= self.slots.longest + GAP)),
@@ -157,7 +157,7 @@ def test_steady_slots():
 
 
 def test_shorter_slots():
-    """A slot that lacks two cycles happens."""
+    """Slots that lack two cycles occur."""
     refuted(SteadySlots(less=1), depth=16)
 
 

@@ -12,18 +12,18 @@ from tests.proofs import held, refuted
 
 
 class FoldedRecords(wiring.Component):
-    """A node in a lap of given records, whose words come with any pauses, among any other words. If it has a table of
-    that lap, it is the one that follows from the records and from whether it is odd, alone: so nodes with the same
+    """A node in a lap of given records, with words that come with any pauses, among any other words. If it has a
+    table of that lap, the table follows only from the records and from whether it is odd: so nodes with the same
     records have the same table.
 
-    The solver chooses ring size and rank, and holds the records and what follows from all of them: the most packets
+    The solver chooses ring size and rank, and holds the records and the results of all of them: the most packets
     of any node, the least room, the longest packet, each with a rank that has it, and the lowest rank but 0 that
-    wants to send a message. Which of them are in the table so far is told by the rank of the last record.
+    wants to send a message. The rank of the last record shows the results that are in the table so far.
 
     Parameters
     ----------
     most : int
-        Most nodes.
+        Maximum number of nodes.
     wrong : bool
         Take another table for right.
     """
@@ -47,16 +47,16 @@ class FoldedRecords(wiring.Component):
         def of(rank):
             return data.View(record_layout(), records[rank])
 
-        # What follows from all records.
+        # Results of all records.
         m.d.comb += [Assume(~ResetSignal()), Assume((self.size >= 2) & (self.size <= self._most)),
                      Assume(self.rank < self.size), Assume(self.all.slots <= MAX_SLOTS)]
         m.d.comb += [Assume(self.of[n] < self.size) for n in range(3)]
         for k in range(self._most):
-            here, one = self.size > k, self.records[k]
-            m.d.comb += Assume(~here | ((one.pending <= self.pending) & (one.room >= self.all.slots)
-                                        & (one.longest <= self.all.longest)))
+            here, entry = self.size > k, self.records[k]
+            m.d.comb += Assume(~here | ((entry.pending <= self.pending) & (entry.room >= self.all.slots)
+                                        & (entry.longest <= self.all.longest)))
             if k:
-                m.d.comb += Assume(~(here & one.wants) | ((self.all.other != 0) & (self.all.other <= k)))
+                m.d.comb += Assume(~(here & entry.wants) | ((self.all.other != 0) & (self.all.other <= k)))
         m.d.comb += [
             Assume(of(self.of[0]).pending == self.pending),
             Assume((self.all.slots == MAX_SLOTS) | (of(self.of[1]).room == self.all.slots)),
@@ -64,7 +64,7 @@ class FoldedRecords(wiring.Component):
             Assume((self.all.other == 0) | ((self.all.other < self.size) & of(self.all.other).wants)),
         ]
 
-        # Words at the node: in the lap, those of its records, and any others.
+        # Words at the node: in the lap, the words of its records, and any other words.
         tracked, done, told = Signal(), Signal(), data.View(record_word_layout(), self.word.data)
         m.d.sync += done.eq(tracked & dut.checks)
         with m.If(dut.opens | dut.checks | dut.reset_link):
@@ -109,7 +109,7 @@ class FoldedRecords(wiring.Component):
             Assert(~(tracked & dut.final) | (dut.folds & ~dut.sets)),
             Assert(~(tracked & dut.checks) | (dut.sent & ~dut.folds & (~dut.sets | (said.odd == every.odd)))),
             Assert(~(tracked & (dut.final | dut.checks)) | ((dut.turn == successor) & (table.odd == every.odd))),
-            *(Assert(~tracked | one) for one in holds.values()),
+            *(Assert(~tracked | entry) for entry in holds.values()),
             Assert(~(done & dut.granted) | (
                 (table.slots == least) & (table.longest == longest) & (table.other == every.other)
                 & (table.odd == every.odd))),

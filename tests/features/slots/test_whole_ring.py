@@ -89,13 +89,13 @@ def play(unit, *, forward, back, cycles=9000, wants=(), **more):
     for n, drift in enumerate((0, 105, -105, 77)):
         rows |= {f"drift_{n}": drift % 256, f"forward_{n}": forward[n % len(forward)],
                  f"back_{n}": back[n % len(back)], f"wants_{n}": n in wants}
-    for _ in range(2):  # words of before may be on wires
+    for _ in range(2):  # earlier words may be on the wires
         unit.reset()
         unit.run(rows, cycles=64)
     unit.reset()
-    found = unit.run(rows | more, cycles=cycles)
-    assert all(not found[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
-    return found
+    trace = unit.run(rows | more, cycles=cycles)
+    assert all(not trace[f"{name}_{n}"].any() for n in range(NODES) for name in ("lost", "overrun"))
+    return trace
 
 
 #: Words of packets of a superframe, to a node.
@@ -107,13 +107,13 @@ WORDS = SLOTS * LONGEST
 @pytest.mark.parametrize("wants", [(), (2,), (1, 3)])
 def test_superframes(unit, forward, back, wants):
     """On any wires all tables are equal, all packets and messages arrive, and one lap separates superframes."""
-    found = play(unit, forward=forward, back=back, wants=wants)
-    cycles = [np.flatnonzero(found[f"granted_{n}"]) for n in range(NODES)]
-    least = min(len(one) for one in cycles) - 1
+    trace = play(unit, forward=forward, back=back, wants=wants)
+    cycles = [np.flatnonzero(trace[f"granted_{n}"]) for n in range(NODES)]
+    least = min(len(grants) for grants in cycles) - 1
     assert least >= 8
     due = [Table(SLOTS, LONGEST, min(wants, default=0), number % 2) for number in range(1, 1 + least)]
     for n in range(NODES):
-        tables = found[f"slots_{n}"][cycles[n]][:least].tolist()
+        tables = trace[f"slots_{n}"][cycles[n]][:least].tolist()
         assert tables == [table.bits for table in due]
     frame = sum(slot.cycles for slot in plan(due[0]))
     print(f"wires {forward}, {back}: {np.diff(cycles[0])[1:] - frame} cycles between superframes")
@@ -121,14 +121,14 @@ def test_superframes(unit, forward, back, wants):
     lap = sum(forward[n % len(forward)] + 1 for n in range(NODES)) + RecordLaps.hop * NODES + RecordLaps.margin
     assert set(np.diff(cycles[0])[1:]) <= {frame + lap - 1, frame + lap, frame + lap + 1}
     for n in range(NODES):
-        assert in_order(found, n, PACKET) // WORDS in (least, least + 1)
+        assert in_order(trace, n, PACKET) // WORDS in (least, least + 1)
     owners = [slot.owner for table in due for slot in plan(table)]
     more = [slot.owner for slot in plan(dataclasses.replace(due[0], odd=(least + 1) % 2))]
     for to, owner in ((NODES - 1, 0), *([(0, min(wants))] if wants else [])):
-        heard = in_order(found, to, MESSAGE_TYPE)
+        heard = in_order(trace, to, MESSAGE_TYPE)
         assert owners.count(owner) * MESSAGE <= heard <= (owners + more).count(owner) * MESSAGE
     if not wants:
-        assert in_order(found, 0, MESSAGE_TYPE) == 0
+        assert in_order(trace, 0, MESSAGE_TYPE) == 0
 
 
 @pytest.mark.parametrize("at", range(4820, 4970, 20))
@@ -136,11 +136,11 @@ def test_damage(unit, at):
     """After damage in a lap some nodes may skip a superframe, but no node ever has another table than the rest."""
     damage = np.zeros(7000, np.uint64)
     damage[at:at + 30] = 1
-    found = play(unit, forward=[16], back=[16], cycles=len(damage), damage_1=damage)
+    trace = play(unit, forward=[16], back=[16], cycles=len(damage), damage_1=damage)
     tables = []
     for n in range(NODES):
-        cycles = np.flatnonzero(found[f"granted_{n}"])
-        tables.append([(int(cycle - 17 * n) // 100, int(found[f"slots_{n}"][cycle])) for cycle in cycles])
+        cycles = np.flatnonzero(trace[f"granted_{n}"])
+        tables.append([(int(cycle - 17 * n) // 100, int(trace[f"slots_{n}"][cycle])) for cycle in cycles])
     print(tables)
-    # Words in slots may have been damaged, but none was lost; two superframes at the end are all nodes'.
-    assert len({tuple(one for one in each if one[0] in (62, 63, 64, 65, 66)) for each in tables}) == 1
+    # Words in slots may have been damaged, but none was lost; the last superframes are the same at all nodes.
+    assert len({tuple(entry for entry in each if entry[0] in (62, 63, 64, 65, 66)) for each in tables}) == 1

@@ -1,4 +1,4 @@
-"""Wires of a link that take as many cycles as an input says, and packets for them."""
+"""Wires of a link with latencies that inputs give, and packets for them."""
 
 import dataclasses
 
@@ -26,9 +26,9 @@ class Wires(wiring.Component):
         m = Module()
         m.submodules.memory = memory = Memory(shape=len(self.i), depth=64, init=[])
         write, read = memory.write_port(), memory.read_port(domain="comb")
-        place = Signal(6)
-        m.d.sync += place.eq(place + 1)
-        m.d.comb += [write.en.eq(1), write.addr.eq(place), write.data.eq(self.i), read.addr.eq(place - self.delay),
+        index = Signal(6)
+        m.d.sync += index.eq(index + 1)
+        m.d.comb += [write.en.eq(1), write.addr.eq(index), write.data.eq(self.i), read.addr.eq(index - self.delay),
                      self.o.eq(read.data)]
         return m
 
@@ -42,23 +42,23 @@ class Source(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        number, place, sending = Signal(24), Signal(9), Signal()
+        number, index, sending = Signal(24), Signal(9), Signal()
         words = Signal(9)
-        m.d.comb += [self.o.valid.eq(sending), self.o.payload.last.eq(place == words - 1),
+        m.d.comb += [self.o.valid.eq(sending), self.o.payload.last.eq(index == words - 1),
                      self.o.payload.data.eq(Cat(Const(self._type, 4), self.to, number))]
         with m.If(~sending | (self.o.ready & self.o.payload.last)):
-            m.d.sync += [sending.eq(self.on), words.eq(self.words), place.eq(0)]
+            m.d.sync += [sending.eq(self.on), words.eq(self.words), index.eq(0)]
         with m.Elif(self.o.ready):
-            m.d.sync += place.eq(place + 1)
+            m.d.sync += index.eq(index + 1)
         m.d.sync += number.eq(number + (sending & self.o.ready))
         return m
 
 
 class WiredRing(wiring.Component):
-    """Nodes on wires that take as many cycles forward and back as inputs say.
+    """Nodes on wires with latencies forward and back that inputs give.
 
-    ``inputs`` and ``outputs`` of each node are named by its number behind theirs; they have a shape, and what they
-    are of a node. ``ends`` has the wires that leave a node and those that come, and ``damage``, of a shape, changes
+    ``inputs`` and ``outputs`` of each node have its number appended to their names; they have a shape, and the signal
+    of a node. ``ends`` has the wires that leave a node and the wires that come, and ``damage``, of a shape, changes
     the former.
     """
 
@@ -93,7 +93,7 @@ class WiredRing(wiring.Component):
 
 
 def note_wires(columns, generator, model, came, own, line):
-    """Note a node's wires in a cycle: those that come, its transmitter's, and the lines back."""
+    """Note a node's wires in a cycle: the incoming wires, its transmitter's, and the lines back."""
     back = generator.getrandbits(1)
     heard = dataclasses.replace(came, valid=came.valid & came.kind)
     for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own), ("receiver", heard)):
@@ -101,10 +101,10 @@ def note_wires(columns, generator, model, came, own, line):
     columns.note(ring_i__line=model.line, receiver__line=line, ring_o__line=back, transmitter__line=back)
 
 
-def in_order(found, to, type):
-    """Words of packets or of messages that have come to a node, without checks; each must have the next number."""
+def in_order(trace, to, type):
+    """Number of words of packets or of messages at a node, without checks; each must have the next number."""
     prefix, words = ("valid", "data") if type == PACKET else ("heard", "word")
-    data = found[f"{words}_{to}"][found[f"{prefix}_{to}"] != 0]
+    data = trace[f"{words}_{to}"][trace[f"{prefix}_{to}"] != 0]
     data = data[data >> np.uint64(32) == 0] if type != PACKET else data
     assert (data & 15 == type).all(), to
     assert (data >> 8 == np.arange(len(data))).all(), to

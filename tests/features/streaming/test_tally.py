@@ -34,7 +34,7 @@ def test_counts(lanes, stalls):
     written, due, firsts = 0, [], []
 
     async def step(ctx):
-        """One cycle, in which the table is written and packets are taken."""
+        """One cycle, with writes to the table and packets taken."""
         nonlocal written
         ctx.set(unit.port.ready, not stalls or generator.random() < 0.3)
         ctx.set(unit.written.ready, not stalls or generator.random() < 0.5)
@@ -49,10 +49,10 @@ def test_counts(lanes, stalls):
         if taken:
             written += 1
             assert written <= len(due), note
-            entry, half, found = due[written - 1]
-            mine = table[entry][2 * half:2 * half + 2]
-            assert mine[0] >= found[0], note
-            assert mine[1] >= found[1], note
+            entry, half, counts = due[written - 1]
+            actual = table[entry][2 * half:2 * half + 2]
+            assert actual[0] >= counts[0], note
+            assert actual[1] >= counts[1], note
 
     async def bench(ctx):
         nonlocal written, due
@@ -95,5 +95,5 @@ def test_counts(lanes, stalls):
             assert table == expected, note
 
     pysim.simulate(m, bench)
-    assert all(firsts), note  # a write is offered `latency` cycle behind the last findings
+    assert all(firsts), note  # a write is offered `latency` cycle after the last findings
     assert stalls or (firsts and Tally.latency == 1)

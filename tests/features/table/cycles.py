@@ -10,7 +10,7 @@ from sim.golden import planes, stream
 from sim.golden.features.table.lookup_table import LookupTable
 from tests.hdl.compression import plane_cycles
 
-#: Cycles after a reset in which an encoder clears its record of exponents seen.
+#: Cycles after a reset while an encoder clears its record of exponents seen.
 _CLEARING = 16
 
 #: Registers of the encoder between the one at its input and the codes, without centroids.
@@ -32,7 +32,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     packer = plane_cycles.Packer(words, ready)
     codes = plane_cycles.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)
     eights = plane_cycles.Eights(packer)
-    idle = taken = 0  # cycle from which on no packet is inside, and cycle in which its last bytes were taken
+    idle = taken = 0  # first cycle without a packet inside, and cycle when its last bytes were taken
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
         for _ in range(count):
@@ -71,13 +71,13 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
 
 def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder whose packets are sound."""
+    """Trace every cycle of a decoder with sound packets."""
     words = planes.word_count(lanes, table.width)
     decoding = plane_cycles.Decoding(words, packets, willing, ready)
     for packet in packets:
-        given = np.asarray(packet, np.uint32).astype("<u4").view(np.uint8)
+        octets = np.asarray(packet, np.uint32).astype("<u4").view(np.uint8)
         exponents = 1
-        while given[exponents] > given[exponents - 1]:
+        while octets[exponents] > octets[exponents - 1]:
             exponents += 1
         for _ in range(exponents + 1):
             decoding.take(1)
@@ -88,5 +88,5 @@ def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
                 decoding.take(-(-bits * (number + 1) // 8) - -(-bits * number // 8))
             start += bits * table.mantissas // 8
         decoding.take(0, align=True)
-        decoding.codes(len(given) - -(-start // 4) * 4, table.code_width(exponents), lanes)
+        decoding.codes(len(octets) - -(-start // 4) * 4, table.code_width(exponents), lanes)
     return decoding.trace

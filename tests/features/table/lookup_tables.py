@@ -67,7 +67,7 @@ def random_centroids(generator, table):
 
 
 def loaded_unit(kind, table, lanes, centroids):
-    """A unit that has centroids after a reset, if it is to have any."""
+    """A unit that has centroids after a reset, if its table needs any."""
     unit = BENCH.unit(kind, table, lanes)
     unit.load = None
     if centroids is not None and kind is Encoder:

@@ -27,12 +27,12 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
     tables = stream.Feed(6 * len(packets), table_willing)
     feed = stream.Feed(sum(len(np.asarray(packet)) for packet in packets), willing)
     output, registers = stream.Output(ready), plane_cycles.Registers(feed, 3)
-    free = place = packed = 0
+    free = position = packed = 0
 
     def leave(cycle: int, *, count: int, end: bool) -> int:
         nonlocal packed
         packed = max(cycle, packed + 1)
-        if place + count >= 32 or end:
+        if position + count >= 32 or end:
             packed = output.load(packed)
         return packed
 
@@ -40,16 +40,16 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
         for _ in range(6):
             free = output.load(tables.accept(max(free, output.departed))) + 1
         opened = free + _SYMBOLS
-        place, packed = 0, opened - 1
+        position, packed = 0, opened - 1
         lengths = _lengths(packet, code)
         for number, (length, escape) in enumerate(lengths):
             end = number == len(lengths) - 1
             count = 8 + length + 8 * escape
             registers.beat(opened, functools.partial(leave, count=count, end=end), real=not end)
-            place += count
-            if end and place > 32:
+            position += count
+            if end and position > 32:
                 packed = output.load(packed + 1)
-            place %= 32
+            position %= 32
         free = packed + 1
     tables.accept(max(free, output.departed))
     return plane_cycles.Trace(feed.valid, feed.ready, output.offered >= 0, output.offered, tables.valid, tables.ready)
@@ -57,7 +57,7 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
 
 def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder whose packets are sound, one cycle after the other."""
+    """Trace every cycle of a decoder with sound packets, one cycle after the other."""
     lengths = [_lengths(packet, code) for packet, code in zip(packets, codes, strict=True)]
     code_format = PrefixCode()
     words = [code_format.words([length + 8 * escape for length, escape in packet]) for packet in lengths]
@@ -69,9 +69,9 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
     i_valid, i_ready = np.zeros(end, np.bool_), np.zeros(end, np.bool_)
     offered = np.full(end, -1, np.int64)
     offering = False
-    taken = given = 0  # words, and elements
+    taken = sent = 0  # words, and elements
     held = -1  # number of the word in the register
-    upper = final = pending = found = False
+    upper = final = pending = present = False
     out = -1
     fill = state = step = packet = 0
     # States: 0 to 5 are words of the table, then 16 symbols, elements and escapes.
@@ -79,8 +79,8 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
     for cycle in range(end):
         offering = offering or (feed[cycle] and taken < total)
         output_free = sink[cycle] or out < 0
-        room = output_free or not found
-        take_word = state < 6 and held >= 0 and not found
+        room = output_free or not present
+        take_word = state < 6 and held >= 0 and not present
         take_half = state >= elements and held >= 0 and fill < 32 and not final
         i_valid[cycle], offered[cycle] = offering, out
         i_ready[cycle] = held < 0 or take_word or (take_half and upper)
@@ -101,10 +101,10 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
             step += 1
         # Registers, from the last one back.
         if output_free:
-            out = given if found else -1
-            given += found
+            out = sent if present else -1
+            sent += present
         if room:
-            found = forward and pending
+            present = forward and pending
         if forward:
             pending = not ending
         fill += 16 * take_half - consumed

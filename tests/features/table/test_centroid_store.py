@@ -24,7 +24,7 @@ tables = pytest.mark.parametrize("table", [SENT, LOADED], ids=["sent", "loaded"]
 
 
 class _Store(wiring.Component):
-    """The unit, with ``ends`` in place of ``final``, which a class of C++ cannot have as a member."""
+    """The unit, with ``ends`` in place of ``final``, which cannot name a member of a C++ class."""
 
     def __init__(self, *, table):
         self._store = CentroidStore(table=table)
@@ -56,15 +56,15 @@ def test_parameters():
 
 
 def _level(number, bits):
-    """Level of a bound in a tree whose root is the one in the middle, 2 ** (bits - 1)."""
+    """Level of a bound in a tree with the middle bound, 2 ** (bits - 1), as its root."""
     return bits - 1 - ((number & -number).bit_length() - 1)
 
 
 def _check(table, trace, note):
-    """Each output in each cycle, of the words that were taken and the steps that were made."""
+    """Check each output in each cycle, by the words that were taken and the steps that were made."""
     bounds, length = table.mantissas - 1, table.load_length
     words = [None] * (length - bounds)
-    loaded = place = 0
+    loaded = index = 0
     error = False
     seen = {"errors": 0, "loads": 0, "words": 0}
     data, last = (unpack(word_layout(), trace["load__payload"])[name].tolist() for name in ("data", "last"))
@@ -80,12 +80,12 @@ def _check(table, trace, note):
             assert trace["number"][cycle] == loaded + 1, now
             assert trace["bound"][cycle] == data[cycle] & ((1 << table.compared_bits) - 1), now
         if words:
-            assert trace["ends"][cycle] == (place == len(words) - 1), now
-            if words[place] is not None:
-                assert trace["word"][cycle] == words[place], now
+            assert trace["ends"][cycle] == (index == len(words) - 1), now
+            if words[index] is not None:
+                assert trace["word"][cycle] == words[index], now
                 seen["words"] += 1
             if trace["step"][cycle]:
-                place = (place + 1) % len(words)
+                index = (index + 1) % len(words)
         error = False
         if taken:
             loaded += 1
@@ -120,7 +120,7 @@ def test_lockstep(table, source):
 
 
 def _load(table, words, *, cycles=None):
-    """One load, a word in every cycle, and then the centroids as often as fits."""
+    """One load, a word in every cycle, and then the centroids as often as they fit."""
     cycles = cycles or 3 * table.load_length
     opened = np.arange(cycles) < len(words)
     return _unit(table).lockstep(
@@ -130,7 +130,7 @@ def _load(table, words, *, cycles=None):
 
 @tables
 def test_known(table):
-    """The bounds of a tree from its leaves to its root, one per cycle, and the words behind them again and again."""
+    """The bounds of a tree from its leaves to its root, one per cycle, and the words after them again and again."""
     _unit(table).reset()
     words = np.arange(table.load_length, dtype=np.uint64) + np.uint64(100)
     trace = _load(table, words)
@@ -148,13 +148,13 @@ def test_known(table):
 
 @tables
 def test_reset_in_a_load(table):
-    """A load begins anew, and so does what is given of the centroids."""
+    """After a reset a load begins again, and so does the output of the centroids."""
     unit = _unit(table)
     words = np.arange(table.load_length, dtype=np.uint64)
-    for given in (1, table.mantissas, table.load_length + 2):
+    for cut in (1, table.mantissas, table.load_length + 2):
         unit.reset()
-        _load(table, words + np.uint64(77), cycles=given)
+        _load(table, words + np.uint64(77), cycles=cut)
         unit.reset()
         trace = _load(table, words)
-        seen = _check(table, trace, f"{given=}")
-        assert (seen["loads"], seen["errors"]) == (1, 0), f"{given=}"
+        seen = _check(table, trace, f"given={cut!r}")
+        assert (seen["loads"], seen["errors"]) == (1, 0), f"given={cut!r}"

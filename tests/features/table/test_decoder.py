@@ -20,7 +20,7 @@ from tests.hdl.compression import packets
 
 @pytest.mark.parametrize("length", [1, 31, 33, 64])
 def test_wrong_loads_of_a_decoder(length):
-    """Too few words or too many are reported; the next ones are taken."""
+    """Too few or too many words are reported; the next ones are taken."""
     centroids = np.arange(32, dtype=np.uint32) << 18
     unit = loaded_unit(Decoder, LOADED, 4, centroids[::-1])
     unit.reset()
@@ -32,7 +32,7 @@ def test_wrong_loads_of_a_decoder(length):
     trace = unit.lockstep(sources={"i": Feed(packets.beats([words], Decoder(table=gateware(LOADED), lanes=4).words))},
                           sinks={"o": True}, cycles=200)
     got, _, _ = packets.taken(trace, 4)
-    assert [found.tolist() for found in got] == [LOADED.decode(words, None, centroids).tolist()]
+    assert [elements.tolist() for elements in got] == [LOADED.decode(words, None, centroids).tolist()]
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8])

@@ -47,7 +47,7 @@ def test_encoder_latency(table, lanes):
     width, size = table.code_width(exponents), 4 * encoder.words
     preamble = 4 * (len(words) - 32 * width)
     checked = 0
-    for eight in range(32, 128):  # behind what the table has held up
+    for eight in range(32, 128):  # after the eights that the table has delayed
         first = preamble + eight * width
         beat = first // size
         if (first + min(width, size)) // size > beat:
@@ -89,7 +89,7 @@ def test_too_many_exponents(lanes):
 
 @pytest.mark.parametrize("length", [1, 30, 53, 55, 70])
 def test_wrong_loads(length):
-    """Too few words or too many are reported; the next ones are taken."""
+    """Too few or too many words are reported; the next ones are taken."""
     unit = loaded_unit(Encoder, CENTROIDS, 8, None)
     unit.reset()
     load = CENTROIDS.load_words(np.arange(32) << 18)

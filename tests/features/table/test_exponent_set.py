@@ -56,8 +56,8 @@ def _rows(exponents):
 def _scenario(generator, vectors, lanes, format, willing):
     """Actions on each packet, and every cycle of them: inputs and expected outputs.
 
-    Rows are looked at in any order, for one cycle or several, and cleared in the last of them: all of them, or, now
-    and then, all but some, which then are in the set of the next packet, too.
+    Rows are read in any order, each for one cycle or several, and cleared in the last of these, except for a few
+    rows, which then are in the set of the next packet, too.
     """
     beats = [-(-len(vector) // lanes) for vector in vectors]
     feed = stream.Feed(sum(beats), willing)
@@ -71,16 +71,16 @@ def _scenario(generator, vectors, lanes, format, willing):
         present |= set((vector >> np.uint64(format.fraction_bits) & np.uint64(255)).tolist())
         cycle += ExponentSet.latency - 1
         began = cycle
-        for place in generator.permutation(ROWS).tolist():
+        for index in generator.permutation(ROWS).tolist():
             kept = generator.random() < 0.02
             stay = 1 if generator.random() < 0.8 else int(generator.integers(1, 6))
             now = slice(cycle, cycle + stay)
-            row[now], bits[now] = place, _rows(present)[place]
+            row[now], bits[now] = index, _rows(present)[index]
             cycle += stay
             if not kept:
                 clear[cycle - 1:cycle] = 1
-                present -= set(range(ROW * place, ROW * (place + 1)))
-        # The last row may be cleared as the set is begun anew.
+                present -= set(range(ROW * index, ROW * (index + 1)))
+        # The last row may be cleared in the cycle when the set begins again.
         if generator.random() < 0.5:
             now = slice(cycle, cycle + 1)
             bits[now] = _rows(present)[0]
@@ -132,7 +132,7 @@ def test_known(lanes, format):
     unit.reset()
     words = np.array([0, 0x8000_0000, 0x3F80_0000, 0xBFC0_0000, 0x7FC0_0000, 0xFF80_0000], np.uint32)
     bits, full, trace = _given(unit, words >> np.uint32(32 - format.width), lanes, format)
-    assert {place: row for place, row in enumerate(bits) if row} == {0: 1 << 0, 7: 1 << 15, 15: 1 << 15}
+    assert {index: row for index, row in enumerate(bits) if row} == {0: 1 << 0, 7: 1 << 15, 15: 1 << 15}
     beats = -(-len(words) // lanes)
     accepted = np.flatnonzero(trace["i__valid"] & trace["i__ready"])
     assert accepted.tolist() == list(range(ROWS, ROWS + beats))
@@ -141,14 +141,14 @@ def test_known(lanes, format):
 
 @units
 def test_reset_in_a_packet(lanes, format):
-    """A reset clears all bits of a packet, wherever the packet is, and may come again during the clearing."""
+    """A reset clears all bits of a packet, at any point of it, and may come again during the clearing."""
     vector = np.arange(256, dtype=np.uint32) << np.uint32(format.fraction_bits)
     beats = packets.beats([vector], lanes, width=format.width)
     unit = _unit(lanes, format)
-    for given in (3, ROWS + 1, ROWS + 20, ROWS + len(beats) + 1, ROWS + len(beats) + 10):
+    for cut in (3, ROWS + 1, ROWS + 20, ROWS + len(beats) + 1, ROWS + len(beats) + 10):
         unit.reset()
-        unit.lockstep(sources={"i": Feed(beats)}, sinks={}, cycles=given)
+        unit.lockstep(sources={"i": Feed(beats)}, sinks={}, cycles=cut)
         unit.reset()
         bits, full, _ = _given(unit, [0], lanes, format)
-        assert bits == [1] + [0] * (ROWS - 1), f"{given=}"
-        assert full[0] == ROWS + ExponentSet.latency, f"{given=}"
+        assert bits == [1] + [0] * (ROWS - 1), f"given={cut!r}"
+        assert full[0] == ROWS + ExponentSet.latency, f"given={cut!r}"

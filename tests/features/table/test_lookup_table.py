@@ -66,7 +66,7 @@ def test_corners(table, lanes):
 
 @units
 def test_throughput(table, lanes):
-    """One beat per cycle, from the first to the last of a packet, on both ports; and words as the formula says."""
+    """One beat per cycle, from the first to the last of a packet, on both ports; and the words of the formula."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(4096) * 0.02).astype(np.float32).view(np.uint32)
     vectors = [weights >> np.uint32(32 - table.format.width)] * 2
@@ -89,7 +89,7 @@ def test_throughput(table, lanes):
 
 @units
 def test_never_hangs(table, lanes):
-    """Words of noise, in packets of any length: all are taken, and the packet behind them is sound."""
+    """Words of noise, in packets of any length: all are taken, and the packet after them is sound."""
     vector = np.full(32, 0x3F80_0000, np.uint32) >> np.uint32(32 - table.format.width)
     centroids = random_centroids(np.random.default_rng(1), table)
     words = table.encode(vector, centroids)

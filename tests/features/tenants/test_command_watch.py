@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The watch over a command: what it makes of events."""
+"""The watch over a command, and the statuses of its events."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ def words_of(event):
 
 def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
     """Run one command, which starts in cycle ``begin`` of all: its event is offered ``length`` cycles after that, and
-    taken ``taken`` cycles later. A gate holds it back for ``held`` cycles before, to which strays of negative cycles
-    belong."""
+    taken ``taken`` cycles later. A gate holds it back for ``held`` cycles before; strays of negative cycles belong
+    to these."""
     unit = Unit(CommandWatch(gated=held is not None), name=f"CommandWatch{held is not None}")
     unit.reset()
     if held is not None:
@@ -37,7 +37,7 @@ def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
         "i__payload": np.tile(words_of(EVENT), (cycles, 1))})
     offered = [from_int(event_layout(), sum(int(word) << 32 * n for n, word in enumerate(trace["o__payload"][cycle])))
                for cycle in range(length, length + taken + 1)]
-    assert all(one == offered[0] for one in offered)  # an offer stands until it is taken
+    assert all(event == offered[0] for event in offered)  # an offer stands until it is taken
     assert {name: value for name, value in offered[0].items() if name != "status"} == {
         name: value for name, value in EVENT.items() if name != "status"}
     assert (trace["o__valid"] == ((time >= length) & (time <= length + taken))).all()
@@ -58,7 +58,7 @@ def test_statuses(taken):
 
 
 def test_strays_of_a_gate():
-    """Reads of a gate outside count for the command that it holds back, and those before that do not."""
+    """Reads of a gate outside count for the command that it holds back; earlier ones do not."""
     assert watch(length=9, held=0) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, held=4, strays=[-6, -5, 0]) == (EventStatus.BAD_MASK, [])
     for stray in (-4, -3, -1):
@@ -79,7 +79,7 @@ def test_clock():
 
 @pytest.mark.parametrize("taken", [0, 3])
 def test_any_number_of_cycles(taken):
-    """Budget 0 ends nothing, whether an event is offered at once or the time goes round."""
+    """Budget 0 ends nothing, whether an event is offered at once or the time wraps."""
     for length in (1, 2, 9):
         assert watch(length=length, taken=taken, begin=2**32 - 4) == (EventStatus.BAD_MASK, [])
 

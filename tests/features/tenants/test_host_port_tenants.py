@@ -1,4 +1,4 @@
-"""The host port of a node with tenants and two banks of programs: what each one is answered."""
+"""The host port of a node with tenants and two banks of programs: its answers to each tenant."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def status(unit, who, opcode, *words, **options):
 
 
 def test_beyond(unit):
-    """A tenant does not learn whether there is something beyond its window."""
+    """A tenant does not learn whether there is anything beyond its window."""
     window, everything = {"found": 1 << 20}, {"found": GROUPS << 20}
     assert status(unit, 1, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
     assert status(unit, 2, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
@@ -105,8 +105,8 @@ def test_runs(unit):
     (1, register("STATUS").address, 0, Status.READ_ONLY),
     (0, register("STATUS").address, 1, Status.READ_ONLY),
 ])
-def test_register_writes(unit, who, address, busy, found):
-    """Whether the node is busy counts in the first cycle of the request, and a write is asked for from the next."""
+def test_register_writes(unit, who, address, busy, expected):
+    """Whether the node is busy counts in the first cycle of the request; a write is requested from the next on."""
     words, cycles = (address, 5), 200
     ones = np.ones(cycles, np.uint8)
     trace, _ = ask(unit, who, Opcode.WRITE_REGISTER, *words, count=1)
@@ -114,19 +114,19 @@ def test_register_writes(unit, who, address, busy, found):
     done, was_busy = np.zeros(cycles, np.uint8), (1 - busy) * ones
     done[first + 4], was_busy[first] = 1, busy
     trace, answer = ask(unit, who, Opcode.WRITE_REGISTER, *words, count=1, cycles=cycles, busy=was_busy,
-                        bus__done=done, bus__writable=ones * (found != Status.READ_ONLY))
+                        bus__done=done, bus__writable=ones * (expected != Status.READ_ONLY))
     assert trace["bus__request"][first - 1:first + 6].tolist() == [0, 1, 1, 1, 1, 0, 0]
-    writes = found in (Status.OK, Status.READ_ONLY)
+    writes = expected in (Status.OK, Status.READ_ONLY)
     assert trace["bus__write"][first:first + 4].tolist() == [0, *[int(writes)] * 3]
-    assert answer[1:] == [found, int(found == Status.OK)]
+    assert answer[1:] == [expected, int(expected == Status.OK)]
 
 
 def test_patience(unit):
-    """A POP_EVENT waits for as many cycles as it says, and one of a tenant for ``PATIENCE`` at most."""
-    found = {}
+    """A POP_EVENT waits for its number of cycles, and a tenant's for at most ``PATIENCE``."""
+    offered = {}
     for who, wait in ((1, 0), (1, 40), (1, PATIENCE), (1, PATIENCE + 1), (1, 2**32 - 1), (0, PATIENCE + 9)):
         trace, answer = ask(unit, who, Opcode.POP_EVENT, wait, count=EVENT_WORDS, cycles=PATIENCE + 60, running=who)
         assert answer[1:] == [Status.EMPTY]
-        found[who, wait] = int(np.flatnonzero(trace["o__valid"])[0])
-    waits = {(who, wait): cycle - found[1, 0] for (who, wait), cycle in found.items()}
-    assert waits == {(who, wait): min(wait, PATIENCE) if who else wait for who, wait in found}
+        offered[who, wait] = int(np.flatnonzero(trace["o__valid"])[0])
+    waits = {(who, wait): cycle - offered[1, 0] for (who, wait), cycle in offered.items()}
+    assert waits == {(who, wait): min(wait, PATIENCE) if who else wait for who, wait in offered}

@@ -20,7 +20,7 @@ def described(config, source):
 
 @pytest.mark.parametrize("source", [Tenant(), Cut(), Window("weights")])
 def test_sources(source):
-    """Nodes with tenants have them, and others do not."""
+    """Only nodes with tenants have them."""
     check_engines(described(CONFIG, source), CONFIG)
     refuses("Input number of engine filler needs a node with tenants", check_engines,
             described(NodeConfig(), source), NodeConfig())

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The table of windows against the golden model, and what holds in it for all writes."""
+"""The table of windows against the golden model, and properties that hold for all writes."""
 
 import types
 
@@ -32,7 +32,7 @@ def window(base: int, bound: int, capacity: int) -> tuple[int, int]:
 CONFIG = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(move_queue=True),
     compute=Compute(rows=1, activations=32, far=224), features=(Tenants(),))
-#: A node with control words, in which the tenant changes while links are reset.
+#: A node with control words: its tenant changes while links are reset.
 SIGNALS = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), link=Replay(), programs=Programs(),
     features=(Tenants(),))
@@ -52,7 +52,7 @@ def unit_of(config):
 
 @pytest.mark.parametrize("config", [CONFIG, SIGNALS])
 def test_against_the_model(config):
-    """Random writes, also of what is no window, for tenants and spaces that are none, and while the node is busy."""
+    """Random writes, also of invalid windows, for missing tenants and spaces, and while the node is busy."""
     spaces = windowed(config)
     assert [space.name for space in windowed(CONFIG)] == ["gradients", "weights", "state_0", "activations", "far"]
     assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
@@ -82,8 +82,8 @@ def test_against_the_model(config):
     followed = 0
     for cycle in range(cycles):
         now = {name: int(values[cycle]) for name, values in inputs.items()}
-        found = from_int(tenancy_layout(config), int(trace["tenancy"][cycle]))
-        assert found["tenant"] == running, f"{cycle=}"
+        tenancy = from_int(tenancy_layout(config), int(trace["tenancy"][cycle]))
+        assert tenancy["tenant"] == running, f"{cycle=}"
         asked = from_int(asked_layout(), now["asked"])
         if asked["valid"]:
             answer = from_int(found_layout(), int(trace["found"][cycle]))
@@ -91,11 +91,11 @@ def test_against_the_model(config):
                 (asked["tenant"], asked["space"]), (0, 0))
             assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
         assert trace["changed"][cycle] == (free[cycle] and now["tenant"] != running), f"{cycle=}"
-        # What is shown was true in the latest cycles, as many of which as the latency were without a question.
+        # Shown windows were true in the latest cycles, which include a latency of cycles without a question.
         latest = walked[-WindowTable(config=config).latency:]
         if len(latest) == WindowTable(config=config).latency:
             followed += 1
-            for name, shown in found["windows"].items():
+            for name, shown in tenancy["windows"].items():
                 assert any((shown["size"], shown["base"] if shown["size"] else 0) == windows[name]
                            for windows in true[latest[0]:]), f"{cycle=} {name}"
         true.append({space.name: (size, base if size else 0) for space in spaces
@@ -105,15 +105,15 @@ def test_against_the_model(config):
         if free[cycle]:
             running = now["tenant"]
         if not now["busy"]:
-            place = now["window"] >> 4 & 3, now["window"] & 15
-            if now["window"] & SET and place in kept:
-                space = next(space for space in spaces if space.number == place[1])
-                kept[place] = groups(now["base"], now["bound"], space)
+            key = now["window"] >> 4 & 3, now["window"] & 15
+            if now["window"] & SET and key in kept:
+                space = next(space for space in spaces if space.number == key[1])
+                kept[key] = groups(now["base"], now["bound"], space)
     assert followed > cycles // 2
 
 
 def test_follow_in_time():
-    """Windows follow a change of the tenant, and of a window, in as many cycles as the latency says."""
+    """Windows follow a change of the tenant, and of a window, within the stated latency."""
     unit, latency = unit_of(CONFIG), WindowTable(config=CONFIG).latency
     cycles = np.arange(2 * latency + 2)
     later = cycles > latency
@@ -121,14 +121,14 @@ def test_follow_in_time():
     trace = unit.run({"tenant": np.ones(len(cycles)), "window": np.where(later, weights, 0),
                       "base": np.ones(len(cycles)), "bound": np.full(len(cycles), 2)})
     for shown, size in ((latency, 0), (2 * latency + 1, 1)):
-        found = from_int(tenancy_layout(CONFIG), int(trace["tenancy"][shown]))
-        assert found["tenant"] == 1
-        assert found["windows"]["weights"]["size"] == size
-        assert found["windows"]["gradients"]["size"] == 0
+        tenancy = from_int(tenancy_layout(CONFIG), int(trace["tenancy"][shown]))
+        assert tenancy["tenant"] == 1
+        assert tenancy["windows"]["weights"]["size"] == size
+        assert tenancy["windows"]["gradients"]["size"] == 0
 
 
 def test_no_windows_after_a_reset():
-    """Windows of before a reset are gone with it, for requests at once."""
+    """Windows from before a reset are gone with it, for requests at once."""
     unit = unit_of(CONFIG)
     window = np.array([space << 0 | tenant << 4 | SET for tenant in (1, 2) for space in (0, 1, 2, 3, 15)])
     asked = np.array([tenant | space << 2 | 1 << 6 for tenant in (0, 1, 2, 3) for space in (0, 1, 2, 3)])
@@ -136,7 +136,7 @@ def test_no_windows_after_a_reset():
     assert sizes == {"base": 0, "size": 0}
 
     def found():
-        return [from_int(found_layout(), int(one))["size"] for one in unit.run({"asked": asked})["found"]]
+        return [from_int(found_layout(), int(answer))["size"] for answer in unit.run({"asked": asked})["found"]]
 
     unit.run({"window": window, "base": np.zeros(len(window)), "bound": np.ones(len(window))})
     whole = [space.words // GROUP for space in windowed(CONFIG)[:4]]
@@ -154,9 +154,9 @@ def is_in(window, space):
     return (window.size == 0) | (window.base + window.size <= space.words // GROUP)
 
 
-def is_same(one, other):
+def is_same(left, right):
     """Whether two windows are the same; the base of an empty one does not matter."""
-    return (one.size == other.size) & ((one.base == other.base) | (one.size == 0))
+    return (left.size == right.size) & ((left.base == right.base) | (left.size == 0))
 
 
 class Rows(wiring.Component):
@@ -202,8 +202,8 @@ class Stands(wiring.Component):
         m.d.comb += [getattr(table, name).eq(getattr(self, name)) for name in self.signature.members]
         windows, tenant, places = table.tenancy.windows, table.tenancy.tenant, len(rows) // 4
         before, was_busy = Signal.like(table.tenancy), Signal()
-        walked = Signal(range(table.latency + 1))  # windows that were brought up to date since the node is busy
-        reset = Signal(init=1)  # links were, in the cycle before
+        walked = Signal(range(table.latency + 1))  # windows that were updated since the node is busy
+        reset = Signal(init=1)  # whether links were, in the cycle before
         m.d.sync += [before.eq(table.tenancy), was_busy.eq(self.busy),
                      reset.eq(self.link_reset if self._config.has_signals else 1)]
         with m.If(~self.busy | clearing):
@@ -212,21 +212,21 @@ class Stands(wiring.Component):
             m.d.sync += walked.eq(walked + 1)
         m.d.comb += [
             Assume(~ResetSignal()),
-            # A change in the cycle before the node became busy has come through as soon as all were read.
+            # A change in the cycle before the node became busy is visible as soon as all windows were read.
             Assert((walked != table.latency) | (before == table.tenancy)),
             Assert((~was_busy & reset) | (before.tenant == tenant)),
-            *(Assert(is_in(one, space)) for n, space in enumerate(spaces)
-              for one in (windows[space.name], *(rows[n + places * owner] for owner in range(4)))),
+            *(Assert(is_in(window, space)) for n, space in enumerate(spaces)
+              for window in (windows[space.name], *(rows[n + places * owner] for owner in range(4)))),
             *(Assert(rows[n + places * 3].size == 0) for n in range(places)),
             *(Assert((rows[n].base == 0) & (rows[n].size == space.words // GROUP)) for n, space in enumerate(spaces)),
             *(Assert(is_in(table.found, space) | ~self.asked.valid | (self.asked.space != space.number))
               for space in spaces),
-            # What was read since then is what the memory has.
+            # Windows that were read since then equal the memory's.
             *(Assert(((turn - 1 - n)[:len(turn) - 2] >= walked) | (windows[space.name].as_value() == Cat(
                 getattr(rows[n + places * tenant], name)[:len(getattr(windows[space.name], name))]
                 for name in ("base", "size")))) for n, space in enumerate(spaces)),
         ]
-        # A window of the tenant that is executed is the one that its requests find.
+        # A window of the executed tenant is the window that its requests find.
         for space in spaces:
             ours = windows[space.name]
             if space.number == FAR_SPACE:  # no request reaches it
@@ -235,7 +235,7 @@ class Stands(wiring.Component):
             with m.If((walked == table.latency) & self.asked.valid & (self.asked.tenant == tenant)
                       & (self.asked.space == space.number)):
                 m.d.comb += Assert(is_same(table.found, ours))
-        # Nobody has a window, nor has a tenant before all of before a reset are cleared.
+        # Nobody (3) has a window, and no tenant has one before all windows from before a reset are cleared.
         with m.If(self.asked.valid & ((self.asked.tenant == 3) | ((self.asked.tenant != 0) & clearing))):
             m.d.comb += Assert(table.found.size == 0)
         return m

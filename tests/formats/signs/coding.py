@@ -1,6 +1,6 @@
 """Signs under a shared power of two: the format, and its encoder and decoder of packets.
 
-A block of 32 elements has an exponent of 8 bits, that of its largest number, and a sign for each element, so it takes
+A block of 32 elements has an exponent of 8 bits, its largest number's, and a sign for each element, so it takes
 40 bits. An element is decoded to 2 ** (exponent - 127) with its sign. A block of numbers below 2 ** -126 is decoded
 to zeros with their signs, and one with an infinity or a NaN to NaNs.
 """
@@ -20,7 +20,7 @@ _NAN = 0x7FC0_0000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signs(BlockCodec):
-    """Blocks of signs, with the members that a Packer and an Unpacker ask for: no magnitudes and no differences."""
+    """Blocks of signs, with the members that a Packer and an Unpacker need: no magnitudes and no differences."""
 
     block = 32
     exponent_bits = 8
@@ -66,7 +66,7 @@ class Encoder(wiring.Component):
         exponent, signs = Signal(8), Signal(self._codec.block)
         index, ended = Signal(range(beats)), Signal()
         elements = [Mux(keep, element, 0) for element, keep in zip(
-            self.i.payload.elements, self.i.payload.keep, strict=True)]  # what a packet lacks is +0
+            self.i.payload.elements, self.i.payload.keep, strict=True)]  # missing elements are +0
         largest = exponent
         for element in elements:
             largest = Mux(element[23:31] > largest, element[23:31], largest)

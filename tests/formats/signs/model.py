@@ -17,13 +17,13 @@ class Signs:
     """Blocks of 32 signs below the exponent of their largest number.
 
     Numbers below 2 ** -126 count as zeros. A block of zeros keeps their signs; a block with an infinity or a NaN is
-    NaN as a whole. Elements that the last block lacks are +0.
+    NaN as a whole. Missing elements of the last block are +0.
     """
 
     block = 32
 
     def words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
+        """Return the number of words of a packet of ``count`` elements."""
         return -(-(-(-count // self.block) * _BITS) // 32)
 
     def encode(self, bits: npt.ArrayLike) -> Bits:

@@ -39,12 +39,12 @@ PARAMETERS = {
     "MX9 stochastic": {"mantissa_bits": 7, **STOCHASTIC},
     "single stochastic": {"block": 32, "subset": 1, "mantissa_bits": 1, **STOCHASTIC},
 }
-#: Tensor scales of NVFP4, at both ends and between.
+#: Tensor scales of NVFP4, at both ends of the range and between.
 TENSOR_SCALES = {"NVFP4": 1.0, "NVFP4 small": 2.0 ** -8, "NVFP4 least": 2.0 ** -115, "NVFP4 most": 2.0 ** 116}
 
 
 def codec(name, mirror=False):
-    """The codec of a name, in gateware or as the model."""
+    """The codec with a name, in gateware or as the model."""
     roundings = block_format.Rounding if mirror else Rounding
     stochastic = {**STOCHASTIC, "rounding": roundings.STOCHASTIC}
     if name in PARAMETERS:
@@ -53,28 +53,28 @@ def codec(name, mirror=False):
     if name in TENSOR_SCALES:
         return (nvfp4_model.NVFP4 if mirror else NVFP4)(tensor_scale=TENSOR_SCALES[name])
     base, _, rounding = name.partition(" ")
-    found = getattr(mx if mirror else mx_gateware, base)
-    return dataclasses.replace(found, **stochastic) if rounding else found
+    block_codec = getattr(mx if mirror else mx_gateware, base)
+    return dataclasses.replace(block_codec, **stochastic) if rounding else block_codec
 
 
 def build(kind, name, lanes, format=FP32):
-    """A unit for the codec of a name: of its own kind, if it has one."""
-    found = codec(name)
-    if isinstance(found, NVFP4):
+    """A unit for the codec with a name: the codec's own kind of unit, if it has one."""
+    block_codec = codec(name)
+    if isinstance(block_codec, NVFP4):
         kind = {Encoder: nvfp4_coding.Encoder, Decoder: nvfp4_coding.Decoder}[kind]
     formats = {"format": format} if kind in (Quantizer, Dequantizer) or issubclass(kind, (Encoder, Decoder)) else {}
-    return kind(codec=found, lanes=lanes, **formats)
+    return kind(codec=block_codec, lanes=lanes, **formats)
 
 
 def _elements(generator, count):
-    """Numbers of all kinds: any bits, and runs of exponents near one another, at both ends and in the middle."""
+    """Numbers of all kinds: any bits, and runs of similar exponents, at both ends and in the middle."""
     bits = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     runs = np.arange(count) // int(generator.integers(1, 40))
     center = generator.choice([0, 1, 5, 15, 30, 120, 127, 133, 240, 254], runs[-1] + 1)[runs]
     exponent = np.clip(center - generator.integers(0, 12, count), 0, 254)
     near = generator.random(runs[-1] + 1)[runs] < 0.9
     bits = np.where(near, bits & 0x807F_FFFF | exponent.astype(np.uint32) << np.uint32(23), bits)
-    # Fractions near to where rounding changes, and to one.
+    # Fractions near the points where rounding changes, and near one.
     low = generator.choice([0, 1, 0x8000, 0x7FFF, 0x8001, 0xFFFF], count).astype(np.uint32)
     ties = bits & ~np.uint32(0xFFFF) | low
     bits = np.where(generator.random(count) < 0.5, ties, bits)
@@ -94,7 +94,7 @@ def as_beats(rows, keep, last, format=FP32):
 
 
 def _reference(name, packets):
-    """Words of packets from the model. Its random bits run on."""
+    """Words of packets from the model. Its random bits continue from packet to packet."""
     golden = codec(name, mirror=True)
     random = golden.random()
     return [golden.encode(packet, random=random) for packet in packets]
@@ -104,7 +104,7 @@ def _reference(name, packets):
 
 
 def _coded_beats(golden, packets, streams, lanes, words):
-    """Beats of words in which an encoder gives packets, and their bits that count."""
+    """Beats of words that an encoder outputs for packets, and the bits to compare."""
     counts = [-(-len(packet) // golden.block) for packet in packets]
     parts = [(stream[begin:end], ends) for stream, beats in zip(
         streams, block_cycles.join(golden, counts, lanes), strict=True) for begin, end, ends in beats if end > begin]
@@ -115,7 +115,7 @@ def _coded_beats(golden, packets, streams, lanes, words):
 
 
 def _drive(generator, kind, name, lanes, format=FP32, noise=False, total=None):
-    """Packets of an encoder, and words of these or, as noise, any words for a decoder."""
+    """Packets of an encoder, and their words or, as noise, any words for a decoder."""
     golden, words = codec(name, mirror=True), BENCH.make(kind, name, lanes, format).words
     encodes = kind is Encoder
     packets = _packets(generator, total or 2_500 * lanes // (1 + encodes), golden.block)
@@ -165,7 +165,7 @@ def cocotb_test(name, lanes):
 
 
 def _run(kind, name, lanes, rows, cycles):
-    """Packets that a unit gives without stalls, the rest, the cycles of its beats, and its trace."""
+    """Output packets of a unit without stalls, the incomplete rest, the cycles of its beats, and its trace."""
     unit, component = BENCH.unit(kind, name, lanes), BENCH.make(kind, name, lanes)
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=cycles + component.latency + 5)
@@ -181,7 +181,7 @@ def _encode(name, lanes, packets):
     words = _reference(name, packets)
     assert list(map(len, words)) == [golden.words(len(packet)) for packet in packets]
     assert list(map(np.ndarray.tolist, whole)) == list(map(np.ndarray.tolist, words))
-    # The last beat belongs to the last block: in between nothing was held up.
+    # The last beat belongs to the last block: nothing was held up before.
     assert when[-1] == count - 1 + BENCH.make(Encoder, name, lanes).latency + steps - 1
 
 
@@ -195,7 +195,7 @@ def _decode(name, lanes, packets, wanted):
 
 
 def every_fraction(name, lanes):
-    """All upper halves of binary32 below exponents of a block that differ by little: every amount of every shift."""
+    """All upper halves of binary32 below similar exponents of a block: every amount of every shift."""
     golden = codec(name, mirror=True)
     halves = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     halves = halves[(halves >> 23 & 255) >= 100]
@@ -219,13 +219,13 @@ def every_code(name, lanes):
 
 
 def special_blocks(name, special, lanes):
-    """A block of zeros, subnormals, infinities or NaNs, alone and among others, and mixed with ones."""
+    """A block of zeros, subnormals, infinities or NaNs, on its own, between normal blocks, and mixed with ones."""
     golden = codec(name, mirror=True)
-    one = np.float32(1.5).view(np.uint32)
+    normal = np.float32(1.5).view(np.uint32)
     block = np.full(golden.block, special, np.uint32)
-    mixed = np.where(np.arange(golden.block) == 5, special, one).astype(np.uint32)
-    others = np.full(golden.block, one)
-    _encode(name, lanes, [block, np.concatenate([others, block, others, mixed, others]), mixed])
+    mixed = np.where(np.arange(golden.block) == 5, special, normal).astype(np.uint32)
+    normal_block = np.full(golden.block, normal)
+    _encode(name, lanes, [block, np.concatenate([normal_block, block, normal_block, mixed, normal_block]), mixed])
 
 
 # --- latency, throughput and sizes
@@ -237,12 +237,12 @@ def _whole_blocks(golden):
 
 
 def encoder_throughput(name, lanes):
-    """A beat in every cycle, from block to block and packet to packet, and the words of the formula."""
+    """A beat in every cycle, across blocks and packets, and the words of the formula."""
     _encode(name, lanes, _whole_blocks(codec(name, mirror=True)))
 
 
 def partial_blocks(name, lanes):
-    """A packet takes as many cycles as its whole blocks."""
+    """A packet with a partial last block takes the cycles of whole blocks."""
     _encode(name, lanes, [_elements(np.random.default_rng(count), count)
                           for count in range(1, 2 * codec(name, mirror=True).block + 2)])
 
@@ -257,18 +257,18 @@ def decoder_throughput(name, lanes):
 
 
 def cut_packets(name, lanes):
-    """Missing elements become NaN, an error is reported once, and the next packet is sound."""
+    """Missing elements become NaN, an error is reported once, and the next packet is correct."""
     golden = codec(name, mirror=True)
     elements = _elements(np.random.default_rng(1), 3 * golden.block)
     whole = golden.encode(elements)
     words = BENCH.make(Decoder, name, lanes).words
     for length in range(1, len(whole)):
         packets = [whole[:length], whole, whole[:length]]
-        found, _, _, trace = _run(Decoder, name, lanes, beats(packets, words), 14 * golden.block // lanes)
+        decoded, _, _, trace = _run(Decoder, name, lanes, beats(packets, words), 14 * golden.block // lanes)
         parts = block_cycles.split(golden, [len(packet) for packet in packets], lanes, words)
         rows = golden.decode(whole).reshape(-1, lanes)
         expected = [[[0x7FC0_0000] * lanes if lacks else row.tolist() for row, (_, lacks, _) in zip(
             rows, part, strict=False)] for part in parts]
-        assert [packet.reshape(-1, lanes).tolist() for packet in found] == expected, f"{length=}"
+        assert [packet.reshape(-1, lanes).tolist() for packet in decoded] == expected, f"{length=}"
         cut = any(lacks for _, lacks, _ in parts[0])
         assert trace["error"].sum() == 2 * cut, f"{length=}"

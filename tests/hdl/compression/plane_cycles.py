@@ -21,21 +21,21 @@ class Trace(stream.Trace):
 
 
 class Packer:
-    """Packer: cycles in which chunks of bytes are taken and beats of words loaded."""
+    """Packer: cycles when it takes chunks of bytes and loads beats of words."""
 
     def __init__(self, words: int, ready: npt.ArrayLike) -> None:
         self.output = stream.Output(ready)
         self.size = 4 * words
         self._place = 0
-        self._left = 0  # when the chunk before leaves the register of the input
+        self._left = 0  # when the previous chunk leaves the input register
         self._packed = -1  # when all of it is packed
 
     def free(self, cycle: int) -> int:
-        """First cycle, at or after the given one, in which a chunk would be taken."""
+        """First cycle, at or after the given one, when a chunk would be taken."""
         return max(cycle, self._left)
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
-        """Cycle in which a chunk is taken, offered from the given cycle on."""
+        """Cycle when a chunk is taken that is offered from the given cycle on."""
         taken = self.free(cycle)
         self._left = max(taken, self._packed) + 1
         total = self._place + count
@@ -51,17 +51,17 @@ class Packer:
 
 
 class Unpacker:
-    """Unpacker: cycles in which beats of words are accepted and their bytes shown."""
+    """Unpacker: cycles when it accepts beats of words and shows their bytes."""
 
     def __init__(self, words: int, count: int, willing: npt.ArrayLike) -> None:
         self.feed = stream.Feed(count, willing)
         self._size = 4 * words
         self._place = 0
-        self._front = self.feed.accept(0) + 1  # when the beat in front came there
-        self._back = self.feed.accept(self._front)  # when the one behind it is accepted
+        self._front = self.feed.accept(0) + 1  # when the beat in front moved there
+        self._back = self.feed.accept(self._front)  # when the next beat is accepted
 
     def shown(self, count: int) -> int:
-        """Cycle from which on the next ``count`` bytes are shown."""
+        """First cycle when the next ``count`` bytes are shown."""
         behind = self._place + count > self._size
         return max(self._front, self._back if behind else 0) + 1
 
@@ -78,18 +78,18 @@ class Unpacker:
             self._leave(cycle + 1)
 
     def _leave(self, cycle: int) -> None:
-        """Let the beat in front leave, and the one behind it move up."""
+        """Let the beat in front leave, and move the next beat up."""
         self._front = max(self._back + 1, cycle)
         self._back = self.feed.accept(self._front)
 
 
 def chunks(count: int, size: int) -> list[int]:
-    """Sizes of the chunks in which bytes move."""
+    """Sizes of the chunks that move ``count`` bytes."""
     return [min(size, count - start) for start in range(0, count, size)]
 
 
 class Registers:
-    """Registers of an encoder, from its input to the codes: cycles in which the beat before leaves each of them."""
+    """Registers of an encoder, from its input to the codes: cycles when the previous beat leaves each of them."""
 
     def __init__(self, feed: stream.Feed, stages: int) -> None:
         self._feed = feed
@@ -97,11 +97,11 @@ class Registers:
 
     @property
     def free(self) -> int:
-        """Cycle from which on the next beat may be accepted."""
+        """First cycle when the next beat may be accepted."""
         return self._left[0]
 
     def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
-        """The next beat, or one of zeros behind the last; ``leave`` tells when it may leave the last register."""
+        """The next beat, or a beat of zeros after the last; ``leave`` gives its cycle at the last register."""
         cycle = self._left[0] + 1
         if real:
             cycle = self._feed.accept(max(self._left[0], opened)) + 1
@@ -120,7 +120,7 @@ class Eights:
         self._taken = 0  # when the last of several chunks was taken
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """Cycle in which the codes leave their register, at the earliest ``cycle``, and that of their last chunk."""
+        """Cycle when the codes leave their register, ``cycle`` or later, and the cycle of their last chunk."""
         if not held:
             taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
             return taken, taken
@@ -133,7 +133,7 @@ class Eights:
 
 
 class Decoding:
-    """Decoder of sound packets: it takes bytes of tables, and looks codes up."""
+    """Decoder of correct packets: it takes bytes of tables, and looks codes up."""
 
     def __init__(self, words: int, packets: Sequence[npt.ArrayLike], willing: npt.ArrayLike,
                  ready: npt.ArrayLike) -> None:
@@ -141,8 +141,8 @@ class Decoding:
         self._unpacker = Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
         self._output = stream.Output(ready)
         self._free = 0  # when bytes may be taken
-        self._looked = 0  # when the last beat of codes was taken to be looked up
-        self._loaded = 0  # when it was given
+        self._looked = 0  # when the last beat of codes was taken for its look-up
+        self._loaded = 0  # when it was output
 
     def take(self, count: int, *, align: bool = False) -> None:
         """Take bytes of a table."""
@@ -151,7 +151,7 @@ class Decoding:
         self._free = cycle + 1
 
     def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
-        """Take the bytes of codes, which are the rest of a packet; a table waits until they are looked up."""
+        """Take the bytes of codes, the rest of a packet; a table waits until they are looked up."""
         eights = count // width
         for eight in range(eights):
             sizes = chunks(width, self._size)

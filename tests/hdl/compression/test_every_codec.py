@@ -31,6 +31,6 @@ def test_adder(name):
 
 
 def test_coded_sums():
-    """A codec with gradients that are added as they are coded has an adder here."""
+    """A codec with gradients that are added in coded form has an adder here."""
     assert set(units.CODED_SUMS) == {name for name, codec in CODECS.items() if codec.sums_coded}
     assert all((codec.encoder is None) is (name in units.CODED_SUMS) for name, codec in CODECS.items())

@@ -50,13 +50,13 @@ def packets(trace, name, lanes):
     return [packet.tolist() for packet in whole]
 
 
-def add(lanes, a, b, given, *, paired=None, sink, seed, **options):
+def add(lanes, a, b, kinds, *, paired=None, sink, seed, **options):
     unit = adder(lanes, **options)
     unit.reset()
-    sources = {"a": Feed(rows(a, lanes), stall_array(given[0], CYCLES, seed=seed)),
-               "b": Feed(rows(b, lanes), stall_array(given[1], CYCLES, seed=seed + 1))}
+    sources = {"a": Feed(rows(a, lanes), stall_array(kinds[0], CYCLES, seed=seed)),
+               "b": Feed(rows(b, lanes), stall_array(kinds[1], CYCLES, seed=seed + 1))}
     if paired is not None:
-        sources["paired"] = Feed(np.array(paired, np.uint8), stall_array(given[0], CYCLES, seed=seed + 2))
+        sources["paired"] = Feed(np.array(paired, np.uint8), stall_array(kinds[0], CYCLES, seed=seed + 2))
     trace = unit.lockstep(sources=sources, sinks={"o": stall_array(sink, CYCLES, seed=seed + 3)}, seed=seed)
     return packets(trace, "o", lanes)
 
@@ -66,24 +66,24 @@ class TestPacketAdder:
     @pytest.mark.parametrize("sink", STALLS)
     def test_sums(self, lanes, sink):
         """The rest of a longer packet is cut off, even whole blocks."""
-        for place, kinds in enumerate([("none", "none"), ("geometric", "none"), ("freeze", "geometric")]):
-            seed = 10 + place
+        for number, kinds in enumerate([("none", "none"), ("geometric", "none"), ("freeze", "geometric")]):
+            seed = 10 + number
             generator = np.random.default_rng(seed)
             counts = lengths(generator)
             a = [elements(generator, count) for count in counts]
             b = [elements(generator, -(-count // 32) * 32) for count in counts]
             b[1] = elements(generator, 128)
-            found = add(lanes, a, b, kinds, sink=sink, seed=seed)
+            sums = add(lanes, a, b, kinds, sink=sink, seed=seed)
             expected = [floating.add(x, y[:len(x)]).tolist() for x, y in zip(a, b, strict=True)]
-            assert found == expected, f"{seed=}"
+            assert sums == expected, f"{seed=}"
 
     @pytest.mark.parametrize("sink", STALLS)
     def test_differences(self, sink):
         for seed in (3, 4):
             generator = np.random.default_rng(seed)
             a, b = ([elements(generator, count) for count in lengths(np.random.default_rng(0))] for _ in range(2))
-            found = add(4, a, b, ("geometric", "none"), sink=sink, seed=seed, subtract=True, finite=True)
-            for x, y, values in zip(a, b, found, strict=True):
+            sums = add(4, a, b, ("geometric", "none"), sink=sink, seed=seed, subtract=True, finite=True)
+            for x, y, values in zip(a, b, sums, strict=True):
                 exact = floating.add(x, y ^ 0x8000_0000)
                 assert values == np.where(np.isfinite(exact.view(np.float32)), exact, 0).tolist(), f"{seed=}"
 
@@ -94,17 +94,17 @@ class TestPacketAdder:
             counts = lengths(generator)
             a = [elements(generator, count) for count in counts]
             paired = generator.random(len(a)) < 0.6
-            b = [elements(generator, count) for count, one in zip(counts, paired, strict=True) if one]
-            found = add(4, a, b, ("geometric", "geometric"), paired=paired, sink=sink, seed=seed, choice=True)
-            others = iter(b)
-            assert found == [floating.add(x, next(others)).tolist() if one else x.tolist()
-                             for x, one in zip(a, paired, strict=True)], f"{seed=}"
+            b = [elements(generator, count) for count, is_paired in zip(counts, paired, strict=True) if is_paired]
+            sums = add(4, a, b, ("geometric", "geometric"), paired=paired, sink=sink, seed=seed, choice=True)
+            addends = iter(b)
+            assert sums == [floating.add(x, next(addends)).tolist() if is_paired else x.tolist()
+                            for x, is_paired in zip(a, paired, strict=True)], f"{seed=}"
 
     def test_latency_and_rate(self):
-        given = [elements(np.random.default_rng(seed), 256) for seed in range(4)]
+        vectors = [elements(np.random.default_rng(seed), 256) for seed in range(4)]
         unit = adder(4)
         unit.reset()
-        beats = rows(given, 4)
+        beats = rows(vectors, 4)
         trace = unit.lockstep(sources={"a": Feed(beats), "b": Feed(beats)}, sinks={"o": True}, cycles=300)
         first = np.flatnonzero(trace["a__valid"] & trace["a__ready"])[0]
         assert np.flatnonzero(trace["o__valid"]).tolist() == list(
@@ -118,7 +118,7 @@ class TestPacketAdder:
 
 
 def errors(codec, vector):
-    """Losses of a packet."""
+    """Coding errors of a packet."""
     decoded = codec.decode(codec.encode(vector), len(vector))
     lost = floating.add(vector, decoded ^ 0x8000_0000)
     return np.where(np.isfinite(lost.view(np.float32)), lost, 0)
@@ -127,27 +127,27 @@ def errors(codec, vector):
 def encode(name, lanes, source, sinks, *, seed):
     codec = GRADIENT_CODECS[name]
     generator = np.random.default_rng(seed)
-    given = [elements(generator, count) for count in lengths(generator)]
-    restore = generator.random(len(given)) < 0.5
+    vectors = [elements(generator, count) for count in lengths(generator)]
+    restore = generator.random(len(vectors)) < 0.5
     unit = encoder(name, lanes)
     unit.reset()
     outputs = ("o", "restored") if codec.exact else ("o", "restored", "error")
     trace = unit.lockstep(
-        sources={"i": Feed(rows(given, lanes), stall_array(source, CYCLES, seed=seed)),
+        sources={"i": Feed(rows(vectors, lanes), stall_array(source, CYCLES, seed=seed)),
                  "restore": Feed(restore.astype(np.uint8), stall_array(source, CYCLES, seed=seed + 1))},
-        sinks={name: stall_array(sink, CYCLES, seed=seed + 2 + place)
-               for place, (name, sink) in enumerate(zip(outputs, sinks, strict=False))}, seed=seed)
-    _, found = taken(trace, "o", word_layout())
-    ends = np.flatnonzero(found["last"]) + 1
-    encoded = [codec.encode(vector) for vector in given]
-    assert found["data"].tolist() == np.concatenate(encoded).tolist(), f"{seed=}"
+        sinks={name: stall_array(sink, CYCLES, seed=seed + 2 + number)
+               for number, (name, sink) in enumerate(zip(outputs, sinks, strict=False))}, seed=seed)
+    _, payload = taken(trace, "o", word_layout())
+    ends = np.flatnonzero(payload["last"]) + 1
+    encoded = [codec.encode(vector) for vector in vectors]
+    assert payload["data"].tolist() == np.concatenate(encoded).tolist(), f"{seed=}"
     assert ends.tolist() == np.cumsum([len(words) for words in encoded]).tolist(), f"{seed=}"
     restored = packets(trace, "restored", lanes)
-    wanted = [words for words, one in zip(encoded, restore, strict=True) if one]
+    wanted = [words for words, needed in zip(encoded, restore, strict=True) if needed]
     assert [values[:codec.block * len(values)] for values in restored] == [
         codec.decode(words).tolist() for words in wanted], f"{seed=}"
     if not codec.exact:
-        assert packets(trace, "error", lanes) == [errors(codec, vector).tolist() for vector in given], f"{seed=}"
+        assert packets(trace, "error", lanes) == [errors(codec, vector).tolist() for vector in vectors], f"{seed=}"
 
 
 #: Codecs of each kind, and one with every number of lanes.
@@ -168,13 +168,13 @@ class TestFeedbackEncoder:
         """A beat, or a word, per cycle, whichever takes longer."""
         codec = GRADIENT_CODECS[name]
         count = 8
-        given = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
+        vectors = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
         unit = encoder(name, lanes)
         unit.reset()
         total = count * max(codec.max_words(256), 256 // lanes)
         outputs = ("o", "restored") if codec.exact else ("o", "restored", "error")
         trace = unit.lockstep(
-            sources={"i": Feed(rows(given, lanes)), "restore": Feed(np.zeros(count, np.uint8))},
+            sources={"i": Feed(rows(vectors, lanes)), "restore": Feed(np.zeros(count, np.uint8))},
             sinks=dict.fromkeys(outputs, True), cycles=total + 300)
         when = np.flatnonzero(trace["o__valid"])
         assert len(when) == count * codec.max_words(256)
@@ -184,13 +184,13 @@ class TestFeedbackEncoder:
         ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
         ("mxfp4_e2m1", 1, 5), ("nvfp4", 4, 1)])
     def test_latency(self, name, lanes, more):
-        """Latency from the last beat of a block to its first word, which needs ``more`` beats than the first."""
+        """Latency from the last beat of a block to its first word, which needs ``more`` extra beats."""
         codec = gateware.GRADIENT_CODECS[name]
         beats = max(codec.block // lanes, 1)
         unit = encoder(name, lanes)
         unit.reset()
-        given = rows([elements(np.random.default_rng(9), beats * lanes)], lanes)
-        trace = unit.lockstep(sources={"i": Feed(given), "restore": Feed(np.zeros(1, np.uint8))},
+        inputs = rows([elements(np.random.default_rng(9), beats * lanes)], lanes)
+        trace = unit.lockstep(sources={"i": Feed(inputs), "restore": Feed(np.zeros(1, np.uint8))},
                               sinks=dict.fromkeys(("o", "restored", "error"), True), cycles=100)
         last = np.flatnonzero(trace["i__valid"] & trace["i__ready"])[-1]
         first = np.flatnonzero(trace["o__valid"])[0]
@@ -198,7 +198,7 @@ class TestFeedbackEncoder:
         assert first - last == alone + beats + SkidBuffer.latency
 
     def test_ends_by_itself(self):
-        """The last block of a packet leaves although the next one has begun and is not whole."""
+        """The last block of a packet leaves although the next packet has begun with an incomplete block."""
         vector = elements(np.random.default_rng(1), 7)
         unit = encoder("mx9", 4)
         unit.reset()

@@ -21,7 +21,7 @@ from tests.hdl.compression import packets, plane_cycles
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refuses
 
-#: Lanes and most bits of a code: eights of one chunk and of several, and every number of words.
+#: Lanes and maximum bits of a code: groups of eight in one chunk and in several, and every number of words.
 CASES = [(1, 3), (2, 9), (4, 17), (8, 6), (8, 16)]
 cases = pytest.mark.parametrize(("lanes", "width"), CASES)
 
@@ -73,7 +73,7 @@ class _Unpack(wiring.Component):
 
 
 class _Bytes(wiring.Component):
-    """A :class:`ByteUnpacker` that is done with a packet where its last bytes are taken."""
+    """A :class:`ByteUnpacker` that completes a packet where its last bytes are taken."""
 
     def __init__(self, *, words):
         self._words = words
@@ -110,7 +110,7 @@ def _rows(vectors, lanes, width):
 
 
 def _sizes(width):
-    """Widths of codes, of which a packet may use fewer than there are."""
+    """Widths of codes; a packet may use fewer bits than the maximum width."""
     return sorted({1, width // 2, width - 1, width})
 
 
@@ -205,38 +205,38 @@ test_reset_in_a_packet = BENCH.resets(KINDS, (3, 10, 25, 41), count=150, drive=f
 test_offers_stand_for_all_time = offers(lambda: BytePacker(words=1), depth=2)
 
 
-# --- bytes, taken as they come
+# --- any number of bytes at a time
 
 
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("words", [1, 2, 4])
 def test_bytes(words, source):
-    """Any number of bytes at a time, now and then up to the end of a word: all bytes of the packet, and no others."""
+    """Any number of bytes at a time, sometimes up to the end of a word: exactly the bytes of the packet."""
     count, seed = 4_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
-    given = [generator.integers(0, 1 << 32, int(generator.integers(1, 12)), dtype=np.uint32) for _ in range(count)]
+    vectors = [generator.integers(0, 1 << 32, int(generator.integers(1, 12)), dtype=np.uint32) for _ in range(count)]
     want, align = generator.integers(1, 4 * words + 1, count), generator.random(count) < 0.1
     allow = generator.random(count) < 0.8
     unit = Unit(_Bytes(words=words), name="PlanesBytes")
     unit.reset()
     trace = unit.lockstep(
-        sources={"i": Feed(packets.beats(given, words), stall_array(source, count, seed=seed))}, sinks={},
+        sources={"i": Feed(packets.beats(vectors, words), stall_array(source, count, seed=seed))}, sinks={},
         cycles=count, inputs={"want": want, "align": align, "allow": allow})
     window = np.ascontiguousarray(trace["window"]).view(np.uint8).reshape(count, -1)
-    packet = place = taken = 0
+    packet = position = taken = 0
     for cycle in np.flatnonzero(trace["shown"]).tolist():
         note = f"{cycle=}, {seed=}"
-        stored = given[packet].astype("<u4").view(np.uint8)
-        after = -(-place // 4) * 4 if align[cycle] else place + int(want[cycle])
+        stored = vectors[packet].astype("<u4").view(np.uint8)
+        after = -(-position // 4) * 4 if align[cycle] else position + int(want[cycle])
         enough, stops, take = (bool(trace[name][cycle]) for name in ("enough", "stops", "take"))
         assert not enough or after <= len(stored), note
         assert not stops or after >= len(stored), note
         assert take == (bool(allow[cycle]) and (enough or stops)), note
         if enough:
-            assert window[cycle][:after - place].tolist() == stored[place:after].tolist(), note
+            assert window[cycle][:after - position].tolist() == stored[position:after].tolist(), note
         if take:
             taken += 1
-            packet, place = (packet + 1, 0) if stops else (packet, after)
+            packet, position = (packet + 1, 0) if stops else (packet, after)
     assert packet > 50
     assert taken > 100
     assert not trace["take"][trace["shown"] == 0].any()
@@ -247,7 +247,7 @@ def test_bytes(words, source):
 
 @cases
 def test_cut_packets(lanes, width):
-    """A cut packet comes in whole eights; an error is reported if it ends inside a group; the next is sound."""
+    """A cut packet is output in whole groups of eight; an end inside a group is an error; the next one is correct."""
     words, size = model.word_count(lanes, width), width
     vector = np.random.default_rng(1).integers(0, 1 << width, 2 * GROUP, dtype=np.uint32)
     whole = model.pack(vector, size)

@@ -12,13 +12,13 @@ from tests import mx5
 from tests.hdl import pysim
 
 NAMES = tuple(gateware.CODECS)
-#: Codecs whose packets have as many words as their length makes.
+#: Codecs with a number of words per packet that depends only on the packet's length.
 FIXED = tuple(name for name, codec in gateware.CODECS.items() if isinstance(codec, FixedCodec))
 SHARED = ("code", "weights", "gradients", "exact", "sums_coded", "block", "codebook_words")
 
 
 def shared(codec):
-    """The parameters that gateware and model both have, and the most words of every packet up to 300 elements."""
+    """The parameters shared by gateware and model, and the maximum words of every packet up to 300 elements."""
     return {**{name: getattr(codec, name) for name in SHARED},
             "words": [codec.max_words(count) for count in range(301)]}
 
@@ -35,7 +35,7 @@ def test_names():
     assert (gateware.RAW, gateware.ZERO_VALUE) == (model.RAW, model.ZERO_VALUE) == ("raw", "zero_value")
 
 
-#: Codes that are on the wire, and never change. Code 16 is that of MX5, which only tests know.
+#: Codes used on the wire, which never change. Code 16 belongs to MX5, which exists only in tests.
 CODES = {
     "raw": 0, "zero_value": 1, "bf16": 2, "mx9": 3, "mx6": 4, "mx4": 5, "bfp8": 6, "mxint8": 7, "mxfp8_e4m3": 8,
     "mxfp8_e5m2": 9, "mxfp6_e2m3": 10, "mxfp6_e3m2": 11, "mxfp4_e2m1": 12, "table32": 13, "centroid16": 14,
@@ -43,7 +43,7 @@ CODES = {
 
 
 def test_codes():
-    """Codes keep their formats, and a further format has a code of its own."""
+    """Codes keep their formats, and a new format gets a code of its own."""
     codes = {name: codec.code for name, codec in gateware.CODECS.items()}
     assert {name: codes[name] for name in CODES} == CODES
     assert len(set(codes.values()) | {mx5.CODE}) == len(codes) + 1
@@ -69,7 +69,7 @@ def test_directions():
 
 
 def test_words_of_a_table():
-    """The most words are those of as many exponents as there can be."""
+    """The maximum number of words is reached with the maximum number of different exponents."""
     codec = model.CODECS["table32"]
     for count in (0, 1, 31, 64, 256, 2048):
         elements = (np.arange(count, dtype=np.uint32) % 256) << 23
@@ -79,21 +79,21 @@ def test_words_of_a_table():
 
 @pytest.mark.parametrize("name", FIXED)
 def test_words(name):
-    """The words that the model makes are those that the gateware counts, of every length that a packet can have."""
+    """The model makes the number of words that the gateware counts, for every possible length of a packet."""
     codec, golden = gateware.CODECS[name], model.CODECS[name]
     counts = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 511, 512]
     assert [len(golden.encode(np.ones(count, np.uint32))) for count in counts] == [
         codec.max_words(count) for count in counts]
 
     m = Module()
-    given, found = Signal(LENGTH_BITS), Signal(LENGTH_BITS)
-    m.d.comb += found.eq(count_words(codec.block, codec.block_bits, given))
+    length, word_count = Signal(LENGTH_BITS), Signal(LENGTH_BITS)
+    m.d.comb += word_count.eq(count_words(codec.block, codec.block_bits, length))
     result = []
 
     async def process(ctx):
         for count in range(1 << LENGTH_BITS):
-            ctx.set(given, count)
-            result.append(ctx.get(found))
+            ctx.set(length, count)
+            result.append(ctx.get(word_count))
 
     pysim.simulate(m, process, clock=False)
     assert result == [codec.max_words(count) for count in range(1 << LENGTH_BITS)]

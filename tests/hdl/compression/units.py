@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Encoder, decoder and adder of any codec by its name, against the golden model under stalls.
 
-A codec needs no more than its entries in both registries. One with gradients that are added as they are coded has its
-units in :data:`CODED_SUMS` too.
+A codec needs only its entries in both registries. A codec with gradients that are added in coded form has its units
+in :data:`CODED_SUMS` too.
 """
 
 import functools
@@ -36,7 +36,7 @@ _SPECIAL = np.array([0, 0x8000_0000, 0x7F80_0000, 0xFFC0_0001, 1, 0x7F7F_FFFF, 0
 
 @functools.cache
 def unit(kind, name, lanes):
-    """A :class:`WordEncoder` or :class:`WordDecoder` of a codec, or what it has in their place."""
+    """A :class:`WordEncoder` or :class:`WordDecoder` of a codec, or the codec's own unit."""
     if name in CODED_SUMS:
         own = CODED_SUMS[name][0 if kind is WordEncoder else 1]
         return Unit(own(lanes=lanes))
@@ -49,7 +49,7 @@ def _adder(name, lanes):
 
 
 def elements(generator, count):
-    """Weights, and now and then a number of any kind; one of these is enough to make a block NaN."""
+    """Weights, with a few numbers of any kind; one special number is enough to make a block NaN."""
     values = (0.1 * generator.standard_normal(count)).astype(np.float32).view(np.uint32)
     return np.where(generator.random(count) < 0.01, generator.choice(_SPECIAL, count), values).astype(np.uint32)
 
@@ -61,9 +61,9 @@ def packets(generator):
 
 
 def ready(kind, name, lanes):
-    """A unit after a reset, loaded with a codebook if it has one; and the codec with it."""
-    found, codec = unit(kind, name, lanes), model.CODECS[name]
-    found.reset()
+    """A unit after a reset, loaded with a codebook if it has one, and its codec."""
+    coder, codec = unit(kind, name, lanes), model.CODECS[name]
+    coder.reset()
     size = CODECS[name].centroids
     if size:
         generator = np.random.default_rng(lanes)
@@ -73,28 +73,28 @@ def ready(kind, name, lanes):
             centroids = np.sort(0.1 * generator.standard_normal(size)).astype(np.float32).view(np.uint32)
         codec = codec.bind(centroids)
         load = codec.table.bounds(centroids) if kind is WordEncoder else centroids
-        found.lockstep(sources={"load": Feed(words([load]))}, sinks={"o": True}, cycles=size + 20)
-    return found, codec
+        coder.lockstep(sources={"load": Feed(words([load]))}, sinks={"o": True}, cycles=size + 20)
+    return coder, codec
 
 
 def encode(name, lanes, source, sink, *, seed):
-    """Packets of elements have the words of the model."""
-    given = packets(np.random.default_rng(seed))
+    """Check that packets of elements have the model's words."""
+    vectors = packets(np.random.default_rng(seed))
     encoder, codec = ready(WordEncoder, name, lanes)
     trace = encoder.lockstep(
-        sources={"i": Feed(rows(given, lanes), stall_array(source, _CYCLES, seed=seed))},
+        sources={"i": Feed(rows(vectors, lanes), stall_array(source, _CYCLES, seed=seed))},
         sinks={"o": stall_array(sink, _CYCLES, seed=seed + 1)}, seed=seed)
-    _, found = taken(trace, "o", word_layout())
-    expected = unpack(word_layout(), words([codec.encode(packet) for packet in given]))
-    assert found["data"].tolist() == expected["data"].tolist(), f"{seed=}"
-    assert found["last"].tolist() == expected["last"].tolist(), f"{seed=}"
+    _, payload = taken(trace, "o", word_layout())
+    expected = unpack(word_layout(), words([codec.encode(packet) for packet in vectors]))
+    assert payload["data"].tolist() == expected["data"].tolist(), f"{seed=}"
+    assert payload["last"].tolist() == expected["last"].tolist(), f"{seed=}"
 
 
 def decode(name, lanes, source, sink, *, seed):
-    """Packets of words have the elements of the model, in whole blocks."""
-    given = packets(np.random.default_rng(seed))
+    """Check that packets of words have the model's elements, in whole blocks."""
+    vectors = packets(np.random.default_rng(seed))
     decoder, codec = ready(WordDecoder, name, lanes)
-    encoded = [codec.encode(packet) for packet in given]
+    encoded = [codec.encode(packet) for packet in vectors]
     trace = decoder.lockstep(
         sources={"i": Feed(words(encoded), stall_array(source, _CYCLES, seed=seed))},
         sinks={"o": stall_array(sink, _CYCLES, seed=seed + 1)}, seed=seed)
@@ -102,7 +102,7 @@ def decode(name, lanes, source, sink, *, seed):
 
 
 def add(name, lanes, source, sink, *, seed):
-    """Gradients that arrive as words and a node's own ones have the sums of the model, in whole blocks or coded."""
+    """Check that received words plus the node's own gradients give the model's sums, in whole blocks or coded."""
     generator = np.random.default_rng(seed)
     own = packets(generator)
     arriving = [model.CODECS[name].encode(elements(generator, len(packet))) for packet in own]
@@ -118,9 +118,9 @@ def add(name, lanes, source, sink, *, seed):
         sinks={"o": stall_array(sink, _CYCLES, seed=seed + 2)}, seed=seed)
     sums = [floating.add(packet, other[:len(packet)]) for packet, other in zip(own, decoded, strict=True)]
     if coded:
-        _, found = taken(trace, "o", word_layout())
+        _, payload = taken(trace, "o", word_layout())
         expected = np.concatenate([codec.encode(packet) for packet in sums])
-        assert found["data"].tolist() == expected.tolist(), f"{seed=}"
+        assert payload["data"].tolist() == expected.tolist(), f"{seed=}"
     else:
         _compare_elements(trace, lanes, sums, seed)
 

@@ -55,7 +55,7 @@ def test_gradient_codecs():
 
 
 def test_queues_and_control_words():
-    """Two queues and links that repeat words have control words; the third queue leaves no room for them."""
+    """Two queues and links with retransmission have control words; the third queue leaves no room for them."""
     moves = Programs(move_queue=True)
     nodes = [NodeConfig(), NodeConfig(programs=Programs()), NodeConfig(programs=moves),
              NodeConfig(programs=Programs(banks=2), link=Replay()), NodeConfig(programs=moves, link=Replay()),
@@ -107,7 +107,7 @@ def test_largest_rings():
 
 
 def test_hash():
-    """It is of the text of all sections, whatever the order in which they were given."""
+    """It covers the text of all sections, in any order of arguments."""
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(lanes=4, role=Peer(), programs=None).hash
     assert 0 <= NodeConfig().hash < 1 << 32
-    assert NodeConfig().hash == 2386177031  # hosts of this version know nodes of any other by it
+    assert NodeConfig().hash == 2386177031  # hosts of this version identify nodes of other versions by it

@@ -1,9 +1,9 @@
-"""Cycles of the control of one queue: when each command starts, is given up or dropped, and how its end is seen.
+"""Cycles of the control of one queue: when commands start, time out or are dropped, and how their ends are seen.
 
-The queue has a place for one command, its head, which is loaded while the command before it runs. The head is lost
-when it starts, when its rejection is known, and when ``stop`` drops it; a command that is loaded anew because a
-setting has changed, or because its refusal came while another one ran, keeps the cycles that it has waited. While
-others are alive that do what it waits for, it has waited for none.
+The queue has a slot for one command, its head, which is loaded while the previous command runs. The slot is freed
+when the head starts, when its rejection is known, and when ``stop`` drops it. A command that is loaded again, since a
+setting has changed or its refusal came while another command ran, keeps its count of waiting cycles. While the
+units that it waits for are alive, its count is zero.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ class _Place(enum.Enum):
     UNWANTED = enum.auto()
     """It is being loaded, and was dropped meanwhile."""
     REFUSED = enum.auto()
-    """It was refused while another one ran, and is loaded again when that one has ended."""
+    """It was refused while another command ran, and is loaded again when that command has ended."""
     LOADED = enum.auto()
 
 
 class _Phase(enum.Enum):
-    """Command that the queue is at."""
+    """State of the queue's current command."""
 
     ALONE = enum.auto()
     START = enum.auto()
@@ -37,7 +37,7 @@ class _Phase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of a cycle, by the names of the ports; ``head`` has ``wait``, ``signal`` and ``tag`` of the command."""
+    """Inputs of a cycle, by port name; ``head`` has ``wait``, ``signal`` and ``tag`` of the command."""
 
     available: bool
     of_program: bool
@@ -72,20 +72,20 @@ class _Running:
 
 
 class CommandControl:
-    """Model of the unit of :mod:`hdl.control.command_control`, one cycle after the other."""
+    """Cycle-accurate model of the unit of :mod:`hdl.control.command_control`."""
 
     def __init__(self) -> None:
         self._place, self._phase = _Place.EMPTY, _Phase.ALONE
         self._of_program = False
         self._waited = 0
-        self._expired = False  # with the cycle before, the head had waited for the time-out
+        self._expired = False  # in the previous cycle, the head's wait had reached the time-out
         self._running = _Running()
         self._reason = Rejection.VERDICT
         self._missing = 0  # flags, in the latest cycle without a rejection
 
     @property
     def deliver(self) -> bool:
-        """A refusal can be used in this cycle."""
+        """Whether a refusal can be used in this cycle."""
         alone = self._phase is _Phase.ALONE and self._place is not _Place.UNWANTED
         return alone or (self._phase is _Phase.REJECT and self._reason is Rejection.VERDICT)
 
@@ -94,37 +94,37 @@ class CommandControl:
         free = self._place is _Place.EMPTY or (self._place is _Place.REFUSED and self._phase is _Phase.ALONE)
         return free and available and not stop
 
-    def outputs(self, given: Inputs) -> dict[str, int]:
-        """Outputs of this cycle by the names of the ports, but for ``missing`` of a command that is not rejected."""
-        phase, place, running = self._phase, self._place, self._running
-        action = self._action(given)
-        loading, loaded = place in (_Place.LOADING, _Place.UNWANTED), place is _Place.LOADED
+    def outputs(self, inputs: Inputs) -> dict[str, int]:
+        """Outputs of this cycle by port name, except ``missing`` of a command that is not rejected."""
+        phase, slot, running = self._phase, self._place, self._running
+        action = self._action(inputs)
+        loading, loaded = slot in (_Place.LOADING, _Place.UNWANTED), slot is _Place.LOADED
         runs = phase is _Phase.RUN
-        ended = runs and given.completion and not running.seen
-        ends = runs and given.completion and given.queued
-        started = phase is _Phase.START and given.ready
+        ended = runs and inputs.completion and not running.seen
+        ends = runs and inputs.completion and inputs.queued
+        started = phase is _Phase.START and inputs.ready
         rejected = phase is _Phase.REJECT
         reject = isinstance(action, Rejection)
         return {
-            "wanted": self.wanted(available=given.available, stop=given.stop),
+            "wanted": self.wanted(available=inputs.available, stop=inputs.stop),
             "deliver": self.deliver,
-            "dismiss": rejected and given.queued and self._reason is Rejection.VERDICT,
+            "dismiss": rejected and inputs.queued and self._reason is Rejection.VERDICT,
             "head_of_program": self._of_program,
             "start__valid": phase is _Phase.START,
             "rejected": rejected,
             "reason": self._reason,
             "count": (self._waited + 1) & _COUNT,
             **({"missing": self._missing} if rejected else {}),
-            "needs_flags": given.head["wait"] != 0,
-            "takes": action == "start" and phase is _Phase.ALONE and given.head["wait"] != 0,
+            "needs_flags": inputs.head["wait"] != 0,
+            "takes": action == "start" and phase is _Phase.ALONE and inputs.head["wait"] != 0,
             "goes": action == "start",
-            "removed": started or (rejected and given.queued),
-            "taken": given.head["wait"] if started else 0,
-            "given": running.signal if ends and given.good else 0,
+            "removed": started or (rejected and inputs.queued),
+            "taken": inputs.head["wait"] if started else 0,
+            "given": running.signal if ends and inputs.good else 0,
             "started": started,
             "ended": ended,
-            "done": ended and running.of_program and given.good,
-            "failed": (ended and running.of_program and not given.good) or (reject and self._of_program),
+            "done": ended and running.of_program and inputs.good,
+            "failed": (ended and running.of_program and not inputs.good) or (reject and self._of_program),
             "tag": running.tag,
             "loading": loading,
             "loaded": loaded,
@@ -135,82 +135,82 @@ class CommandControl:
             "waiting": action in ("wait", "patience") or (reject and action in (Rejection.FLAGS, Rejection.AFTER)),
         }
 
-    def _action(self, given: Inputs) -> Rejection | str:
+    def _action(self, inputs: Inputs) -> Rejection | str:
         """Outcome of this cycle for the head: a rejection, "start", "wait", "patience", "drop", "again", nothing."""
-        drop = given.stop and self._of_program
-        missing = given.head["wait"] & ~given.flags
+        drop = inputs.stop and self._of_program
+        missing = inputs.head["wait"] & ~inputs.flags
         if self._phase is _Phase.RUN and self._place is _Place.LOADED:
-            # It follows at once if it waits for nothing; what else there is to say about it is said when it is alone.
-            at_once = given.holds and given.right and not (
-                given.stale or given.link_reset or drop or given.head["wait"])
-            return "start" if at_once and given.completion and given.queued else "drop" if drop else ""
+            # It follows at once if it waits for nothing; all other outcomes wait until no other command runs.
+            at_once = inputs.holds and inputs.right and not (
+                inputs.stale or inputs.link_reset or drop or inputs.head["wait"])
+            return "start" if at_once and inputs.completion and inputs.queued else "drop" if drop else ""
         if self._phase is not _Phase.ALONE:
             return ""
-        if given.refused and not drop:
+        if inputs.refused and not drop:
             return Rejection.VERDICT
         if self._place is not _Place.LOADED:
             return ""
         if drop:
             return "drop"
-        if given.stale:
+        if inputs.stale:
             return "again"
-        if given.link_reset:
+        if inputs.link_reset:
             return Rejection.LINK_RESET
-        if given.holds and not missing and not given.blocked:
-            return "start" if given.right else Rejection.STALE
-        if given.alive and not missing and not given.holds:
+        if inputs.holds and not missing and not inputs.blocked:
+            return "start" if inputs.right else Rejection.STALE
+        if inputs.alive and not missing and not inputs.holds:
             return "patience"
-        if self._expired and (missing or not given.holds):
+        if self._expired and (missing or not inputs.holds):
             return Rejection.FLAGS if missing else Rejection.AFTER
         return "wait"
 
-    def step(self, given: Inputs) -> None:
+    def step(self, inputs: Inputs) -> None:
         """Advance by one cycle."""
-        drop = given.stop and self._of_program
-        action, phase = self._action(given), self._phase
-        outputs = self.outputs(given)
+        drop = inputs.stop and self._of_program
+        action, phase = self._action(inputs), self._phase
+        outputs = self.outputs(inputs)
         waits = action == "wait"
         if phase is not _Phase.REJECT:
-            self._missing = given.head["wait"] & ~given.flags
+            self._missing = inputs.head["wait"] & ~inputs.flags
         self._running.seen |= bool(outputs["ended"])
-        self._load(given, drop=drop)
+        self._load(inputs, drop=drop)
         if drop and phase is not _Phase.REJECT:
             self._waited = 0
         self._waited = 0 if action == "patience" else self._waited + waits
-        # The time-out counts as it was in the cycle before, and only a command that has waited in it has expired.
-        self._expired = given.timeout == 0 or (bool(outputs["waiting"]) and self._waited >= given.timeout)
+        # The time-out is compared one cycle late, and only a command that waited in that cycle has expired.
+        self._expired = inputs.timeout == 0 or (bool(outputs["waiting"]) and self._waited >= inputs.timeout)
         if isinstance(action, Rejection):
             self._phase, self._reason = _Phase.REJECT, action
         elif action == "start":
             self._phase = _Phase.START
-        elif phase is _Phase.START and given.ready:
-            head = given.head
+        elif phase is _Phase.START and inputs.ready:
+            head = inputs.head
             self._running = _Running(tag=head["tag"], signal=head["signal"], of_program=self._of_program)
             self._phase = _Phase.RUN
             self._leave()
-        elif phase is _Phase.RUN and given.completion and given.queued:
+        elif phase is _Phase.RUN and inputs.completion and inputs.queued:
             self._phase = _Phase.ALONE
-        elif phase is _Phase.REJECT and given.queued:
+        elif phase is _Phase.REJECT and inputs.queued:
             self._phase = _Phase.ALONE
             self._leave()
         if action in ("drop", "again"):
             self._place = _Place.EMPTY
 
-    def _load(self, given: Inputs, *, drop: bool) -> None:
+    def _load(self, inputs: Inputs, *, drop: bool) -> None:
         """Follow the loader."""
         if self._place is _Place.REFUSED and drop:
             self._place = _Place.EMPTY
-        if given.granted:
-            self._place, self._of_program = _Place.LOADING, given.of_program
+        if inputs.granted:
+            self._place, self._of_program = _Place.LOADING, inputs.of_program
             return
         unwanted = self._place is _Place.UNWANTED or drop
-        if given.passed:
+        if inputs.passed:
             self._place = _Place.EMPTY if unwanted else _Place.LOADED
-        elif given.deferred:
+        elif inputs.deferred:
             self._place = _Place.EMPTY if unwanted else _Place.REFUSED
         elif self._place is _Place.LOADING and drop and self._phase is not _Phase.REJECT:
             self._place = _Place.UNWANTED
 
     def _leave(self) -> None:
-        """Free the place of the head."""
+        """Free the slot of the head."""
         self._place, self._waited = _Place.EMPTY, 0

@@ -11,16 +11,16 @@ from hdl.optimizer.rules import Rule
 CONFIG = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradient=320, weight=256, state=96))
 
 
-def strays(command, config, place):
-    """Whether a command of a program waits for a node that is none: a place is a rank, and a number of nodes."""
-    rank, size = place
+def strays(command, config, position):
+    """Whether a command of a program waits for a missing node. ``position`` is a rank and a number of nodes."""
+    rank, size = position
     outside = command["unit"] >= size or command["unit"] == rank or command["unit_queue"] >= config.queues
     return command["remote"] and command["after_1"] and (outside or not config.has_signals)
 
 
-def verdict(command, config, rule, packed, place=None):
-    """Golden verdict on a command: the rules of docs/control/commands.md, with an exact division. For one of a
-    program there is the place of its node."""
+def verdict(command, config, rule, packed, position=None):
+    """Golden verdict on a command: the rules of docs/control/commands.md, with an exact division. For a command of a
+    program, ``position`` is the rank of its node and the number of nodes."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.sparsify),
@@ -32,8 +32,8 @@ def verdict(command, config, rule, packed, place=None):
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
     stray = None
-    if place is not None and strays(command, config, place):
-        stray = EventStatus.BAD_UNIT, command["unit"] | command["unit_queue"] << 8 | place[1] << 16
+    if position is not None and strays(command, config, position):
+        stray = EventStatus.BAD_UNIT, command["unit"] | command["unit_queue"] << 8 | position[1] << 16
     if operation in (Operation.QUIESCE, Operation.LATCH, Operation.SWITCH):
         return stray or (EventStatus.OK, 0)
     planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
@@ -80,14 +80,14 @@ def verdict(command, config, rule, packed, place=None):
         memories.append((command["state_base"], CONFIG.memories.state, 1))
     if operation == Operation.COMPUTE:
         memories.append((command["state_base"], CONFIG.memories.gradient, 1))
-    for place, (base, capacity, shares) in enumerate(memories):
-        of_state = updates and place == len(memories) - 1 and (planes or config.weights.has_master)
+    for position, (base, capacity, shares) in enumerate(memories):
+        of_state = updates and position == len(memories) - 1 and (planes or config.weights.has_master)
         packs = of_state and not config.weights.has_master
         elements = 2 if packed and packs else 1  # elements per word
         if base % (32 // elements) or base > capacity:
             return EventStatus.BAD_BASE, base
         groups, room = -(-length // 32), (capacity - base) * elements
-        if on_ring and not of_state:  # gradients and weights, whose groups may lie apart
+        if on_ring and not of_state:  # gradients and weights; their groups may be spread
             needed, fitting = 32 * ((groups - 1) * stride + 1) if groups else 0, 32 * -(-room // (32 * stride))
         else:
             needed, fitting = -(-groups // shares) * 32 if shares > 1 else length, room * shares

@@ -28,7 +28,7 @@ from sim.streams import Monitor, Sink, Source, stalls
 CONFIG = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 PROGRAMS = CONFIG.replace(programs=Programs(depth=6))
 CAPACITIES = {0: 320, 1: 64, 2: 32, 3: 32}
-TRACE = 4  # the space behind these, in a node with programs
+TRACE = 4  # the address space after these, in a node with programs
 QUEUE_ROOM = 5
 EVENTS = 6
 
@@ -39,7 +39,7 @@ def pattern(seed):
 
 
 class State:
-    """State of a node behind its host port: registers, memories and queues."""
+    """State of the node that the host port accesses: registers, memories and queues."""
 
     def __init__(self, generator):
         self.registers = {entry.address: pattern(entry.address) for entry in REGISTERS}
@@ -52,7 +52,7 @@ class State:
 
 
     def load(self, word, *, first=False):
-        """Take a word of a program: the length of the program counts whole commands."""
+        """Accept a word of a program: the length of the program counts whole commands."""
         self.loaded.append((word, first))
         if first:
             self.queue, self.words, self.model = word >> 16 & 0xFF, 0, word >> 24
@@ -62,7 +62,7 @@ class State:
             self.lengths[self.queue] += self.words % DESCRIPTOR_WORDS == 0
 
     def run(self, bits):
-        """Take a run, which lasts until the next command is pushed."""
+        """Accept a run, which lasts until the next command is pushed."""
         self.runs.append(bits)
         self.running = bits & 0xFFFF != 0
 

@@ -1,14 +1,14 @@
-"""Passes of the queues of a node, for models of what compares with them."""
+"""Passes of the queues of a node, for models of units that compare with them."""
 
 
 class Passes:
-    """Numbers of the passes that queues are in, which never wrap.
+    """Numbers of the current passes of the queues, which never wrap.
 
     Members
     -------
     passes : list of int
     stable : int
-        Cycles since a head, or its pass, has changed.
+        Cycles since the last change of a head, or of its pass.
     """
 
     def __init__(self, queues):
@@ -17,7 +17,7 @@ class Passes:
         self.stable = 0
 
     def advance(self, inputs):
-        """Go on to the next cycle, with the ports ``clear`` and ``begins`` of this one."""
+        """Advance to the next cycle, with the ports ``clear`` and ``begins`` of this one."""
         self.stable += 1
         if inputs["clear"]:
             self.passes = [0] * self.queues

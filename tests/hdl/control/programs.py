@@ -1,4 +1,4 @@
-"""Random programs of two queues, and the golden model of a run: what is started, and after what."""
+"""Random programs of two queues, and the golden model of a run: the order and dependencies of its commands."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from hdl.engines import operations
 from sim.payload import to_int
 from tests.hdl.control.commands import CONFIG, random_command
 
-#: Operations of the computing queue; QUIESCE may be in any, and all others are of the communicating one.
+#: Operations of the computing queue; QUIESCE may be in any queue, and the other operations in the communicating one.
 LOCAL = (Operation.MASK, Operation.SPARSIFY)
 OPERATIONS = tuple(
     dataclasses.replace(operation, queue=None if operation.code == Operation.QUIESCE else int(
@@ -16,7 +16,7 @@ OPERATIONS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Issued:
-    """A command of a run as it is started, and the commands of the other queue that must be done before."""
+    """A started command of a run, and the commands of the other queue that must be done before."""
 
     command: dict
     needs: int
@@ -34,10 +34,10 @@ def load_words(queue, commands, *, slot=0, model=0):
 def random_program(generator, queue, length, *, tag=0):
     """Commands of one queue that pass the check and wait for nothing, with distinct tags from ``tag`` on."""
     result = []
-    for place in range(length):
-        operation = generator.choice([Operation.QUIESCE, LOCAL[place % 2] if queue == 0 else Operation.ALL_GATHER])
+    for index in range(length):
+        operation = generator.choice([Operation.QUIESCE, LOCAL[index % 2] if queue == 0 else Operation.ALL_GATHER])
         result.append(random_command(
-            generator, tag + place, operation=operation, rank=0, size=2, port=0, length=32, gradient_base=0,
+            generator, tag + index, operation=operation, rank=0, size=2, port=0, length=32, gradient_base=0,
             weight_base=generator.randrange(0, 97, 32), state_base=0, after_0=0, lag_0=0, after_1=0, turn=0, stride=1,
             alternate=generator.getrandbits(1), region=0))
     return result

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The command checker, against a model: verdicts, their order, and the time they take."""
+"""The command checker, against a model: verdicts, their order, and their latency."""
 
 import random
 
@@ -25,13 +25,13 @@ from sim.streams import Monitor, Sink, Source, stalls, start
 from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 CHECKED = 600
-#: A number that register OPTIMIZER can hold, and that is no rule.
+#: A number that fits register OPTIMIZER, and that is no rule.
 NO_RULE = 9
 
 
 def config_of(parameters):
-    """A node with every local operation, with one root for every block if weights are raw; or without, which then may
-    be a worker."""
+    """A node with all local operations, and root_reduce if weights are raw; or a node without local operations, which
+    may be a worker."""
     planes, codec = parameters["planes"], parameters["weight_codec"]
     config = CONFIG.replace(memories={"planes": planes}, weights=Weights(codec=codec), masking=parameters["masking"],
                             sparsify=parameters["sparsify"])
@@ -69,8 +69,8 @@ async def finds_what_is_wrong(dut):
                               EventStatus.BAD_LENGTH, EventStatus.BAD_RANK, EventStatus.BAD_STRIDE}
     assert offered.cycles == taken.cycles
     if p["stalls"] == "none":
-        # Command and verdict are taken in one cycle, and the next command is there in the one after. The check of the
-        # state memory takes 8 cycles, as does that of any other with a stride, and of an unused one 1. If the rule is
+        # Command and verdict are taken in one cycle; the next command follows in the next one. The check of the state
+        # memory takes 8 cycles, like any check with a stride, and the check of an unused memory 1. If the rule is
         # refused, the slowest commands use one memory.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
         saved = 7 + 7 if refused else 7 if rule == Rule.SGD and not config.weights.has_master else 0
@@ -96,7 +96,7 @@ def test_checker(planes, rule, packed, kind, masking, sparsify, quantization, we
 
 
 class Decides(wiring.Component):
-    """Specification: each of a gapless series of commands gets its verdict within the checker's latency."""
+    """Specification: each command in a gapless series gets its verdict within the checker's latency."""
 
     i: In(stream.Signature(command_layout()))
     rule: In(Rule)

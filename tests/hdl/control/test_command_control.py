@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The control of one queue: proofs that none starts before its time, each ends once, and no end is lost, and every
+"""The control of one queue: proofs that no command starts early, each ends once, and no end is lost, and every
 output of every cycle against a model."""
 
 import collections
@@ -24,8 +24,8 @@ from tests.hdl.control.units import lockstep, simulate
 class Control(wiring.Component):
     """Specification: a control between a loader, an engine and a queue of events of any behaviour.
 
-    A loader that was granted a command says sooner or later that it passed, is refused or deferred. An engine offers
-    exactly one event for each command. What a command waits for, once there, stays until it has started.
+    A loader reports sooner or later that each granted command passed, is refused or deferred. An engine offers
+    exactly one event for each command. A met dependency stays met until the command has started.
     """
 
     granted: In(1)
@@ -55,7 +55,7 @@ class Control(wiring.Component):
         loading = Signal()  # granted, and without a verdict
         there = Signal()  # the head has passed, and has not left
         run = Signal()  # started, and its event is not taken
-        of_program = Signal()  # what runs is of the program
+        of_program = Signal()  # the running command is of the program
         counted = Signal()  # its end was seen
         offered = Signal()  # by the engine
         was_good = Signal()
@@ -104,12 +104,12 @@ class Control(wiring.Component):
             Assert(~unit.start.valid | self.holds),
             Assert(~unit.start.valid | ~run),
             Assert(~unit.start.valid | there),
-            # None starts that would compute with other weights than it must.
+            # No command starts that would compute with the wrong weights.
             Assert(~unit.goes | self.right),
-            # None is rejected while another one runs, and so each event is of one command.
+            # No command is rejected while another one runs, so each event belongs to one command.
             Assert(~unit.rejected | ~run),
             Assert(~(unit.rejected & unit.start.valid)),
-            # Each command that has started is seen to end exactly once, before its event is taken or with it.
+            # The end of each started command is seen exactly once, at the latest when its event is taken.
             Assert(~unit.ended | (run & offered & ~counted)),
             Assert(~(run & offered & self.queued) | unit.ended | counted),
             Assert(unit.done == (unit.ended & of_program & self.good)),
@@ -133,7 +133,7 @@ def test_control_of_a_queue():
 
 
 class Surroundings:
-    """Loader, engine, queue of events and settings around a control, all of them at random times."""
+    """Loader, engine, queue of events and settings around a control, all at random times."""
 
     _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # of flags
 
@@ -144,7 +144,7 @@ class Surroundings:
         self.seen = collections.Counter()
         self._fields = {"wait": 0, "signal": 0, "tag": 0}
         self._head = 0
-        self._bad = None  # verdict on the command that is being loaded
+        self._bad = None  # verdict on the command being loaded
         self._refused = self._holds = self._offered = self._good = self._rejecting = False
         self._flags, self._timeout, self._reset = 0, 5, False
         self._inputs = None
@@ -173,7 +173,7 @@ class Surroundings:
         inputs = {
             "available": available, "of_program": choose.random() < 0.6, "granted": granted,
             "passed": verdict and not self._bad, "refused": self._refused and model.deliver,
-            # A refusal that cannot be used any more is taken back.
+            # A refusal that can no longer be used is withdrawn.
             "deferred": bool((verdict and self._bad) or self._refused) and not model.deliver,
             "stale": choose.random() < 0.03, "holds": self._holds, "blocked": choose.random() < 0.2,
             "alive": choose.random() < 0.15, "right": choose.random() < 0.9,
@@ -190,33 +190,33 @@ class Surroundings:
         return {**expected, "start__payload": self._head}
 
     def step(self, inputs):
-        """Take the model and its surroundings to the next cycle."""
-        choose, given = self._random, self._inputs
-        found = self.model.outputs(given)
-        self.model.step(given)
-        after = self.model.outputs(dataclasses.replace(given, stop=False))
+        """Advance the model and its surroundings to the next cycle."""
+        choose, now = self._random, self._inputs
+        before = self.model.outputs(now)
+        self.model.step(now)
+        after = self.model.outputs(dataclasses.replace(now, stop=False))
         self._rejecting = after["rejected"]
         for name in ("started", "done", "failed", "takes"):
-            self.seen[name] += found[name]
-        self.seen["patience"] += bool(given.alive and found["waiting"] and found["count"] > 1 and after["count"] == 1)
-        if after["rejected"] and not found["rejected"]:
+            self.seen[name] += before[name]
+        self.seen["patience"] += bool(now.alive and before["waiting"] and before["count"] > 1 and after["count"] == 1)
+        if after["rejected"] and not before["rejected"]:
             self.seen[Rejection(after["reason"]).name] += 1
-        self.seen["dropped"] += bool(found["loaded"] and not after["loaded"] and given.stop and not found["removed"])
-        if given.granted:
+        self.seen["dropped"] += bool(before["loaded"] and not after["loaded"] and now.stop and not before["removed"])
+        if now.granted:
             # The loader writes the head before it gives a verdict.
             self._bad, self._refused, self._holds = choose.random() < 0.15, False, choose.random() < 0.5
             self._fields = {"wait": choose.choice([0, *self._sets]), "signal": choose.getrandbits(16),
                             "tag": choose.getrandbits(16)}
             self._head = to_int(command_layout(), {
                 name: self._fields.get(name, 0) for name, _ in command_layout()}) | choose.getrandbits(8)
-        if given.passed or given.deferred or found["dismiss"]:
+        if now.passed or now.deferred or before["dismiss"]:
             self._bad = None
-        if given.completion and given.queued:
+        if now.completion and now.queued:
             self._offered = False
 
     @property
     def _offers(self):
-        """A command runs, and its event may come."""
+        """Whether the event of the running command may come."""
         return bool(self.model.outputs(self._inputs)["running"]) if self._inputs is not None else False
 
 

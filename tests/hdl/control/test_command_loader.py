@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The loader of commands, against a model: whose turn it is, each word, each verdict, and the time to it."""
+"""The loader of commands, against a model: the order of queues, each word, each verdict, and its latency."""
 
 import random
 
@@ -28,12 +28,12 @@ CONFIG_2 = CONFIG.replace(link=Replay(), programs=Programs())
 STRIDE = 0x1234_5678
 
 
-def refusal(command, queue, place, config):
-    """Golden verdict on a command in a queue, of a program if there is a place."""
+def refusal(command, queue, position, config):
+    """Golden verdict on a command in a queue; ``position`` is given for a command of a program."""
     foreign = command["operation"] in LOCAL if queue else command["operation"] not in (*LOCAL, Operation.QUIESCE)
     if foreign and command["operation"] in list(Operation):
         return EventStatus.UNKNOWN_OPERATION, command["operation"]
-    return verdict(command, config, Rule.MOMENTUM, 0, place)
+    return verdict(command, config, Rule.MOMENTUM, 0, position)
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
@@ -50,7 +50,7 @@ async def loads_in_turn(dut):
     memory = {"pushed": [None] * QUEUES, "program": [None] * QUEUES}
 
     async def read():
-        """Both memories: words of the cycle before."""
+        """Both memories: words for the previous cycle's address."""
         while True:
             await FallingEdge(dut.clk)
             queue, word = int(dut.serving.value), int(dut.word.value)
@@ -75,8 +75,8 @@ async def loads_in_turn(dut):
         dut.passes.value = sum(to_int(pass_layout(), each) << pass_layout().size * n for n, each in enumerate(passes))
         bits = memory["program" if program >> queue & 1 else "pushed"][queue]
         command = {name: bits >> field.offset & (1 << field.width) - 1 for name, field in command_layout()}
-        place = generator.randrange(16), generator.randrange(17)
-        dut.place.value = place[0] | place[1] << 4
+        position = generator.randrange(16), generator.randrange(17)
+        dut.place.value = position[0] | position[1] << 4
         if program >> queue & 1:
             odd = command["alternate"] & passes[queue]["odd"]
             command["weight_base"] = (command["weight_base"] + STRIDE * odd) & 0xFFFFFFFF
@@ -90,7 +90,7 @@ async def loads_in_turn(dut):
         last = queue
         await cycles(dut, 1)
         dut.wanted.value = 0
-        status, detail = refusal(command, queue, place if program >> queue & 1 else None, config)
+        status, detail = refusal(command, queue, position if program >> queue & 1 else None, config)
         latency, results = 0, {}
         while latency < 80 and not any(results.values()):
             if latency:

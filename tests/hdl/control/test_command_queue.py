@@ -33,7 +33,7 @@ def descriptors(commands):
 
 
 def update(*, wait):
-    """Update of 128 elements, whose state has no room in 96 words."""
+    """Update of 128 elements; its state does not fit in 96 words."""
     return random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0, turn=0,
                           stride=1, length=128, gradient_base=0, weight_base=0, state_base=0, wait=wait)
 
@@ -45,7 +45,7 @@ async def receive_events(sink, count):
 
 
 class Engine:
-    """Engine model that runs one command after the other, each for some cycles and with a random status."""
+    """Engine model that runs commands one at a time, each for some cycles and with a random status."""
 
     def __init__(self, dut, generator, kind):
         self.dut = dut
@@ -69,7 +69,7 @@ class Engine:
 
 
 async def watch_flags(dut, start_monitor, end_monitor):
-    """Check the flags in every cycle against the handshakes seen, and that a command starts only with its flags."""
+    """Check the flags in every cycle against the handshakes, and that a command starts only with its flags."""
     flags = 0
     starts = ends = 0
     signal = 0
@@ -92,7 +92,7 @@ async def watch_flags(dut, start_monitor, end_monitor):
 
 
 async def watch_level(dut):
-    """Check that no event is counted without an offer, but for the cycles in which it passes the queue."""
+    """Check that no event is counted without an offer, except in the cycles when it passes the queue."""
     quiet = 0
     while True:
         await FallingEdge(dut.clk)
@@ -144,7 +144,7 @@ async def runs_what_may_run(dut):
 
     words = []
     for command in commands:
-        if generator.random() < 0.2:  # a command that is broken off
+        if generator.random() < 0.2:  # an incomplete command
             words += descriptors([random_command(generator, 999)])[:generator.randrange(1, DESCRIPTOR_WORDS)]
         words += descriptors([command])
     cocotb.start_soon(set_flags())
@@ -223,7 +223,7 @@ async def link_reset_empties_the_queue(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def settings_are_looked_at_when_a_command_starts(dut):
-    """A command that has waited is checked again: the new rule needs state, for which there is no room."""
+    """A command that has waited is checked again: the new rule needs state, which does not fit."""
     await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())
@@ -244,10 +244,10 @@ async def settings_are_looked_at_when_a_command_starts(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def a_command_runs_with_what_it_was_checked_with(dut):
-    """A command runs with the settings of its verdict, in whichever cycle of the check they change.
+    """A command runs with the settings of its verdict, even if they change during the check.
 
-    The rule and the form of state change in each cycle of a check in turn: the command is refused by the new
-    settings, or runs with the old ones.
+    The rule and the packing of state change once, in each possible cycle of a check: the command is refused by the
+    new settings, or runs with the old ones.
     """
     await begin(dut)
     Engine(dut, random.Random(3), "none")
@@ -263,7 +263,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
                 started.append(int(dut.checked.value))
 
     cocotb.start_soon(watch())
-    # State of 128 elements has no room in 96 words, but SGD has no state, and packed state takes 64 words.
+    # State of 128 elements does not fit in 96 words, but SGD has no state, and packed state takes 64 words.
     for first, second in ((Rule.SGD, Rule.MOMENTUM), (Rule.MOMENTUM, Rule.ADAM), (Rule.ADAMW, Rule.MOMENTUM)):
         refused = 0
         started.clear()
@@ -277,7 +277,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
             if len(started) == before and event["status"] == EventStatus.BAD_LENGTH:
                 assert event["detail"] == CONFIG.memories.state
                 refused += 1
-        # Some commands are refused; all others run with the first settings.
+        # Some commands are refused; the rest run with the first settings.
         assert 0 < refused < 80, first
         assert started == [to_int(checked_layout(), {"rule": first.value, "packed_state": 1})] * (80 - refused)
 

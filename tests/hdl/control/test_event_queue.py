@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The queue of events, against a model in every cycle: which event is taken when, and their order."""
+"""The queue of events, against a model in every cycle: the choice of the next event, and the order of events."""
 
 import random
 
@@ -19,15 +19,15 @@ DEPTH = 3
 
 
 async def watch(dut, sources):
-    """Check in each cycle which source is served, from what was offered and stored; a word of an event per cycle."""
-    chosen, place, stored, popped = None, 0, 0, 0
+    """Check in each cycle the source that is served, given the offered and stored words; one event word per cycle."""
+    chosen, index, stored, popped = None, 0, 0, 0
     while True:
         await FallingEdge(dut.clk)
         offered = [n for n, name in enumerate(sources) if getattr(dut, f"{name}__valid").value]
         if chosen is None and offered:
             chosen = offered[0]
         moves = chosen is not None and stored < DEPTH * EVENT_WORDS
-        whole = moves and place == EVENT_WORDS - 1
+        whole = moves and index == EVENT_WORDS - 1
         ready = [int(getattr(dut, f"{name}__ready").value) for name in sources]
         assert [value for n, value in enumerate(ready) if n in offered] == [whole and n == chosen for n in offered]
         assert int(dut.level.value) == stored // EVENT_WORDS + (stored % EVENT_WORDS + popped >= EVENT_WORDS)
@@ -35,7 +35,7 @@ async def watch(dut, sources):
         stored += moves - leaves
         popped = (popped + leaves) % EVENT_WORDS
         if moves:
-            place = (place + 1) % EVENT_WORDS
+            index = (index + 1) % EVENT_WORDS
         if whole:
             chosen = None
 

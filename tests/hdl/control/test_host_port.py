@@ -1,4 +1,4 @@
-"""The host port against a model of the wire protocol: good packets, malformed ones, stalls on all sides."""
+"""The host port against a model of the wire protocol: valid packets, malformed ones, stalls on all sides."""
 
 import random
 
@@ -80,7 +80,7 @@ def random_packet(generator, programs):
 
 
 def up_to(generator, room):
-    """Random count, often all of the room, and sometimes one more."""
+    """Random count, often the maximum ``room``, and sometimes one more."""
     return generator.choice([generator.randint(1, room)] * 4 + [room] * 2 + [room + 1])
 
 
@@ -98,7 +98,7 @@ async def answers_as_the_model_does(dut):
     model = Model(random.Random(p["seed"]), config)
     source = Source(dut, "i", word_layout(), stalls=stalls(p["source"], seed=p["seed"]))
     sink = Sink(dut, "o", word_layout(), stalls=stalls(p["sink"], seed=p["seed"] + 1))
-    # A count that is wrong for the operation, followed by as many words.
+    # A count that is wrong for the operation, followed by that number of words.
     packets = [[opcode << 24 | count, *words(generator, count)]
                for opcode in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT) for count in (1, 3, 4, 5, 15, 17)]
     packets += [random_packet(generator, p["programs"]) for _ in range(p["packets"])]
@@ -125,8 +125,8 @@ async def answers_as_the_model_does(dut):
     assert (node.loaded, node.runs, node.lengths) == (model.loaded, model.runs, model.lengths)
     assert bool(model.runs) == p["programs"]
     assert len(node.monitors["events"].beats) == 4 * (EVENTS - len(model.events))
-    others = {Status.WRONG_SET, Status.OLD_EDIT, Status.WRONG_PROGRAM, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT}
-    for status in set(Status) - others - (
+    absent = {Status.WRONG_SET, Status.OLD_EDIT, Status.WRONG_PROGRAM, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT}
+    for status in set(Status) - absent - (
             set() if p["programs"] else {Status.TOO_LONG, Status.BUSY, Status.NOT_LOADED}):
         assert status in {reached for _, reached in statuses}
 

@@ -24,14 +24,14 @@ CONFIG = NodeConfig(
     memories=Memories(gradient=160, weight=64, state=32, planes=1), programs=Programs(depth=4, banks=2),
     features=(Tenants(),))
 
-#: States behind the last question to the node, but for the words of an answer.
+#: States after the last request to the node, except the words of an answer.
 ANSWER = "Drain", "Header", "Status", "Payload"
-#: States behind the comparison of the place with the room, by what they ask of the node.
+#: States after the comparison of the address with the room, by their request to the node.
 MEMORY = {"Read-Memory": Opcode.READ_MEMORY, "Write-Memory": Opcode.WRITE_MEMORY, "Write-Words": Opcode.WRITE_MEMORY}
-#: Requests with a place.
+#: Requests with an address.
 PLACED = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER, Opcode.READ_MEMORY, Opcode.WRITE_MEMORY, Opcode.POP_EVENT,
           Opcode.LOAD_PROGRAM, Opcode.RUN, Opcode.EDIT)
-#: Other states in which a request is served, by what it may be.
+#: Other states that serve a request, by its possible opcodes.
 OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Event": [Opcode.POP_EVENT],
           "Descriptor": [Opcode.PUSH_COMMAND],
           "Load-Header": [Opcode.LOAD_PROGRAM], "Load-Words": [Opcode.LOAD_PROGRAM], "Run": [Opcode.RUN, Opcode.EDIT],
@@ -39,11 +39,11 @@ OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Ev
 
 
 class Order(wiring.Component):
-    """Specification: what the port asks of the node follows from the words of one packet, whose first one says who
-    asks, and is what that one may ask.
+    """Specification: the port's requests to the node follow from the words of one packet. Its first word names the
+    tenant, and the requests are allowed to that tenant.
 
-    Packets, answers of the node and stalls are any. The window of a tenant that asks, and which tenant is executed,
-    stand during its request: the privileged host alone changes them, by requests of its own.
+    Packets, answers of the node and stalls are arbitrary. The window of the requesting tenant, and the executed
+    tenant, do not change during its request: only the privileged host changes them, with requests of its own.
     """
 
     def __init__(self):
@@ -80,11 +80,11 @@ class Order(wiring.Component):
 
         # The packet, as its words are taken.
         take = word.valid & word.ready
-        place = Signal(3)  # of the next word in the packet, up to 4
+        index = Signal(3)  # of the next word in the packet, up to 4
         who, head, base = Signal(2, init=MAX_TENANTS), Signal(32), Signal(32)
         with m.If(take):
-            m.d.sync += place.eq(Mux(word.payload.last, 0, Mux(place == 4, 4, place + 1)))
-            with m.Switch(place):
+            m.d.sync += index.eq(Mux(word.payload.last, 0, Mux(index == 4, 4, index + 1)))
+            with m.Switch(index):
                 with m.Case(0):
                     m.d.sync += [who.eq(Mux(word.payload.data < MAX_TENANTS, word.payload.data, MAX_TENANTS)),
                                  head.eq(word.payload.data), base.eq(0)]  # a packet of one word is a header too
@@ -106,7 +106,7 @@ class Order(wiring.Component):
             Assume(self.found.base + self.found.size <= 1 << 19), Assume(~self.done | asked),
         ]
 
-        # What it is about.
+        # The memory range of the request.
         is_tenant = who != 0
         memory = (opcode == Opcode.READ_MEMORY) | (opcode == Opcode.WRITE_MEMORY)
         may = ~is_tenant | (who == self.running)
@@ -114,14 +114,14 @@ class Order(wiring.Component):
         first, space = base[:28], base[28:]
         trace = ~is_tenant & (space == CONFIG.memory_map["trace"].number)
         room = Mux(is_tenant, self.found.size * GROUP, rooms[space])
-        # All of a memory is the window of the privileged host, but for the trace.
+        # The window of the privileged host is all of a memory, except the trace.
         m.d.comb += Assume(is_tenant | ((self.found.base == 0) & (trace | (self.found.size * GROUP == room))))
         inside = first + count <= room
         moved = (first + self.found.base * GROUP)[:28]
         access = port.memory_read.request.payload
         is_right = memory & inside & (access.address == moved) & (access.space == space) & (access.count == count)
 
-        # What the port asks for.
+        # The port's requests.
         asks_memory = port.memory_read.request.valid | port.memory_write.request.valid | port.memory_write.data.valid
         asks_node = Cat(port.commands.valid, port.program.valid, port.run.valid, port.banks.ask, port.banks.turn,
                         port.events.ready, port.bus.request).any()
@@ -138,34 +138,34 @@ class Order(wiring.Component):
             Assert(~(asked & port.bus.request) | (port.bus.address == place_before)),
         ]
 
-        # Why: the packet and the state go together. These make the induction.
+        # The relation of packet and state, which the induction needs.
         known = (requester.opcode == opcode) & (access.count == count)
-        written = Cat(opcode == one for one in (
+        written = Cat(opcode == allowed for allowed in (
             Opcode.WRITE_MEMORY, Opcode.WRITE_REGISTER, Opcode.LOAD_PROGRAM)).any()
         counted = written | (opcode == Opcode.PING) | (opcode == Opcode.READ_MEMORY)
         at = {name: state(name) for name in port.states.encoding}
         m.d.comb += [
-            Assert(requester.asked.tenant == who), Assert(place <= 4),
-            Assert(~at["Tenant"] | (place == 0)), Assert(~at["Opcode"] | (place == 1)),
-            Assert(requester.take == (take & (place == 0))),
+            Assert(requester.asked.tenant == who), Assert(index <= 4),
+            Assert(~at["Tenant"] | (index == 0)), Assert(~at["Opcode"] | (index == 1)),
+            Assert(requester.take == (take & (index == 0))),
             Assert(at["Tenant"] | at["Opcode"] | known),
-            Assert(~at["Address"] | (place == 2)),
-            Assert(at["Tenant"] | (port.ended == (place == 0))),
+            Assert(~at["Address"] | (index == 2)),
+            Assert(at["Tenant"] | (port.ended == (index == 0))),
             *(Assert(~at[name] | port.ended) for name in (*ANSWER[1:], "Event", "Read-Memory", "Judge", "Start")),
             *(Assert(~at[name] | ~port.ended) for name in (
                 "Ping", "Descriptor", "Write-Registers", "Write-Memory", "Write-Words", "Load-Words", "Run")),
-            *(Assert(~at[name] | (place >= 3)) for name in (
+            *(Assert(~at[name] | (index >= 3)) for name in (
                 "Write-Registers", "Write-Memory", "Write-Words", "Load-Words", "Run")),
             Assert(~at["Load-Header"] | (port.ended == (count == 0))),
-            Assert(at["Tenant"] | at["Opcode"] | (place != 1)),
-            *(Assert(~at[name] | (place == 3) | (place == 0)) for name in ("Range", "Compare", "Access")),
+            Assert(at["Tenant"] | at["Opcode"] | (index != 1)),
+            *(Assert(~at[name] | (index == 3) | (index == 0)) for name in ("Range", "Compare", "Access")),
             *(Assert(~at[name] | (requester.place == base)) for name in ("Range", "Compare", "Access", *MEMORY)),
             *(Assert(~at[name] | ~memory | (access.address == moved)) for name in ("Compare", "Access")),
             Assert(requester.asked.valid == at["Range"]),
             *(Assert(~at[name] | is_right & (opcode == code)) for name, code in MEMORY.items()),
-            *(Assert(~at[name] | ((may | (name == "Ping")) & Cat(opcode == one for one in ones).any()))
+            *(Assert(~at[name] | ((may | (name == "Ping")) & Cat(opcode == allowed for allowed in ones).any()))
               for name, ones in OTHERS.items()),
-            *(Assert(~at[name] | ((may | memory) & Cat(opcode == one for one in PLACED).any()))
+            *(Assert(~at[name] | ((may | memory) & Cat(opcode == allowed for allowed in PLACED).any()))
               for name in ("Address", "Range", "Compare", "Access")),
             *(Assert(~at[name] | (size == 0) | may | counted) for name in ANSWER),
             *(Assert(~at[name] | (size == 0) | ~is_tenant | (opcode != Opcode.READ_REGISTER)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The runner of local commands, on a datapath played by this test, against a model of every cycle."""
+"""The runner of local commands, with this test as datapath, against a model in every cycle."""
 
 import random
 
@@ -51,9 +51,9 @@ async def follows_the_model(dut):
         assert dut.command__ready.value == ready, f"seed {p['seed']}"
         assert dut.event__valid.value == (expected is not None), f"seed {p['seed']}"
         if expected is not None:
-            found = from_int(event_layout(), int(dut.event__payload.value))
-            assert {name: found[name] for name in expected} == expected, f"seed {p['seed']}"
-            assert found["weight_version"] == version
+            actual = from_int(event_layout(), int(dut.event__payload.value))
+            assert {name: actual[name] for name in expected} == expected, f"seed {p['seed']}"
+            assert actual["weight_version"] == version
             if taken and not reset:
                 ended.append(expected)
         if reset:
@@ -70,12 +70,12 @@ async def follows_the_model(dut):
     assert any(event["cycles"] == 0 for event in ended) is not p["always"]
 
 
-@pytest.mark.parametrize(("given", "taken", "always", "other"), [
+@pytest.mark.parametrize(("offer_rate", "taken", "always", "other"), [
     (1.0, 1.0, False, None), (0.3, 0.2, False, EventStatus.BAD_RULE), (0.5, 0.9, True, EventStatus.BAD_RULE)])
-def test_runner(given, taken, always, other):
+def test_runner(offer_rate, taken, always, other):
     regression.run(CommandRunner(failure=EventStatus.BAD_MASK, most=MOST, other=other, always=always),
                    module=__name__, testcase="follows_the_model", parameters={
-                       "given": given, "taken": taken, "always": always, "other": other is not None, "seed": 23})
+                       "given": offer_rate, "taken": taken, "always": always, "other": other is not None, "seed": 23})
 
 
 _FAILURE = "Failure must be an EventStatus other than OK"

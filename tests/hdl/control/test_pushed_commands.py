@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The memory of pushed commands, against a model: the queue of each, its words, and the room that is left."""
+"""The memory of pushed commands, against a model: each command's queue, its words, and the remaining room."""
 
 import collections
 import dataclasses
@@ -30,7 +30,7 @@ async def queues_by_operation(dut):
     port["removed"].value = 0
     source = Source(dut, f"{prefix}__commands", descriptor_layout(), stalls=stalls("geometric", seed=3, rate=0.8))
     queues = [[] for _ in range(count)]
-    # An operation that names no queue, and one that there is not, is for the last.
+    # An operation that names no queue, or a missing one, goes to the last queue.
     place_of = collections.defaultdict(lambda: count - 1, {
         operation.code: operation.queue for operation in OPERATIONS if operation.queue is not None})
     bits = PUSHED_DEPTH.bit_length()
@@ -38,7 +38,7 @@ async def queues_by_operation(dut):
     for tag in range(150):
         command = random_command(generator, tag, operation=generator.choice([*Operation, 99, 128 | Operation.MASK]))
         words = [to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF for n in range(DESCRIPTOR_WORDS)]
-        # Words of a command that is broken off are dropped.
+        # Words of an incomplete command are dropped.
         parts = [words[:generator.randrange(1, DESCRIPTOR_WORDS)]] if generator.random() < 0.2 else []
         for part in [*parts, words]:
             await source.send([{"data": word, "first": n == 0, "last": n == DESCRIPTOR_WORDS - 1}
@@ -57,7 +57,7 @@ async def queues_by_operation(dut):
                     assert int(port["data"].value) == queue[0][word], (n, word)
             if int(port["full"].value):
                 full += 1
-                # What is on offer meanwhile changes nothing.
+                # An offer while the queue is full changes nothing.
                 port["commands__valid"].value = 1
                 await cycles(dut, 1)
                 port["commands__valid"].value = 0
@@ -84,7 +84,7 @@ def test_pushed_commands(queues):
 
 @pytest.mark.parametrize(("queues", "expected"), [(1, (0, 0, 0)), (2, (0, 1, 1)), (3, (0, 1, 2))])
 def test_queues_of_operations(queues, expected):
-    """An operation has the queue that it names, the last one if there are fewer, or if it names none."""
+    """An operation has the queue that it names; it has the last one if there are fewer or if it names none."""
     described = [dataclasses.replace(OPERATIONS[0], queue=queue) for queue in (0, 1, None)]
     assert tuple(queue_of(operation, queues) for operation in described) == expected
 

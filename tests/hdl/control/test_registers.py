@@ -53,8 +53,8 @@ def test_addresses_are_consecutive_and_names_unique():
     assert len({entry.name for entry in REGISTERS}) == len(REGISTERS)
     assert REGISTERS[0].name == "ID"
     assert REGISTERS[1].name == "CONFIGURATION_HASH"
-    assert tuple(COUNTERS) == REGISTERS[COUNTERS[0].address:][:len(COUNTERS)]  # they are visited in turn
-    assert all(entry.access is Access.STATUS for entry in REGISTERS[COUNTERS[-1].address + 1:])  # and these never
+    assert tuple(COUNTERS) == REGISTERS[COUNTERS[0].address:][:len(COUNTERS)]  # visited in turn
+    assert all(entry.access is Access.STATUS for entry in REGISTERS[COUNTERS[-1].address + 1:])  # never visited
 
 
 @pytest.mark.parametrize("entry", REGISTERS, ids=lambda entry: entry.name)
@@ -74,7 +74,7 @@ def test_unknown_name():
 
 
 class Model:
-    """Model of the register file: :meth:`step` takes the inputs of a cycle, and makes the state of the next one."""
+    """Model of the register file: :meth:`step` takes the inputs of a cycle and computes the state of the next one."""
 
     def __init__(self, queues):
         self.lacking = LACKING if queues == 1 else ()
@@ -100,7 +100,7 @@ class Model:
         self.set_version["valid"] = 0
 
     def write(self, address, data):
-        """Write a value, which is on its port in the next cycle; call this after :meth:`step`."""
+        """Write a value, which appears on its port in the next cycle; call this after :meth:`step`."""
         entry = REGISTERS[address] if address < len(REGISTERS) else None
         if entry is None or entry.name in self.lacking:
             return
@@ -146,7 +146,7 @@ async def behaves_as_the_table_says(dut):
                 **dict.fromkeys(STATUSES, 0)}
         for port in ["queue_status", *statuses]:
             getattr(dut, port).value = 0
-        # The first edge after reset sees the inputs all zero, and so does the model.
+        # At the first edge after reset all inputs are zero, in the model too.
         await edge
         model.step(zero, {entry.name: 0 for entry in COUNTERS})
         request = None
@@ -195,7 +195,7 @@ async def behaves_as_the_table_says(dut):
                 assert int(dut.bus__writable.value) == int(entry is not None and (
                     entry.access.writable or (model.restorable and entry.access is Access.RESTORED))), where
                 if write:
-                    # Port and ``done`` come together.
+                    # Port and ``done`` change together.
                     model.write(address, write_data)
                     if model.clear:
                         ready = cycle + p["clearing"]
@@ -232,14 +232,14 @@ def test_register_file(rate, seed, queues):
 
 
 def test_registers_of_tenants():
-    """They keep as many bits as they have, on their ports and for the host, until a reset."""
+    """They keep all their bits, on their ports and for the host, until a reset."""
     registers = RegisterFile(config=CONFIG.replace(features=(*CONFIG.features, Tenants())))
     unit, turn = Unit(registers), 2 * registers.latency
     names = [entry.name for entry in TENANT_REGISTERS]
     addresses = np.array([entry.address for entry in TENANT_REGISTERS])
 
     def access(values=None):
-        """Write values to all, or read all; the values read, and those on ports at the end."""
+        """Write values to all, or read all; return the values read, and the final values on ports."""
         inputs = {"bus__request": np.ones(turn * len(names)), "bus__address": np.repeat(addresses, turn)}
         if values is not None:
             inputs |= {"bus__write": np.ones(turn * len(names)), "bus__write_data": np.repeat(values, turn)}

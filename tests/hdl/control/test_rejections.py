@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Events of commands that are not run, against a model: which comes first, its status, and its detail."""
+"""Events of rejected commands, against a model: their order, status, and detail."""
 
 import random
 
@@ -19,17 +19,17 @@ from tests.refusals import refused_values
 
 def event_of(inputs):
     """Event of the first rejected queue; None if there is none."""
-    for queue, one in enumerate(inputs["given"]):
-        if one["rejected"]:
+    for queue, rejection in enumerate(inputs["given"]):
+        if rejection["rejected"]:
             status, detail = {
                 Rejection.VERDICT: (inputs["why"]["status"], inputs["why"]["detail"]),
                 Rejection.LINK_RESET: (EventStatus.LINK_RESET, 0),
-                Rejection.FLAGS: (EventStatus.WAIT_TIMEOUT, one["missing"]),
-                Rejection.AFTER: (EventStatus.AFTER_TIMEOUT, one["after"]),
+                Rejection.FLAGS: (EventStatus.WAIT_TIMEOUT, rejection["missing"]),
+                Rejection.AFTER: (EventStatus.AFTER_TIMEOUT, rejection["after"]),
                 Rejection.STALE: (EventStatus.STALE, inputs["stale"]),
-            }[one["reason"]]
-            return {"tag": one["tag"], "status": int(status), "flags": 0, "queue": queue, "detail": detail,
-                    "cycles": (one["count"] - 1) % (1 << 32), "weight_version": inputs["weight_version"]}
+            }[rejection["reason"]]
+            return {"tag": rejection["tag"], "status": int(status), "flags": 0, "queue": queue, "detail": detail,
+                    "cycles": (rejection["count"] - 1) % (1 << 32), "weight_version": inputs["weight_version"]}
     return None
 
 
@@ -54,22 +54,22 @@ class Model:
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def reports_all(dut):
-    """Rejections of both queues for all reasons, alone and together, with a queue of events that has room or not."""
+    """Rejections for all reasons, of one queue or both at once, with and without room in the queue of events."""
     generator = random.Random(regression.parameters()["seed"])
     await start(dut)
     model, seen = Model(), set()
 
     def drive():
-        # What is offered holds until it is taken.
+        # An offer holds until it is taken.
         held = model.held
         if model.offered is None:
-            given = [{"rejected": int(generator.random() < 0.4), "reason": generator.choice(list(Rejection)),
+            heads = [{"rejected": int(generator.random() < 0.4), "reason": generator.choice(list(Rejection)),
                       "tag": generator.getrandbits(16), "count": generator.choice([0, 1, generator.getrandbits(32)]),
                       "missing": generator.getrandbits(16), "after": generator.getrandbits(32)}
                      for _ in range(QUEUES)]
-            held.update(given=given, stale=generator.getrandbits(32), weight_version=generator.getrandbits(32), why={
+            held.update(given=heads, stale=generator.getrandbits(32), weight_version=generator.getrandbits(32), why={
                 "status": generator.choice(list(EventStatus)), "detail": generator.getrandbits(32)})
-            seen.add((tuple(one["rejected"] for one in given), given[0]["reason"]))
+            seen.add((tuple(head["rejected"] for head in heads), heads[0]["reason"]))
         return {"i": to_int(data.ArrayLayout(rejection_layout(), QUEUES), held["given"]),
                 "verdict": to_int(verdict_layout(), held["why"]), "stale": held["stale"],
                 "weight_version": held["weight_version"], "o__ready": generator.getrandbits(1)}

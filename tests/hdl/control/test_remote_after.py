@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Waits for other nodes, against a model that counts without an end: hdl/control/remote_after.py."""
+"""Waits for other nodes, against a model with unbounded counts: hdl/control/remote_after.py."""
 
 import random
 
@@ -20,12 +20,12 @@ NODES = 16
 
 
 class Model(Passes):
-    """Passes of the queues of this node, and commands done in those of all others; neither ever wraps."""
+    """Passes of this node's queues, and completed commands in the queues of all other nodes; neither ever wraps."""
 
     def __init__(self, queues):
         super().__init__(queues)
         self.told = [[None] * queues for _ in range(NODES)]  # by SIGNALs; None if the run has not begun there
-        self.held = [0] * queues  # cycles in which what a head needs has been there, or has not, without a change
+        self.held = [0] * queues  # cycles since a head's needs became met, or unmet
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def missing(self, queue):
@@ -38,7 +38,7 @@ class Model(Passes):
                 or told < number * self.sizes[pair["queue"]] + pair["after"])
 
     def outputs(self, inputs):
-        """A change is seen at the latest after the latency, and never before it is there."""
+        """A change is visible after the latency at the latest, and never before it happens."""
         settling, latency = self.queues + 2, self.queues + 1
         if self.stable < settling + 1 or min(self.held) <= latency:
             return {}
@@ -70,7 +70,7 @@ async def compares(dut):
         return max(passes - pair["lag"], 0) * model.sizes[pair["queue"]] + min(pair["after"], AFTER_MAX)
 
     def drive():
-        # The count that was asked for in the cycle before.
+        # The count requested in the previous cycle.
         node, queue = (int(getattr(dut, f"{prefix}__of_{name}").value) for name in ("node", "queue"))
         told = model.told[node][queue] if queue < queues else 0
         clear, begins = model.pairs is None or generator.random() < .001, 0
@@ -83,13 +83,13 @@ async def compares(dut):
             model.pairs = [random_pair() for _ in range(queues)]
             model.stable = 0
             for queue, pair in enumerate(model.pairs):
-                # No node is ever as far behind as half of what can be counted.
+                # No node ever lags by more than half of the countable range.
                 counts = model.told[pair["unit"]]
                 least = needed(pair, model.passes[queue] + (begins >> queue & 1)) - (1 << 14)
                 if counts[pair["queue"]] is not None and counts[pair["queue"]] < least:
                     counts[pair["queue"]] = least
         elif model.stable > queues + 2 and generator.random() < .2:
-            # A SIGNAL: often just what some head needs, or one less.
+            # A SIGNAL: often exactly the count that some head needs, or one less.
             pair = model.pairs[queue := generator.randrange(queues)]
             counts = model.told[pair["unit"]]
             if counts[pair["queue"]] is None:

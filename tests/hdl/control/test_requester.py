@@ -28,9 +28,9 @@ REGISTER = (Opcode.READ_REGISTER, Opcode.WRITE_REGISTER)
 
 
 def test_capacities():
-    found = capacities(CONFIG)
-    assert found[:4] == [160, 64, 32, 512]
-    assert found[16:] == [len(REGISTERS) + len(TENANT_REGISTERS), 16 * CONFIG.programs.depth]
+    sizes = capacities(CONFIG)
+    assert sizes[:4] == [160, 64, 32, 512]
+    assert sizes[16:] == [len(REGISTERS) + len(TENANT_REGISTERS), 16 * CONFIG.programs.depth]
 
 
 def test_rights():
@@ -43,43 +43,43 @@ def test_rights():
         rows = list(itertools.product(range(12), range(4), range(2)))
         opcode, running, busy = (np.array(column) for column in zip(*rows, strict=True))
         count = len(rows)
-        place = generator.integers(0, 1 << 32, count)
+        offset = generator.integers(0, 1 << 32, count)
         address = generator.integers(0, len(REGISTERS) + len(TENANT_REGISTERS), count)
         address[::7] = register("CONTROL").address
-        end = (EVENT_WORDS - PATIENCE + 1) % 65536  # cycles that are left one before a tenant's longest wait is over
+        end = (EVENT_WORDS - PATIENCE + 1) % 65536  # remaining cycles, one before a tenant's longest wait ends
         left = end + generator.integers(-1, 2, count)
         base, size = generator.integers(0, 1 << 19, count), generator.integers(0, 1 << 19, count)
         trace = unit.run({"word": np.zeros(count, np.uint32), "opcode": opcode, "running": running, "busy": busy,
-                          "place": place, "address": address, "found": base | size << 20,
+                          "place": offset, "address": address, "found": base | size << 20,
                           "asks": np.ones(count, np.uint8), "left": left,
                           "request": np.arange(count) % 3 < 2})
         is_tenant = who != 0
         number = who if who < 3 else 3
         memory, registers = np.isin(opcode, MEMORY), np.isin(opcode, REGISTER)
-        assert (trace["asked"] == (number | place >> 28 << 2 | 1 << 6)).all()
+        assert (trace["asked"] == (number | offset >> 28 << 2 | 1 << 6)).all()
         assert (trace["foreign"] == (is_tenant & (running != number) & ~memory & (opcode != Opcode.PING))).all(), who
         bounded = is_tenant & (memory | registers)
         assert (trace["bounded"] == bounded).all()
         room = GROUP * size
-        if not is_tenant:  # it reads the trace, which is no window
-            room[place >> 28 == CONFIG.memory_map["trace"].number] = CONFIG.memory_map["trace"].words
+        if not is_tenant:  # it reads the trace, which is not a window
+            room[offset >> 28 == CONFIG.memory_map["trace"].number] = CONFIG.memory_map["trace"].words
         assert (trace["room"][memory] == room[memory]).all()
         assert (trace["room"][registers] == len(REGISTERS) + (0 if is_tenant else len(TENANT_REGISTERS))).all()
         assert (trace["beyond"] == np.where(memory, Status.OUT_OF_WINDOW, Status.FOREIGN_TENANT)).all()
-        moved = (place & 0xFFFFFFF) // GROUP * GROUP + GROUP * base
-        assert (trace["moved"][1:] == (moved[:-1] & 0xFFFFFFF) + place[1:] % GROUP).all(), who
+        moved = (offset & 0xFFFFFFF) // GROUP * GROUP + GROUP * base
+        assert (trace["moved"][1:] == (moved[:-1] & 0xFFFFFFF) + offset[1:] % GROUP).all(), who
         late = address >= len(REGISTERS)
         named = np.isin(address, [register(name).address for name in PRIVILEGED])
         may = np.logical_not(late | named if is_tenant else late & (busy == 1))
-        # A request of two cycles in each third row: what is known in its first cycle holds in the two behind it.
+        # A request of two cycles in each third row: the result of its first cycle holds in the two cycles after it.
         assert (trace["permits"] == np.where(np.arange(count) % 3, np.repeat(may[::3], 3)[:count], 0)).all(), who
         assert (trace["over"] == (is_tenant & (np.append(0, left[:-1]) == end))).all()
         assert (trace["reason"] == (Status.FOREIGN_TENANT if is_tenant else Status.BUSY)).all()
 
 
 def test_a_server_is_the_model_owners():
-    """There, a tenant may only PING, also the one that is executed."""
-    dut, found = Requester(config=SERVER), {}
+    """On a server, a tenant may only PING, even the executed one."""
+    dut, foreign = Requester(config=SERVER), {}
 
     async def ask(ctx):
         for who in (0, 1, 2, 3):
@@ -91,11 +91,11 @@ def test_a_server_is_the_model_owners():
                 ctx.set(dut.opcode, opcode)
                 ctx.set(dut.running, running)
                 await ctx.delay(1e-9)
-                found[who, opcode, running] = ctx.get(dut.foreign)
+                foreign[who, opcode, running] = ctx.get(dut.foreign)
 
     pysim.simulate(dut, ask)
-    assert found == {(who, opcode, running): who != 0 and opcode != Opcode.PING for who, opcode, running in found}
-    assert len(found) == 4 * 12 * 4
+    assert foreign == {(who, opcode, running): who != 0 and opcode != Opcode.PING for who, opcode, running in foreign}
+    assert len(foreign) == 4 * 12 * 4
 
 
 def test_nobody_asks_before_the_first_word():
@@ -104,8 +104,8 @@ def test_nobody_asks_before_the_first_word():
 
 
 class Bounded(wiring.Component):
-    """Specification: what the port's comparison of a place and a count with the room lets through is in the window of
-    the tenant that asks, for any place, count and window in a memory."""
+    """Specification: an address and a count that pass the port's comparison with the room are in the window of the
+    requesting tenant, for any address, count and window in a memory."""
 
     def __init__(self):
         members = Requester(config=CONFIG).signature.members.items()
@@ -118,27 +118,27 @@ class Bounded(wiring.Component):
         m.d.comb += [getattr(unit, name).eq(getattr(self, name))
                      for name in self.signature.members if name != "count"]
         first, asked = self.place[:28], Signal(32)
-        stands, found = Signal(), Signal.like(self.found)  # the place is the one that was asked for, and its window
+        stands, window = Signal(), Signal.like(self.found)  # the address is the requested one, and its window
         m.d.sync += stands.eq(self.asks | (stands & (self.place == asked)))
         with m.If(self.asks):
-            m.d.sync += [asked.eq(self.place), found.eq(self.found)]
+            m.d.sync += [asked.eq(self.place), window.eq(self.found)]
         memory = (self.opcode == Opcode.READ_MEMORY) | (self.opcode == Opcode.WRITE_MEMORY)
         m.d.comb += [
             Assume(~ResetSignal()), Assume(self.found.base + self.found.size <= 1 << 19),
-            Assert(found.base + found.size <= 1 << 19),
-            Assert(~stands | (self.place != asked) | (unit.moved == (first + found.base * GROUP)[:28])),
+            Assert(window.base + window.size <= 1 << 19),
+            Assert(~stands | (self.place != asked) | (unit.moved == (first + window.base * GROUP)[:28])),
             Assert(unit.bounded | ~memory | (unit.asked.tenant == 0)),
             Assert((unit.asked.tenant == 0) | unit.foreign | memory | (unit.asked.tenant == self.running)
                    | (self.opcode == Opcode.PING)),
         ]
-        # It is moved as soon as it was asked for, while the request compares it.
+        # The address is moved as soon as it is requested, while the request compares it.
         trace = (unit.asked.tenant == 0) & (unit.asked.space == CONFIG.memory_map["trace"].number)
         with m.If(self.asks & memory & ~trace):
             m.d.comb += Assert(unit.room == self.found.size * GROUP)
-        with m.If(stands & (self.place == asked) & (first + self.count <= found.size * GROUP)):
+        with m.If(stands & (self.place == asked) & (first + self.count <= window.size * GROUP)):
             m.d.comb += [
-                Assert(unit.moved >= found.base * GROUP),
-                Assert(unit.moved + self.count <= (found.base + found.size) * GROUP),
+                Assert(unit.moved >= window.base * GROUP),
+                Assert(unit.moved + self.count <= (window.base + window.size) * GROUP),
             ]
         return m
 

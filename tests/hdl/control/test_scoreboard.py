@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The scoreboard, against a model that counts without an end, and a proof that it compares what it should."""
+"""The scoreboard, against a model with unbounded counts, and a proof of its comparison."""
 
 import random
 
@@ -27,9 +27,9 @@ class Model(Passes):
         self.done = [0] * queues
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
-    def needed(self, queue, place, other):
-        """Commands of the other queue that a head needs; None if there cannot be so many."""
-        pair = self.pairs[queue][place]
+    def needed(self, queue, index, other):
+        """Number of the other queue's commands that a head needs; None if the count cannot be reached."""
+        pair = self.pairs[queue][index]
         number = self.passes[queue] - pair["lag"]
         if not pair["after"] or number < 0:
             return 0
@@ -40,9 +40,9 @@ class Model(Passes):
         result = []
         for queue in range(self.queues):
             bits = 0
-            for place, other in enumerate(others(queue, self.queues)):
-                needed = self.needed(queue, place, other)
-                bits |= (needed is None or self.done[other] < needed) << place
+            for index, other in enumerate(others(queue, self.queues)):
+                needed = self.needed(queue, index, other)
+                bits |= (needed is None or self.done[other] < needed) << index
             result.append(bits)
         return result
 
@@ -63,7 +63,7 @@ class Model(Passes):
         }
 
     def step(self, inputs):
-        # What is known in the next cycle is what holds in this one.
+        # Outputs of the next cycle show this cycle's state.
         self.before = self.missing()
         self.done = [0 if inputs["clear"] else done + (inputs["done"] >> queue & 1)
                      for queue, done in enumerate(self.done)]
@@ -72,7 +72,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_and_compares(dut):
-    """Queues of programs that run on and on, in every order that the scoreboard allows."""
+    """Queues of programs that run continuously, in every order that the scoreboard allows."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "scoreboard" if queues == 2 else "scoreboard_3"
@@ -93,7 +93,7 @@ async def counts_and_compares(dut):
             pace[:] = [generator.choice([0.02, 0.3, 0.9]) for _ in range(queues)]
         elif model.stable > 6 and generator.random() < 0.3:
             held = model.outputs({"active": (1 << queues) - 1})["held"]
-            # A pass begins with the start of the last command of the one before.
+            # A pass begins with the start of the last command of the previous pass.
             for queue in range(queues):
                 if model.done[queue] >= (model.passes[queue] + 1) * model.sizes[queue] - 1:
                     begins |= generator.getrandbits(1) << queue
@@ -118,7 +118,7 @@ async def counts_and_compares(dut):
 
 
 class Comparison(wiring.Component):
-    """Specification: a head that has not changed for three cycles is held exactly by what it needs."""
+    """Specification: a head that has not changed for three cycles is held exactly by its dependencies."""
 
     clear: In(1)
     begins: In(2)
@@ -129,7 +129,7 @@ class Comparison(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = Scoreboard(queues=2)
-        pair, length = Signal(after_layout()), Signal(16)  # of the head, and the same for ever
+        pair, length = Signal(after_layout()), Signal(16)  # of the head, both constant
         base, early = Signal(16), Signal(2)
         counts = Signal(16), Signal(16)
         stable = Signal(range(Scoreboard.settling + 1))
@@ -158,7 +158,7 @@ class Comparison(wiring.Component):
             (self.after.after <= AFTER_MAX) & ~distance[15]))
         m.d.comb += [
             Assume(~ResetSignal()),
-            # Lengths change between runs, with which counts begin anew.
+            # Lengths change only between runs, when counts restart.
             Assume((length == self.length) | self.clear),
             Assert(unit.bases[0][0] == base),
             Assert(unit.early[0] == early),
@@ -172,7 +172,7 @@ class Comparison(wiring.Component):
 
 
 def test_comparison():
-    """Counts are those of all commands that have ended, and the comparison is with them: by induction."""
+    """Counts include all commands that have ended, and the comparison uses them: by induction."""
     formal.prove(Comparison(), depth=5)
 
 

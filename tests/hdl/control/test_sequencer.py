@@ -14,7 +14,7 @@ from tests.refusals import refused_values
 
 
 class Model:
-    """Model of a sequencer: the list of all commands of a run, and a place in it."""
+    """Model of a sequencer: the list of all commands of a run, and a position in it."""
 
     def __init__(self):
         self.left, self.length, self.passes, self.base, self.step_of, self.odd, self.first = 0, 1, 0, 0, 0, 0, 0
@@ -65,7 +65,7 @@ async def goes_through_programs(dut):
                           reserved_0=0, rank=0, size=0, first=generator.choice([0, 0xFFFE, 7]), reserved_2=0,
                           collective=generator.getrandbits(16), collectives=generator.getrandbits(16))
             state.update(length=generator.randrange(PROGRAM_DEPTH + 1), run=to_int(run_layout(), model.fields))
-        # A command takes at least two cycles to come.
+        # A command takes at least two cycles to arrive.
         advance = not begin and state["since"] > 1 and generator.random() < 0.6
         state["since"] = 0 if begin or advance else state["since"] + 1
         return {"start": begin, "advance": advance, "stop": not begin and generator.random() < 0.01,

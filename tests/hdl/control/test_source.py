@@ -1,4 +1,4 @@
-"""Sources of engines' inputs, which are checked when a node is described: hdl/control/source.py."""
+"""Sources of engines' inputs, checked when a node is described: hdl/control/source.py."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ _SETTINGS = f"link_reset, optimizer, {_UPDATES}, mask_alternative, mask_threshol
     (Checked("clip"), "must be one of the settings of checks rule, packed_state, not 'clip'"),
 ])
 def test_refusals(source, expected):
-    """A source that nodes lack is refused, with the input and its engine."""
+    """A source that nodes lack is refused; the message names the input and its engine."""
     described = dataclasses.replace(FILLER, inputs={"number": source})
     refuses(f"Input number of engine filler {expected}", check_engines, [described], CONFIG)
 

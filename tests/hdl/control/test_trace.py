@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The trace, against a list of all that started and ended: every record, its time, and its place in the memory."""
+"""The trace, against a list of all starts and ends: every record, its time, and its address in the memory."""
 
 import random
 
@@ -24,7 +24,7 @@ def version_of(tag):
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def records_all(dut):
-    """Commands of all lengths from one cycle on, as close to each other as they can be; all together at first."""
+    """Commands of one cycle or more, as close to each other as possible; all queues at once at first."""
     p = regression.parameters()
     generator, lanes, queues = random.Random(p["seed"]), p["lanes"], p["queues"]
     apart = 2 * queues - 1
@@ -34,7 +34,7 @@ async def records_all(dut):
     ports["started"].value = ports["ended"].value = ports["read__valid"].value = 0
     await start(dut)
     tags, new = [0] * queues, [0] * queues
-    follows = [("started", 1)] * queues  # what comes next of each queue, and in how many cycles
+    follows = [("started", 1)] * queues  # the next step of each queue, and the cycles until it
     expected = []
     for cycle in range(2500):
         pulses = {"started": 0, "ended": 0}
@@ -79,9 +79,9 @@ async def records_all(dut):
                for n in range(count - RECORDS, count)]
     offset = records[-1]["time"] - expected[-1][0]
     assert 0 <= offset - begin <= 2 * queues - 2
-    found = [(record["time"] - offset, record["end"], record["queue"], record["tag"]) for record in records]
+    actual = [(record["time"] - offset, record["end"], record["queue"], record["tag"]) for record in records]
     assert all(record["version"] == version_of(record["tag"]) for record in records)
-    assert sorted(found) == sorted(sorted(expected)[-RECORDS:])
+    assert sorted(actual) == sorted(sorted(expected)[-RECORDS:])
 
 
 @pytest.mark.parametrize(("lanes", "queues", "seed"), [(1, 2, 1), (2, 2, 2), (8, 2, 3), (4, 3, 4)])
@@ -91,7 +91,7 @@ def test_trace(lanes, queues, seed):
 
 @pytest.mark.parametrize("begin", [0x7FFF_FFFD, 0xFFFF_FFFD])
 def test_late_times(begin):
-    """A record has all 32 bits of the time, also where these go round."""
+    """A record has all 32 bits of the time, also where the time wraps."""
     trace = Trace(queues=1, lanes=2)
     times = []
 

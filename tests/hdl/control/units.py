@@ -1,4 +1,4 @@
-"""Units of the command queue in one design, so that their tests share a simulator, and a comparison by the cycle."""
+"""Units of the command queue in one design, so that their tests share a simulator, and a cycle-wise comparison."""
 
 from amaranth.hdl import Module
 from amaranth.lib import wiring
@@ -24,7 +24,7 @@ PUSHED_DEPTH = 3
 
 
 class Units(wiring.Component):
-    """Independent units, each with its ports under its name."""
+    """Independent units, each with ports prefixed by its name."""
 
     def __init__(self):
         self._units = {
@@ -63,10 +63,10 @@ async def lockstep(dut, prefix, model, drive, count):
     Parameters
     ----------
     prefix : str
-        Beginning of the names of the unit's ports.
+        Prefix of the names of the unit's ports.
     model : object
-        ``outputs(inputs)`` gives the outputs of a cycle, by port, of which those that are None are not compared;
-        ``step(inputs)`` goes on to the next cycle.
+        ``outputs(inputs)`` gives the outputs of a cycle, by port; outputs that are None are not compared.
+        ``step(inputs)`` advances to the next cycle.
     drive : callable
         Gives the inputs of the next cycle, by port.
     """
@@ -76,8 +76,8 @@ async def lockstep(dut, prefix, model, drive, count):
             getattr(dut, f"{prefix}__{name}").value = value
         await FallingEdge(dut.clk)
         for name, value in model.outputs(inputs).items():
-            found = int(getattr(dut, f"{prefix}__{name}").value)
-            assert value is None or found == value, f"cycle {cycle}: {name} is {found}, not {value}, with {inputs}"
+            actual = int(getattr(dut, f"{prefix}__{name}").value)
+            assert value is None or actual == value, f"cycle {cycle}: {name} is {actual}, not {value}, with {inputs}"
         model.step(inputs)
         await cycles(dut, 1)
 

@@ -12,18 +12,18 @@ COUNT = 1 << 20
 def corners(format):
     """Zeros, subnormals, smallest and largest normals, ones, infinities, NaNs, powers of two and their neighbours."""
     fraction_bits, ones = format.fraction_bits, format.exponent_ones
-    normal, one = 1 << fraction_bits, format.bias << fraction_bits
+    normal, unity = 1 << fraction_bits, format.bias << fraction_bits
     magnitudes = {0, 1, 2, normal - 1, normal, normal + 1, format.infinity - 1, format.infinity - 2,
-                  one - 1, one, one + 1, format.infinity, format.infinity + 1, format.canonical_nan,
+                  unity - 1, unity, unity + 1, format.infinity, format.infinity + 1, format.canonical_nan,
                   format.canonical_nan + 1, format.infinity + normal - 1}
-    # Powers of two: every subnormal one, and those near the borders of the exponent and near one.
+    # Powers of two: all subnormal ones, and those near the borders of the exponent and near one.
     powers = {1 << bit for bit in range(fraction_bits)}
     near = range(-fraction_bits - 3, fraction_bits + 4)
     for center in (1, ones // 4, format.bias, 3 * ones // 4, ones - 1):
         powers |= {field << fraction_bits for field in range(max(center + near[0], 1), min(center + near[-1], ones))}
     magnitudes |= {power + step for power in powers for step in (-1, 0, 1)}
-    # Fractions whose product or sum lies next to half of the last place.
-    magnitudes |= {one | fraction for fraction in (normal // 2 - 1, normal // 2, normal // 2 + 1, normal - 2)}
+    # Fractions with a product or sum next to half of the last bit.
+    magnitudes |= {unity | fraction for fraction in (normal // 2 - 1, normal // 2, normal // 2 + 1, normal - 2)}
     values = np.array(sorted(value for value in magnitudes if 0 <= value < normal << format.exponent_bits), np.uint32)
     return np.concatenate([values, values | np.uint32(1 << (format.width - 1))])
 
@@ -44,7 +44,7 @@ def uniform(format, generator, count=COUNT):
 
 
 def near_exponents(format, generator, count=COUNT):
-    """Draw pairs with uniform signs and fractions and close exponents, whose sums cancel and carry.
+    """Draw pairs with uniform signs and fractions and close exponents, so that sums cancel and carry.
 
     The fractions of every fourth pair are equal, or nearly so.
     """
@@ -62,7 +62,7 @@ def near_exponents(format, generator, count=COUNT):
 
 
 def near_borders(format, generator, count=COUNT):
-    """Pairs whose products lie around the smallest subnormal, the smallest normal and the largest number."""
+    """Pairs with products around the smallest subnormal, the smallest normal and the largest number."""
     ones, reach = format.exponent_ones, format.fraction_bits + 3
     fields = generator.integers(0, ones, count)
     center = generator.choice([format.bias, ones + format.bias, format.bias - format.fraction_bits], count)
@@ -85,7 +85,7 @@ def borders(widen):
     exact = exact[exact <= FP32.infinity]
     with np.errstate(over="ignore"):
         values = exact.astype(np.uint32).view(np.float32).astype(np.float64)
-    # The tie beyond the largest number is as far from it as the one before.
+    # The tie beyond the largest number is as far from it as the tie below it.
     values[-1] = 2 * values[-2] - values[-3]
     ties = ((values[1:] + values[:-1]) / 2).astype(np.float32).view(np.uint32)
     near = (np.concatenate([exact, ties])[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
@@ -119,6 +119,6 @@ def numbers(generator, count):
 
 
 def differences(a, b, got, want):
-    """List up to eight wrong results, one to a line."""
+    """List up to eight wrong results, one per line."""
     wrong = np.flatnonzero(got != want)
     return [f"{a[n]:#x}, {b[n]:#x}: {got[n]:#x}, not {want[n]:#x}" for n in wrong[:8]]

@@ -61,14 +61,14 @@ def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
 
 
 class Operation:
-    """A unit with operands and one result, its golden functions, and the tests of it.
+    """A unit with operands and one result, its golden functions, and its tests.
 
     Parameters
     ----------
     make : callable
-        Unit of options, ``format`` among them.
+        Constructor of the unit from options, including ``format``.
     golden, exact, function : callable
-        Result in binary32, result in any format, and numpy's own for numbers of any type.
+        Result in binary32, result in any format, and numpy's own result for numbers of any type.
     ports : str
         Names of the operands: one or two.
     """
@@ -77,15 +77,15 @@ class Operation:
         self._make, self._golden, self._exact, self._function, self._ports = make, golden, exact, function, ports
 
     def drawn(self, pair):
-        """Operands from a pair of arrays, which one operand has one after the other."""
+        """Operands from a pair of arrays; with one operand, the arrays are concatenated."""
         return pair if len(self._ports) == 2 else (np.concatenate(pair),)
 
     def every(self, values):
-        """All operands of these values."""
+        """All operands with these values."""
         return operands.pairs(values) if len(self._ports) == 2 else (values,)
 
     def check(self, inputs, want, **options):
-        """Demand these results of the unit, one in every cycle."""
+        """Check the unit's results, one in every cycle."""
         unit = self._make(**options)
         got = Unit(unit).run(dict(zip(self._ports, inputs, strict=True)), drain=unit.latency)["o"][unit.latency:]
         assert operands.differences(inputs[0], inputs[-1], got, want) == []
@@ -102,7 +102,7 @@ class Operation:
             return np.where(np.isnan(result), format.canonical_nan, result.view(unsigned))
 
     def formats(self):
-        """Test that what is no format is refused."""
+        """Test that anything but a format is refused."""
         @pytest.mark.parametrize("format", [None, 32, (8, 23)])
         def test(format):
             with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not "):
@@ -120,7 +120,7 @@ class Operation:
         return test
 
     def sets(self, *draws, options=({},)):
-        """Test of binary32 operands, which each of these functions gives."""
+        """Test of binary32 operands from each of these functions."""
         @pytest.mark.parametrize("draw", draws)
         @pytest.mark.parametrize("chosen", options)
         def test(draw, chosen):
@@ -130,7 +130,7 @@ class Operation:
         return test
 
     def random(self, *draws, options=({},), seeds=(1,)):
-        """Test of binary32 operands that are drawn, and of the corners."""
+        """Test of random binary32 operands, and of the corners."""
         return self.sets(lambda: self.every(operands.corners(FP32)), *(
             functools.partial(lambda draw, seed: self.drawn(draw(FP32, np.random.default_rng(seed))), draw, seed)
             for draw in draws for seed in seeds), options=options)
@@ -144,7 +144,7 @@ class Operation:
         return test
 
     def halves(self, *draws):
-        """Test of formats of 16 bits against numpy's results: of operands that are drawn, or of all."""
+        """Test of formats of 16 bits against numpy's results: of random operands, or of all."""
         @pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
         @pytest.mark.parametrize("draw", draws or [None])
         def test(format, dtype, draw):
@@ -155,7 +155,7 @@ class Operation:
         return test
 
     def others(self, formats, *draws):
-        """Test of other formats with operands that are drawn."""
+        """Test of other formats with random operands."""
         @pytest.mark.parametrize("bits", formats)
         def test(bits):
             format = FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1])
@@ -169,8 +169,8 @@ class Operation:
         def test():
             *inputs, want = np.array(cases, np.uint32).T
             self.check(inputs, want)
-            for found in (self._golden(*inputs), self._exact(*inputs, exponent_bits=8, fraction_bits=23)):
-                assert operands.differences(inputs[0], inputs[-1], found, want) == []
+            for result in (self._golden(*inputs), self._exact(*inputs, exponent_bits=8, fraction_bits=23)):
+                assert operands.differences(inputs[0], inputs[-1], result, want) == []
 
         return test
 
@@ -179,14 +179,14 @@ class Operation:
         def test():
             for draw in draws:
                 inputs = draw()
-                found = self._exact(*inputs, exponent_bits=8, fraction_bits=23)
-                assert operands.differences(inputs[0], inputs[-1], found, self._golden(*inputs)) == []
+                got = self._exact(*inputs, exponent_bits=8, fraction_bits=23)
+                assert operands.differences(inputs[0], inputs[-1], got, self._golden(*inputs)) == []
             for exponent_bits, fraction_bits, dtype in ((4, 3, ml_dtypes.float8_e4m3), (5, 2, ml_dtypes.float8_e5m2),
                                                         (3, 4, ml_dtypes.float8_e3m4)):
                 format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
                 inputs = self.every(np.arange(256, dtype=np.uint32))
-                found = self._exact(*inputs, exponent_bits=exponent_bits, fraction_bits=fraction_bits)
-                assert operands.differences(inputs[0], inputs[-1], found, self._of_type(inputs, dtype, format)) == []
+                got = self._exact(*inputs, exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+                assert operands.differences(inputs[0], inputs[-1], got, self._of_type(inputs, dtype, format)) == []
 
         return test
 

@@ -15,7 +15,7 @@ from sim.verilated.vectors import Unit
 from tests.hdl.floating import operands, pipeline
 from tests.refusals import refuses
 
-#: Exponent and fraction bits of formats whose pairs cover every case: a wider or narrower range, whose ends lie
+#: Exponent and fraction bits of formats that cover every case in pairs: a wider or narrower range, with ends
 #: below, among or above the subnormal numbers.
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1), (3, 7), (5, 5), (6, 1)]
 HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
@@ -126,7 +126,7 @@ def test_halves(source, target):
 
 @pytest.mark.parametrize("source", NARROW)
 def test_narrow_pairs(source):
-    """Every number of each narrow format converts to all narrow formats and to those of 16 and 32 bits."""
+    """Every number of each narrow format converts to all narrow formats and to the formats of 16 and 32 bits."""
     every = np.arange(1 << (1 + sum(source)), dtype=np.uint32)
     targets = [*NARROW, bits_of(FP16), bits_of(BF16), bits_of(FP32), (3, 20)]
     units = [FloatConverter(source=make(*source), target=make(*target)) for target in targets]

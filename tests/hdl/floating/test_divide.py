@@ -31,7 +31,7 @@ BY_HAND = [
 
 
 def near_quotients(generator, count=operands.COUNT):
-    """Pairs whose quotients lie around the smallest subnormal, the smallest normal and the largest number."""
+    """Pairs with quotients around the smallest subnormal, the smallest normal and the largest number."""
     format = FP32
     a, b = operands.near_borders(format, generator, count)
     # Mirror the exponent of the other factor around the exponent of 1.
@@ -42,7 +42,7 @@ def near_quotients(generator, count=operands.COUNT):
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Pairs whose quotients are as near as possible to the middle of two numbers, or to a number, from either side.
+    """Pairs with quotients as near as possible to the middle of two numbers, or to a number, from either side.
 
     The lowest bit of a 25-bit quotient is half of a unit in the last place. The remainder is chosen as a few units,
     and the divisor's inverse modulo 2 ** 25 gives the quotient.
@@ -60,17 +60,17 @@ def near_halves(generator, count=operands.COUNT):
 
 
 def halves(generator, count=operands.COUNT):
-    """Pairs whose quotients are halfway between two subnormal numbers, or would be with a neighbouring dividend.
+    """Pairs with quotients halfway between two subnormal numbers, or with neighbouring dividends of such pairs.
 
-    The quotient is a few bits and a one below the last place; the dividend is its product with a short divisor.
+    The quotient is a few bits and a one below the last bit; the dividend is its product with a short divisor.
     """
-    places = generator.integers(2, 13, count)
-    quotient = 2 * generator.integers(0, 1 << (places - 1)) + 1
+    bits = generator.integers(2, 13, count)
+    quotient = 2 * generator.integers(0, 1 << (bits - 1)) + 1
     divisor = 2 * generator.integers(0, 1 << 11, count) + 1
     a = (quotient * divisor).astype(np.float64) * 2.0 ** -80
     b = divisor.astype(np.float64) * 2.0 ** (150 - 80)
-    beside = generator.integers(-1, 2, count).astype(np.int64)
-    return ((a.astype(np.float32).view(np.uint32) + beside).astype(np.uint32), b.astype(np.float32).view(np.uint32))
+    offset = generator.integers(-1, 2, count).astype(np.int64)
+    return ((a.astype(np.float32).view(np.uint32) + offset).astype(np.uint32), b.astype(np.float32).view(np.uint32))
 
 
 def itself():

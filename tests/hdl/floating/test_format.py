@@ -19,8 +19,8 @@ def test_encodings(format, dtype, unsigned):
     assert format.bias << format.fraction_bits == bits(1.0)
     assert format.infinity == bits(np.inf)
     assert format.canonical_nan == bits(np.nan) & ~(1 << (format.width - 1))
-    one = format.layout.from_bits(bits(-1.0))
-    assert (one.sign, one.exponent, one.fraction) == (1, format.bias, 0)
+    minus_one = format.layout.from_bits(bits(-1.0))
+    assert (minus_one.sign, minus_one.exponent, minus_one.fraction) == (1, format.bias, 0)
 
 
 def test_canonical_nan():

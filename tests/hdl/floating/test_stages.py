@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Parts of the floating-point pipelines: hdl/floating/stages.py, each alone and exhaustively."""
+"""Parts of the floating-point pipelines: hdl/floating/stages.py, each on its own and exhaustively."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ from hdl.floating.stages import (
 from sim.verilated.vectors import Unit
 from tests.refusals import refuses
 
-#: Widths that are tested with every number.
+#: Widths tested with every number.
 WIDTHS = (1, 2, 3, 5, 7, 8, 11)
 #: Bits of the shift amount, for shifts up to more and up to less than the width.
 AMOUNTS = (4, 2)
@@ -126,7 +126,7 @@ def test_shifts(bits):
 
 
 def test_normalise():
-    """Every number but zero is shifted to the top, and the steps taken add up to the shift."""
+    """Every number except zero is shifted to the top, and the steps taken add up to the shift."""
     numbers = np.arange(1, 1 << 11)
     got = _unit(_Parts).run({"value11": numbers})
     assert (got["normal"] >> 10 == 1).all()
@@ -168,15 +168,15 @@ def test_register_and_wait():
 
 
 def _rounded(sign, exponent, significand, sticky):
-    """Golden encoding of a number, by a search for the nearest of all numbers of the format."""
+    """Golden encoding of a number, by a search for the nearest number of the format."""
     low, high = 0, FORMAT.infinity
     encodings = np.arange(low, high + 1)
     fields, fractions = encodings >> FORMAT.fraction_bits, encodings & ((1 << FORMAT.fraction_bits) - 1)
     # Values in quarters of the last place of subnormal numbers; infinity counts as the next larger number.
     hidden = np.where(fields > 0, 1 << FORMAT.fraction_bits, 0)
     values = 4 * (hidden + fractions << np.maximum(fields, 1) - 1)
-    given = (2 * significand + sticky) << exponent
-    distance = np.abs(values - given)
+    exact = (2 * significand + sticky) << exponent
+    distance = np.abs(values - exact)
     nearest = np.flatnonzero(distance == distance.min())
     chosen = nearest[0] if len(nearest) == 1 else next(n for n in nearest if n % 2 == 0)
     return int(sign << FORMAT.width - 1 | encodings[chosen])
@@ -223,12 +223,12 @@ def test_fold(interval):
 
 
 def test_substitute():
-    """A platform that has something in place of a unit is asked for it; any other leaves it as it is."""
+    """A platform that provides a replacement for a unit is asked for it; otherwise the unit stays."""
     class Platform:
         def get_floating_unit(self, unit):
-            return found.get(unit)
+            return replacements.get(unit)
 
-    found = {"unit": Module()}
-    assert substitute("unit", Platform()) is found["unit"]
+    replacements = {"unit": Module()}
+    assert substitute("unit", Platform()) is replacements["unit"]
     assert substitute("other", Platform()) is None
     assert substitute("unit", None) is substitute("unit", object()) is None

@@ -66,18 +66,18 @@ class MagnitudeTrace:
 
 
 class _Walk:
-    """Registers of the generator: the cycle in which each beat is offered, from the departure of the one before."""
+    """Registers of the generator: the cycle when each beat is offered, from the departure of the previous beat."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
         self.jobs = stream.Feed(len(jobs), willing)
         self._beats = [job.beats(lanes) for job in jobs]
         self._job = 0
         self._left = 0
-        self._free = 0  # cycle in which the position takes a job
-        self._loads = [0, 0, 0, 0]  # of the beat before: bounds, comparisons, output register, and its departure
+        self._free = 0  # cycle when the position takes a job
+        self._loads = [0, 0, 0, 0]  # of the previous beat: bounds, comparisons, output register, and its departure
 
     def offer(self) -> int:
-        """Cycle from which on the next beat is offered."""
+        """First cycle when the next beat is offered."""
         position = self._free
         while not self._left:
             position = self.jobs.accept(self._free)
@@ -97,7 +97,7 @@ class _Walk:
         self._loads[3] = cycle
 
     def drain(self) -> None:
-        """Take the jobs without beats that remain behind the last beat."""
+        """Take the remaining jobs, which have no beats, after the last beat."""
         while self._job < len(self._beats):
             self._free = self.jobs.accept(self._free) + 1
             self._job += 1
@@ -129,7 +129,7 @@ def trace_source(beats: Beats, *, words: int, willing: npt.ArrayLike, words_will
 def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words: int, masks: Beats,
                   willing: npt.ArrayLike, jobs_willing: npt.ArrayLike, words_willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> CircuitTrace:
-    """Trace every cycle of a mask circuit, with sound data or without."""
+    """Trace every cycle of a mask circuit, with valid data or without."""
     ends = np.asarray(last, np.bool_).tolist()
     walk, data = _Walk(jobs, lanes, jobs_willing), stream.Feed(len(ends), willing)
     memory, output = stream.Feed(words, words_willing), stream.Output(ready)
@@ -140,8 +140,8 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
     pairs: list[tuple[int, int]] = []
     taken = 0  # beats of data
     sourced = [-1, -1]  # when the last two beats left the first skid buffer for the source
-    queued = 0  # when the last beat left the source for the second one
-    left = [-1, -1]  # when the last two left that
+    queued = 0  # when the last beat left the source for the second buffer
+    left = [-1, -1]  # when the last two beats left the second buffer
     before = -1  # when the last beat of either kind, mask or data, was taken or discarded
     dropping = False
     for index in range(len(masks)):
@@ -194,7 +194,7 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
     count = min(gradients, errors)
     taken: list[int] = []
     departed: list[tuple[int, int]] = []
-    blocked = np.zeros(end, np.bool_)  # a queue has no place
+    blocked = np.zeros(end, np.bool_)  # a queue is full
     for pair in range(count + 1):
         room = 0
         if pair >= depth:

@@ -23,7 +23,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(model.Mask))
 
 
 def mask(generator, enables, rows, columns):
-    """Random mask of given kinds, whose bounds lie in a matrix or slightly beyond it."""
+    """Random mask of given kinds, with bounds in a matrix or slightly beyond it."""
     def index(limit):
         return int(generator.integers(0, limit + 3))
 
@@ -57,9 +57,9 @@ def external(generator, job, density=0.5):
 
 def external_all(generator, jobs):
     """External words of all jobs, and the elements that each job's mask keeps."""
-    given = [external(generator, job) if job.mask.external else np.zeros(0, np.uint32) for job in jobs]
-    return np.concatenate([np.zeros(0, np.uint32), *given]), [
-        model.kept(job, words) for job, words in zip(jobs, given, strict=True)]
+    words_of_jobs = [external(generator, job) if job.mask.external else np.zeros(0, np.uint32) for job in jobs]
+    return np.concatenate([np.zeros(0, np.uint32), *words_of_jobs]), [
+        model.kept(job, words) for job, words in zip(jobs, words_of_jobs, strict=True)]
 
 
 def job_fields(job, index_bits=INDEX_BITS):
@@ -84,7 +84,7 @@ def number(flags):
 
 
 def mask_rows(beats, *, external=True):
-    """Pack mask beats into rows of a port; behind the source, no beat is external."""
+    """Pack mask beats into rows of a port; after the source, no beat is external."""
     return pack(mask_beat_layout(beats.keep.shape[1]), {
         "mask": number(beats.mask), "keep": number(beats.keep), "row_end": beats.row_end,
         "external": beats.external & external, "last": beats.last})
@@ -120,7 +120,7 @@ def job_words(job, lanes, **wrong):
 
 
 def padded(values, job, lanes):
-    """Mask of matrices in memory, whose rows are padded to memory rows, and the elements that are not padding."""
+    """Mask of matrices in memory, with rows padded to memory rows, and flags of the elements that are not padding."""
     columns = -(-job.columns // lanes) * lanes
     shape = job.count, job.rows, columns
     result, real = np.zeros(shape, values.dtype), np.zeros(shape, bool)

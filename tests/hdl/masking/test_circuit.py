@@ -49,7 +49,7 @@ class _Case:
         return ALTERNATIVES[WIDTHS[self.lanes]]
 
     def data(self):
-        """Beats of data, whose keep bits are noise."""
+        """Beats of data with random keep bits."""
         keep = np.random.default_rng(7).random(self.elements.shape) < 0.5
         return masks.data_rows(self.elements, keep, self.last, WIDTHS[self.lanes])
 
@@ -116,7 +116,7 @@ def _make(lanes):
 
 
 def _malformed(generator, lanes):
-    """Packets of which many are shorter or longer than their jobs."""
+    """Packets, many of them shorter or longer than their jobs."""
     return _spoil(_case(generator, masks.jobs(generator, 80, limit=6, empty=0.1), lanes), generator).drive()
 
 
@@ -179,7 +179,7 @@ def test_malformed_lockstep(lanes, seed):
 @pytest.mark.parametrize("difference", [-9, -2, -1, 1, 2, 9])
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_one_packet_is_malformed(lanes, difference, external):
-    """A packet out ends with its job or before, an error is raised once, and the next packet meets the next job."""
+    """An output packet ends with its job or earlier, an error is raised once, and the next packet fits its job."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=10, columns=19, mask=model.Mask(external=external, triangle=True))] * 3
     case = _case(generator, jobs, lanes)

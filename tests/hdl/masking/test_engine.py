@@ -73,17 +73,17 @@ class Case:
 
     def expected(self, jobs=None):
         """Gradient memory after the first ``jobs`` jobs, by default all, and the number of masked elements."""
-        result, place, masked = self.gradients.copy(), self.gradient_base, 0
+        result, start, masked = self.gradients.copy(), self.gradient_base, 0
         for job, kept in list(zip(self.jobs, self.kept, strict=True))[:jobs]:
             keep, real = masks.padded(kept, job, self.lanes)
-            region = result[place:place + len(keep)]
+            region = result[start:start + len(keep)]
             region[real & ~keep] = ALTERNATIVE
             masked += int((real & ~keep).sum())
-            place += len(keep)
+            start += len(keep)
         return result, masked
 
     def cycles(self):
-        """Cycles of the command, after the formula of MaskEngine."""
+        """Cycles of the command, by the formula of MaskEngine."""
         return mask_cycles([(job.rows, job.columns, job.count) for job in self.jobs], lanes=self.lanes)
 
     def fill(self, bench):
@@ -129,10 +129,10 @@ def test_mask(lanes, seed):
     case = Case(lanes, some_jobs(seed, lanes), seed)
     bench = unit(lanes)
     case.fill(bench)
-    (found,), counts = run(bench, case.command())
+    (result,), counts = run(bench, case.command())
     case.check(bench)
     masked = case.expected()[1]
-    assert found == event(EventStatus.OK, masked, case.cycles())
+    assert result == event(EventStatus.OK, masked, case.cycles())
     # The readers of jobs and words may meet at their memory.
     assert counts.pop("stall_memory") == 0 or case.fetched
     assert counts == {"mask_words_fetched": case.fetched, "elements_masked": masked, "command_cycles": case.cycles()}
@@ -156,10 +156,10 @@ def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
     case = Case(lanes, jobs, 5, gradient_base=0, jobs_base=0)
     bench = unit(lanes)
     case.fill(bench)
-    (found,), _ = run(bench, case.command())
+    (result,), _ = run(bench, case.command())
     latency = 1 + RowReader.latency + MaskCircuit.latency + 2
-    assert (latency, found["cycles"]) == (15, latency + cycles)
-    assert case.cycles() == found["cycles"]
+    assert (latency, result["cycles"]) == (15, latency + cycles)
+    assert case.cycles() == result["cycles"]
     case.check(bench)
 
 
@@ -171,15 +171,15 @@ def test_stalls(lanes, reading, pattern):
     case = Case(lanes, some_jobs(20 + lanes, lanes), 7)
     bench = unit(lanes)
     case.fill(bench)
-    found, counts = run(bench, case.command(tag=1), case.command(tag=2, length=0), pattern=pattern, seed=lanes,
-                        cycles=9_000, reading=reading)
+    results, counts = run(bench, case.command(tag=1), case.command(tag=2, length=0), pattern=pattern, seed=lanes,
+                          cycles=9_000, reading=reading)
     case.check(bench)
     masked = case.expected()[1]
-    assert [(each["tag"], each["status"], each["detail"]) for each in found] == [(1, 0, masked), (2, 0, 0)]
-    assert found[0]["cycles"] >= case.cycles()
-    assert found[1]["cycles"] == 0
+    assert [(each["tag"], each["status"], each["detail"]) for each in results] == [(1, 0, masked), (2, 0, 0)]
+    assert results[0]["cycles"] >= case.cycles()
+    assert results[1]["cycles"] == 0
     assert counts["stall_memory"] > 0
-    assert counts["command_cycles"] == found[0]["cycles"]
+    assert counts["command_cycles"] == results[0]["cycles"]
 
 
 def refused(case, number, bench=None, **options):
@@ -188,12 +188,12 @@ def refused(case, number, bench=None, **options):
     case.fill(bench)
     done = sum(masks.memory_elements(job, case.lanes) for job in case.jobs[:number])
     following = case.command(length=done, tag=1)
-    found, counts = run(bench, case.command(**options), following, cycles=6_000)
+    results, counts = run(bench, case.command(**options), following, cycles=6_000)
     case.check(bench, number)
-    assert (found[0]["status"], found[0]["detail"]) == (EventStatus.BAD_MASK, number)
+    assert (results[0]["status"], results[0]["detail"]) == (EventStatus.BAD_MASK, number)
     # Elements that are masked already are masked again.
     masked = case.expected(number)[1]
-    assert (found[1]["status"], found[1]["detail"], found[1]["tag"]) == (EventStatus.OK, masked, 1)
+    assert (results[1]["status"], results[1]["detail"], results[1]["tag"]) == (EventStatus.OK, masked, 1)
     assert counts["elements_masked"] == 2 * masked
 
 
@@ -214,9 +214,9 @@ def test_widest_diagonals(value):
     case = Case(4, jobs, 2)
     bench = unit(4)
     case.fill(bench)
-    (found,), _ = run(bench, case.command())
+    (result,), _ = run(bench, case.command())
     case.check(bench)
-    assert found["status"] == EventStatus.OK
+    assert result["status"] == EventStatus.OK
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -278,13 +278,13 @@ def test_reset_in_the_middle():
     case = Case(4, [model.Job(rows=16, columns=16, count=4, mask=model.Mask(triangle=True))], 9)
     bench = unit(4)
     case.fill(bench)
-    (found,), _ = run(bench, case.command())
+    (result,), _ = run(bench, case.command())
     for cycles in (3, 12, 25, 100):
         bench.reset()
         rows = pack(command_layout(), {name: np.array([value]) for name, value in case.command().items()})
         bench.lockstep(sources={"command": Feed(rows)}, sinks={"event": True}, cycles=cycles)
         case.fill(bench)
-        assert run(bench, case.command())[0] == [found]
+        assert run(bench, case.command())[0] == [result]
         case.check(bench)
 
 
@@ -311,12 +311,12 @@ def sparse_case(lanes, length, threshold, *, seed=0, gradient_base=64, weight_ba
         state_base=0xFFFFFFFF, rank=200, port=3)
 
 
-def sparsify(bench, memories, after, given, **options):
-    """Event and counts of a SPARSIFY, whose memories are compared with those behind it."""
+def sparsify(bench, memories, after, request, **options):
+    """Run a SPARSIFY, compare its memories with ``after``, and return its event and counts."""
     bench.reset()
     for space, memory in enumerate(memories):
         fill(bench, space, memory)
-    result = run(bench, given, **options)
+    result = run(bench, request, **options)
     for space, memory in enumerate(after):
         np.testing.assert_array_equal(content(bench, space, len(memory)), memory)
     return result
@@ -328,11 +328,11 @@ def sparsify(bench, memories, after, given, **options):
     (703, 0x7FFFFFFF), (992, 0x3F800000)])
 def test_sparsify(lanes, length, threshold):
     """SPARSIFY gives the expected values, counters and cycles, and leaves elements outside its range unchanged."""
-    memories, after, dropped, given = sparse_case(lanes, length, threshold, seed=length)
-    (found,), counts = sparsify(unit(lanes), memories, after, given, threshold=threshold)
+    memories, after, dropped, request = sparse_case(lanes, length, threshold, seed=length)
+    (result,), counts = sparsify(unit(lanes), memories, after, request, threshold=threshold)
     cycles = sparsify_cycles(length, lanes=lanes)
     assert cycles == -(-length // lanes) + 1 + RowReader.latency + 1 + MagnitudeMask.latency + 2
-    assert found == event(EventStatus.OK, dropped, cycles)
+    assert result == event(EventStatus.OK, dropped, cycles)
     assert counts == {"mask_words_fetched": 0, "elements_masked": dropped, "command_cycles": cycles,
                       "stall_memory": 0}
 
@@ -340,24 +340,24 @@ def test_sparsify(lanes, length, threshold):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("reading", [0, 1])
 def test_sparsify_while_the_host_reads(lanes, reading):
-    memories, after, dropped, given = sparse_case(lanes, 900, THRESHOLD, seed=lanes)
-    (found,), counts = sparsify(unit(lanes), memories, after, given, reading=reading, cycles=9_000,
-                                pattern="geometric")
-    assert (found["status"], found["detail"]) == (EventStatus.OK, dropped)
+    memories, after, dropped, request = sparse_case(lanes, 900, THRESHOLD, seed=lanes)
+    (result,), counts = sparsify(unit(lanes), memories, after, request, reading=reading, cycles=9_000,
+                                 pattern="geometric")
+    assert (result["status"], result["detail"]) == (EventStatus.OK, dropped)
     assert counts["stall_memory"] > 0
 
 
 def test_one_after_the_other():
-    """Commands of both operations and a wrong list, one behind the other, do not affect each other."""
+    """Commands of both operations and a wrong list, one after the other, do not affect each other."""
     case = Case(4, some_jobs(11, 4, count=3), 11)
     bench = unit(4)
     case.fill(bench)
-    given = command(operation=Operation.SPARSIFY, gradient_base=0, weight_base=case.jobs_base, length=0, tag=5)
+    request = command(operation=Operation.SPARSIFY, gradient_base=0, weight_base=case.jobs_base, length=0, tag=5)
     bad = case.command(weight_base=MEMORIES.weight)
-    found, _ = run(bench, case.command(), given, bad, case.command(), bad, case.command(), cycles=9_000)
+    results, _ = run(bench, case.command(), request, bad, case.command(), bad, case.command(), cycles=9_000)
     good = event(EventStatus.OK, case.expected()[1], case.cycles())
-    wrong = event(EventStatus.BAD_MASK, 0, found[2]["cycles"])
-    assert found == [good, event(EventStatus.OK, 0, 0, tag=5), wrong, good, wrong, good]
+    wrong = event(EventStatus.BAD_MASK, 0, results[2]["cycles"])
+    assert results == [good, event(EventStatus.OK, 0, 0, tag=5), wrong, good, wrong, good]
     case.check(bench)
 
 
@@ -368,12 +368,12 @@ def test_mask_alone():
     case = Case(4, some_jobs(1, 4), 1)
     bench = unit(4, sparsify=False)
     case.fill(bench)
-    (found,), _ = run(bench, case.command())
+    (result,), _ = run(bench, case.command())
     case.check(bench)
-    assert found == event(EventStatus.OK, case.expected()[1], case.cycles())
+    assert result == event(EventStatus.OK, case.expected()[1], case.cycles())
 
 
 def test_sparsify_alone():
-    memories, after, dropped, given = sparse_case(4, 500, THRESHOLD)
-    (found,), _ = sparsify(unit(4, masking=False), memories, after, given)
-    assert found == event(EventStatus.OK, dropped, sparsify_cycles(500, lanes=4))
+    memories, after, dropped, request = sparse_case(4, 500, THRESHOLD)
+    (result,), _ = sparsify(unit(4, masking=False), memories, after, request)
+    assert result == event(EventStatus.OK, dropped, sparsify_cycles(500, lanes=4))

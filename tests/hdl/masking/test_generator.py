@@ -67,7 +67,7 @@ def test_kinds(lanes):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_every_bound(lanes, kind):
-    """A kind alone works with all bounds that make a difference in a small matrix."""
+    """Each kind on its own works with all bounds that make a difference in a small matrix."""
     rows, columns = 3, 19
     bounds = range(columns + 2)
     if kind.startswith("triangle"):

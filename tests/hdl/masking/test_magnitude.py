@@ -41,7 +41,7 @@ class _Beats:
 
 
 def _numbers(generator, shape):
-    """Draw pairs of numbers, many of which nearly cancel, and some of which are NaN or infinite."""
+    """Draw pairs of numbers; many nearly cancel, and some are NaN or infinite."""
     a, b = operands.near_exponents(FP32, generator, int(np.prod(shape)))
     b[1::4] = a[1::4] ^ 0x8000_0000
     special = operands.corners(FP32)
@@ -51,7 +51,7 @@ def _numbers(generator, shape):
 
 
 def _beats(generator, count, lanes, more=0):
-    """Draw gradients and at least as many errors, with independent framing."""
+    """Draw gradients, and errors with ``more`` extra beats, with independent framing."""
     a, b = _numbers(generator, (count + more, lanes))
     keep = generator.random((2, count + more, lanes)) < 0.7
     last = generator.random((2, count + more)) < 0.2
@@ -145,8 +145,8 @@ test_reset_in_a_packet = BENCH.resets([(lanes,) for lanes in masks.LANES], (1, 2
                                       count=COUNT, drive=functools.partial(_drive, count=100))
 test_cocotb = BENCH.cocotb([(2,)], cut=14, drive=functools.partial(_drive, count=60, held=True))
 
-#: Assignments of four stall patterns in which any two streams meet each pair: lines over the field of four elements,
-#: whose addition is the exclusive or, with (0, 2, 3, 1) the products with one element. Lane counts differ in lines.
+#: Assignments of four stall patterns so that any two streams meet each pair: lines over the field of four elements,
+#: with exclusive or as addition and (0, 2, 3, 1) as the products with one element. Lane counts differ in lines.
 _DOUBLED = (0, 2, 3, 1)
 _PATTERNS = [(lanes, (a, b, a ^ _DOUBLED[b] ^ shift % 4, a ^ b ^ _DOUBLED[b] ^ (shift + shift // 4) % 4))
              for shift, lanes in enumerate(masks.LANES) for a in range(4) for b in range(4)]
@@ -155,15 +155,15 @@ _PATTERNS = [(lanes, (a, b, a ^ _DOUBLED[b] ^ shift % 4, a ^ b ^ _DOUBLED[b] ^ (
 def test_patterns_cover_all_pairs():
     for lanes in masks.LANES:
         lines = np.array([line for number, line in _PATTERNS if number == lanes])
-        for one in range(4):
-            for other in range(one):
-                assert len(set(zip(lines[:, one].tolist(), lines[:, other].tolist(), strict=True))) == 16
+        for first in range(4):
+            for other in range(first):
+                assert len(set(zip(lines[:, first].tolist(), lines[:, other].tolist(), strict=True))) == 16
     assert len(set(_PATTERNS)) == 16 * len(masks.LANES)
 
 
 @pytest.mark.parametrize(("lanes", "pattern"), _PATTERNS)
 def test_lockstep(lanes, pattern):
-    seed = sum(kind * 4 ** place for place, kind in enumerate(pattern))
+    seed = sum(kind * 4 ** digit for digit, kind in enumerate(pattern))
     kinds = dict(zip(("gradients", "errors", "kept", "dropped"), (STALLS[kind] for kind in pattern), strict=True))
     drive = _drive(np.random.default_rng(seed), lanes, COUNT if seed % 2 else 300, more=seed % 3)
     run = BENCH.check((lanes,), seed=seed, kinds=kinds, count=COUNT, drive=drive)

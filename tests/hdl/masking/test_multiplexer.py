@@ -33,7 +33,7 @@ def _drive(generator, lanes, width, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """A queue of one beat; a beat gets the alternative of the cycle in which it is taken."""
+    """A queue of one beat; a beat gets the alternative of the cycle when it is taken."""
     elements, mask, keep, last, alternatives = drawn
     trace = queue(depth=1, latency=unit.latency, beats=len(last), willing=willing["i"], ready=ready["o"])
     if np.ndim(alternatives):
@@ -58,7 +58,7 @@ test_width = refused_values(MaskMultiplexer, {"lanes": 4}, "width", [0, -1, 8.0,
 
 
 class _Passes(wiring.Component):
-    """Specification: an offer stands until it is taken, and is the masked beat that was taken most recently."""
+    """Specification: an offer stands until it is taken, and is the most recently taken beat, masked."""
 
     def __init__(self, lanes, width):
         self._unit = MaskMultiplexer(lanes=lanes, width=width)

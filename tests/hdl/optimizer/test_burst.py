@@ -210,7 +210,7 @@ def test_slow_ports():
 
 @pytest.mark.parametrize("port", ["weights_out", "state_out__0", "state_out__1", "broadcast__0"])
 def test_dead_port(port):
-    """A port that never moves fills one queue of rows; the other ports send as many rows, and no more."""
+    """A port that never moves fills one queue of rows; the other ports send that number of rows, and no more."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11)] * 16
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -256,7 +256,7 @@ def test_fills_of_other_lengths():
     pair(1).unit.reset()
     trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
     assert max(trace.ends) < 600
-    # The first worker of the third burst sent one element: the new state of the others depends on the second worker.
+    # The first worker of the third burst sent one element: all other new state depends on the second worker only.
     third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1)
     operands_of_third = (fills[name][2] for name in ("gradients__1", "weights", "state__0"))
     gradient, weights, state = operands_of_third
@@ -265,15 +265,15 @@ def test_fills_of_other_lengths():
 
 
 def test_not_finite():
-    """The `nonfinite` pulse depends on the burst's reduced gradients alone, and comes before the `bursts` pulse."""
+    """The `nonfinite` pulse depends only on the burst's reduced gradients, and comes before the `bursts` pulse."""
     bursts = [Burst(5, 0b11)]
-    one, infinite = as_bits(1.0, np.inf)
-    for place, worker, expected in [(4, 0, True), (4, 1, True), (6, 0, False), (None, 0, False)]:
-        fills = {"weights": [np.full(5, one, np.uint32)]}
+    unity, infinite = as_bits(1.0, np.inf)
+    for index, worker, expected in [(4, 0, True), (4, 1, True), (6, 0, False), (None, 0, False)]:
+        fills = {"weights": [np.full(5, unity, np.uint32)]}
         for number in range(2):
-            fills[f"gradients__{number}"] = [np.full(8, one, np.uint32)]
-        if place is not None:
-            fills[f"gradients__{worker}"][0][place] = infinite
+            fills[f"gradients__{number}"] = [np.full(8, unity, np.uint32)]
+        if index is not None:
+            fills[f"gradients__{worker}"][0][index] = infinite
         pair(1).unit.reset()
         trace = pair(1).run(bursts, settings(Rule.SGD), fills, cycles=200)
         assert trace.signals["nonfinite"].sum() == expected

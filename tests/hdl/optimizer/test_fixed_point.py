@@ -120,7 +120,7 @@ def lane(width, workers, name, primitive=False):
 
 
 def delayed(values, cycle, settle):
-    """Values of which the first is in the given cycle, in a run that is longer by ``settle`` cycles."""
+    """Values from the given cycle on, in a run that is longer by ``settle`` cycles."""
     return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
 
@@ -130,13 +130,13 @@ def check(component, unit, workers, rule, generator):
     model = Fixed(width=width, workers=workers)
     widths = (model.total_width, width, width, *[SCALAR_WIDTH] * 3)
     operands = [draw(generator, bits) for bits in widths]
-    for place, (bits, values) in enumerate(zip(widths, operands, strict=True)):
+    for index, (bits, values) in enumerate(zip(widths, operands, strict=True)):
         # First, all combinations of operands at the ends of their ranges.
-        values[:1 << len(widths)] = (1 << bits - 1) - (np.arange(1 << len(widths)) >> place & 1)
+        values[:1 << len(widths)] = (1 << bits - 1) - (np.arange(1 << len(widths)) >> index & 1)
     total, weight, velocity, scale, rate, momentum = operands
     settle = component.latency
 
-    # A command holds the scalars. Here they change with the operands, for as many different values.
+    # A command holds the scalars. Here they change with the operands, so that more values are tested.
     times = {"total": (total, 0), "weight": (weight, component.weight_offset), "gradient_scale": (scale, 0),
              "momentum": (momentum, 0),
              "learning_rate": (rate, component.weight_offset - component.multiplier_latency)}
@@ -172,25 +172,25 @@ def test_other_sums(workers):
 
 
 def block():
-    """Model of the part of MULT18X18D that the lane uses, after the description of the part."""
+    """Model of the functions of MULT18X18D that the lane uses, following the block's description."""
     bits = range(SCALAR_WIDTH)
     inputs = [*(f"A{n}" for n in bits), *(f"B{n}" for n in bits), *(f"C{n}" for n in bits), "SIGNEDA", "SIGNEDB",
               "SOURCEA", "SOURCEB", "CLK0", "CE0", "RST0", "RST1"]
     outputs = [f"P{n}" for n in range(2 * SCALAR_WIDTH)]
-    registers = {f"REG_{place}_{what}": value for place in ("INPUTA", "INPUTB", "PIPELINE", "OUTPUT")
+    registers = {f"REG_{register}_{what}": value for register in ("INPUTA", "INPUTB", "PIPELINE", "OUTPUT")
                  for what, value in (("CLK", "NONE"), ("CE", "CE0"), ("RST", "RST0"))}
     parameters = {**registers, "GSR": "ENABLED", "RESETMODE": "SYNC"}
 
     def vector(letter, width):
         return f"{{{', '.join(f'{letter}{n}' for n in reversed(range(width)))}}}"
 
-    def registered(place, name, value):
-        top = 35 if place in ("PIPELINE", "OUTPUT") else 17
+    def registered(register, name, value):
+        top = 35 if register in ("PIPELINE", "OUTPUT") else 17
         return f"""
   reg [{top}:0] {name}_held;
-  wire {name}_reset = REG_{place}_RST == "RST0" ? RST0 : RST1;
+  wire {name}_reset = REG_{register}_RST == "RST0" ? RST0 : RST1;
   always @(posedge CLK0) if ({name}_reset) {name}_held <= 0; else if (CE0) {name}_held <= {value};
-  wire [{top}:0] {name} = REG_{place}_CLK == "CLK0" ? {name}_held : {value};
+  wire [{top}:0] {name} = REG_{register}_CLK == "CLK0" ? {name}_held : {value};
 """
 
     ports = [*(f"input {name}" for name in inputs), *(f"output {name}" for name in outputs)]
@@ -212,7 +212,7 @@ endmodule
 @pytest.mark.parametrize(("workers", "name", "rule"), [
     (1, "both", Rule.SGD), (1, "both", Rule.MOMENTUM), (1, "sgd", Rule.SGD), (8, "both", Rule.MOMENTUM)])
 def test_primitive_is_the_same(monkeypatch, workers, name, rule):
-    """The lane with MULT18X18D, and a model of it, agrees in every cycle with the lane without."""
+    """The lane with a model of MULT18X18D agrees in every cycle with the lane without."""
     convert = vectors.convert
 
     def with_block(component, *, name, arithmetic):
@@ -227,7 +227,7 @@ def test_primitive_is_the_same(monkeypatch, workers, name, rule):
 def test_training():
     """500 steps of momentum on a quadratic stay within the rounding error bound of a float64 run.
 
-    The gradient of a weight is slope * (weight - target), of which each of two workers sends half, rounded. In one
+    The gradient of a weight is slope * (weight - target); each of two workers sends half of it, rounded. In one
     step both are off by at most one half, which gradient_scale reduces to one half in all; the rounding of the state
     adds another half, and the rounding of the weight a third one. The step is linear: the accumulated error is at
     most the sum over all steps of these errors times the magnitudes of the powers of the step's matrix.

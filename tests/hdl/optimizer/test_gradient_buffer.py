@@ -41,17 +41,17 @@ def test_fill_and_drain():
     # The first fill takes two beats, the second one; the third waits for a bank until the first is drained.
     assert outputs["i__ready"].tolist() == [1] * 3 + [0] * 9 + [1] + [0] * 3 + [1] * 8
     assert outputs["filled"].tolist() == [0, 0] + [1] * 22
-    given = outputs["o"].view(np.uint32).reshape(cycles, 2) if outputs["o"].ndim == 2 else np.stack(
+    drained = outputs["o"].view(np.uint32).reshape(cycles, 2) if outputs["o"].ndim == 2 else np.stack(
         [outputs["o"] & 0xFFFFFFFF, outputs["o"] >> 32], axis=1)
     slices = [[1, 2], [3, 4], [5, 0], [0, 0], [6, 7], [8, 9], [0, 0], [0, 0]]
-    assert given[8 + buffer.latency:16 + buffer.latency].tolist() == slices
-    assert not given[16 + buffer.latency:].any()
+    assert drained[8 + buffer.latency:16 + buffer.latency].tolist() == slices
+    assert not drained[16 + buffer.latency:].any()
 
 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("lanes", "read_lanes", "depth", "banks"), [(4, 2, 8, 2), (4, 4, 12, 3), (2, 1, 2, 2)])
 def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
-    """Excess elements are ignored, down to a part of a beat, and missing ones read as zeros.
+    """Excess elements are ignored, even in part of a beat, and missing ones read as zeros.
 
     No element of an earlier fill remains, even if a burst ends early. Fills come as soon as there is room for them,
     or when all banks are empty again.
@@ -142,5 +142,5 @@ class Forgetful(wiring.Component):
 
 
 def test_discarded_is_gone():
-    """No input sequence of 12 cycles, in which a bank can be filled twice, brings back a discarded element."""
+    """No input sequence of 12 cycles, long enough to fill a bank twice, brings back a discarded element."""
     prove(Forgetful(), depth=12, mode="bmc")

@@ -23,10 +23,10 @@ EXPECT = {MomentUnpacker: model.unpack_beats, MomentPacker: model.pack_beats}
 
 
 def _trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace an unpacker, which takes a row in the cycle in which the output register takes its last beat."""
-    given = np.asarray(counts).tolist()
-    source, output = stream.Feed(len(given), willing), stream.Output(np.asarray(ready, np.bool_))
-    for count in given:
+    """Trace an unpacker, which takes a row when the output register takes the row's last beat."""
+    beat_counts = np.asarray(counts).tolist()
+    source, output = stream.Feed(len(beat_counts), willing), stream.Output(np.asarray(ready, np.bool_))
+    for count in beat_counts:
         loaded = source.offered
         for _ in range(count):
             loaded = output.load(loaded)
@@ -38,13 +38,13 @@ def _trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt
 
 
 def _trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace a packer: a beat is rounded, and leaves at once for the place where the lower half of a row waits, or
-    completes a row as soon as the output register can take this.
+    """Trace a packer: a beat is rounded, and moves at once to the register for the lower half of a row, or completes
+    a row as soon as the output register is free.
     """
-    given = np.asarray(counts).tolist()
-    source, output = stream.Feed(len(given), willing), stream.Output(np.asarray(ready, np.bool_))
+    completions = np.asarray(counts).tolist()
+    source, output = stream.Feed(len(completions), willing), stream.Output(np.asarray(ready, np.bool_))
     left = 0
-    for completes in given:
+    for completes in completions:
         left = source.accept(left) + 1
         if completes:
             left = output.load(left)
@@ -58,7 +58,7 @@ TRACE = {MomentUnpacker: _trace_unpacker, MomentPacker: _trace_packer}
 
 
 def _elements(generator, count):
-    """Draw arbitrary bits; every fourth element lies near the middle of two bf16 numbers, and some are special."""
+    """Draw arbitrary bits; every fourth element is near the middle of two bf16 numbers, and some are special."""
     elements = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     middles = elements[::4] & 0xFFFF0000 | 0x8000
     elements[::4] = middles + generator.integers(-1, 2, len(middles)).astype(np.uint32)
@@ -67,7 +67,7 @@ def _elements(generator, count):
 
 
 def _beats(vectors, lanes, generator):
-    """Beats of vectors, in which elements that are not kept are noise."""
+    """Beats of vectors; elements that are not kept are noise."""
     return model.Beats(*packets.as_rows(vectors, lanes, generator))
 
 

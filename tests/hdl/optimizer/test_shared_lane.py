@@ -58,7 +58,7 @@ def check(name, settings, generator, kind, arithmetic=Arithmetic.GATEWARE):
     interval, workers, *_ = LANES[name]
     gradients = [draw(generator, kind, COUNT) for _ in range(workers)]
     weight, state = draw(generator, kind, COUNT), state_of(generator, kind, COUNT, component.planes)
-    lead = interval  # the settings are there before the operands
+    lead = interval  # the settings precede the operands
     cycles = (COUNT + 2) * interval + -(-(component.reducer_latency + component.latency) // interval) * interval
 
     def at(values, cycle):
@@ -89,7 +89,7 @@ test_values = values(check, CASES, COUNT)
 
 @pytest.mark.parametrize("rule", SETS["all"])
 def test_native_units(rule):
-    """A folded divider and a folded root are loaded in their slots, and read in theirs."""
+    """A folded divider and a folded root are loaded and read in their own slots."""
     generator = np.random.default_rng(int(rule))
     for settings in settings_of(rule, [draw(generator, "bits", COUNT)[0] for _ in SCALARS]):
         check("all_4", settings, generator, "ordinary", Arithmetic.NATIVE)

@@ -32,7 +32,7 @@ def runs(seed):
 
 
 def taken(unit, beats_in, lanes_out, give, take, seed):
-    """Cycles in which beats leave, and the fields of these beats."""
+    """Cycles when beats leave, the fields of these beats, and the trace."""
     cycles = 12 * 8 * len(beats_in) + 400
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(beats_in, willing=stall_array(give, cycles, seed=seed + 99))},
@@ -46,17 +46,17 @@ def test_splitter(lanes, slice_lanes):
     for seed, (give, take) in enumerate((give, take) for give in STALLS for take in STALLS):
         fills = runs(seed)
         rows = beats(fills, beat_layout(lanes))
-        done, given, trace = taken(unit, rows, slice_lanes, give, take, seed)
+        done, fields, trace = taken(unit, rows, slice_lanes, give, take, seed)
         # Every row becomes all of its slices, with zeros for elements that are not kept.
         padded = [np.pad(fill, (0, -len(fill) % lanes)) for fill in fills]
         kept = [np.pad(np.ones(len(fill), int), (0, -len(fill) % lanes)) for fill in fills]
         ends = np.cumsum([len(fill) for fill in padded]) // slice_lanes - 1
         shape = -1, slice_lanes
-        assert (given["elements"].reshape(shape) == np.concatenate(padded).reshape(shape)).all(), f"seed {seed}"
-        flags = given["keep"].astype(int)[:, None] >> np.arange(slice_lanes) & 1
+        assert (fields["elements"].reshape(shape) == np.concatenate(padded).reshape(shape)).all(), f"seed {seed}"
+        flags = fields["keep"].astype(int)[:, None] >> np.arange(slice_lanes) & 1
         assert (flags == np.concatenate(kept).reshape(shape)).all(), f"seed {seed}"
-        assert np.flatnonzero(given["last"]).tolist() == ends.tolist(), f"seed {seed}"
-        # A row is taken along with its last slice.
+        assert np.flatnonzero(fields["last"]).tolist() == ends.tolist(), f"seed {seed}"
+        # A row is taken with its last slice.
         slices = lanes // slice_lanes
         assert moved(trace, "i")[0].tolist() == done[slices - 1::slices].tolist(), f"seed {seed}"
         if give == take == "none":
@@ -68,13 +68,13 @@ def test_joiner(lanes, slice_lanes):
     unit = Unit(RowJoiner(lanes=lanes, slice_lanes=slice_lanes))
     for seed, (give, take) in enumerate((give, take) for give in STALLS for take in STALLS):
         fills = runs(seed)
-        done, given, trace = taken(unit, beats(fills, beat_layout(slice_lanes)), lanes, give, take, seed)
+        done, got, trace = taken(unit, beats(fills, beat_layout(slice_lanes)), lanes, give, take, seed)
         rows = unpack(beat_layout(lanes), beats(fills, beat_layout(lanes)))
-        assert (given["keep"] == rows["keep"]).all(), f"seed {seed}"
-        assert (given["last"] == rows["last"]).all(), f"seed {seed}"
+        assert (got["keep"] == rows["keep"]).all(), f"seed {seed}"
+        assert (got["last"] == rows["last"]).all(), f"seed {seed}"
         kept = (rows["keep"].astype(int)[:, None] >> np.arange(lanes) & 1) != 0
         shape = -1, lanes
-        assert (given["elements"].reshape(shape)[kept] == rows["elements"].reshape(shape)[kept]).all(), f"seed {seed}"
+        assert (got["elements"].reshape(shape)[kept] == rows["elements"].reshape(shape)[kept]).all(), f"seed {seed}"
         if give == take == "none":
             # A row takes one cycle per slice, and one more.
             slices = [-(-int(keep).bit_count() // slice_lanes) for keep in rows["keep"]]

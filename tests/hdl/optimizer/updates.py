@@ -32,7 +32,7 @@ def draw(generator, kind, count):
 
 
 def settings_of(rule, wild):
-    """Settings of a rule: with the usual scalars, with those that turn a part off, and with arbitrary ones."""
+    """Settings of a rule: with the usual scalars, with scalars that turn a part off, and with arbitrary ones."""
     wild = {scalar: bits.view(np.float32) for scalar, bits in zip(SCALARS, wild, strict=True)}
     wild["clip"] = abs(wild["clip"])
     for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},
@@ -59,7 +59,7 @@ def compare(outputs, expected, lead, count, interval=1):
 
 
 def values(check, cases, count):
-    """Test of the results with the usual scalars, with those that turn a part off, and with arbitrary ones."""
+    """Test of the results with the usual scalars, with scalars that turn a part off, and with arbitrary ones."""
     @pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
     @pytest.mark.parametrize(("name", "rule"), cases)
     def test(name, rule, kind):

@@ -1,4 +1,4 @@
-"""Streams of packets damaged in one place, and the verdicts of the model on them."""
+"""Streams of packets damaged at one position, and the model's verdicts on them."""
 
 from sim.golden.packet import ABORT, Header, checksum, verdict
 from tests.hdl.ring.packets import (
@@ -9,7 +9,7 @@ from tests.hdl.ring.packets import (
 
 
 def damage(generator, beats):
-    """Change a stream of packets in one place, as a link, or a mistaken or malicious peer, might."""
+    """Damage a stream of packets at one position, as a link, or a faulty or malicious peer, might."""
     beats = [dict(beat) for beat in beats]
     at = generator.randrange(len(beats))
     kind = generator.choice(["data", "last", "lost", "doubled", "swapped", "trailer", "noise"])
@@ -29,7 +29,7 @@ def damage(generator, beats):
             beat["data"] = generator.getrandbits(32)
     packets, rest = split(beats)
     if kind == "trailer" and packets:
-        # A packet that lies consistently: any change, with a CRC to match, or stomped.
+        # A consistently wrong packet: any change, with a matching CRC, or stomped.
         index = generator.randrange(len(packets))
         words = packets[index][:-1]
         for _ in range(generator.randrange(1, 3)):
@@ -43,7 +43,7 @@ def damage(generator, beats):
 
 
 def judge(packets, rest, headers):
-    """Verdicts of the model up to the first refusal, and how many words are taken by then or at the end."""
+    """Verdicts of the model up to the first refusal, and the number of words taken by then or at the end."""
     verdicts, taken, records = [], 0, list(headers)
     for words in [*packets, rest]:
         header = Header.parse(words)

@@ -14,7 +14,7 @@ from sim.payload import to_int
 PATIENCE = 20_000
 EPOCH = 5
 RAW, ZERO_VALUE = CODECS["raw"].code, CODECS["zero_value"].code
-#: Code of the format with a table, where its feature is.
+#: Code of the format with a table, if its feature is present.
 TABLE = CODECS["table32"].code if "table32" in CODECS else None
 
 
@@ -55,7 +55,7 @@ def framed(words):
 
 
 def split(beats):
-    """The packets of a stream, and the words after the last of them."""
+    """The packets of a stream, and the words after the last packet."""
     packets, words = [], []
     for beat in beats:
         words.append(beat["data"])
@@ -66,7 +66,7 @@ def split(beats):
 
 
 def record(header):
-    """The record that a packet of this header is accepted with."""
+    """The record that accepts a packet with this header."""
     return {name: getattr(header, name) for name, _ in expected_layout()}
 
 
@@ -84,7 +84,7 @@ async def wait_for(dut, condition, what):
 
 
 class Trace:
-    """Values of some ports in every cycle, sampled when they have settled."""
+    """Values of some ports in every cycle, sampled after they settle."""
 
     def __init__(self, dut, *names):
         self.rows = []
@@ -98,12 +98,12 @@ class Trace:
             self.rows.append({name: int(port.value) for name, port in self._ports.items()})
 
     def cycles(self, name):
-        """Cycles in which a port is not 0."""
+        """Cycles when a port is not 0."""
         return [cycle for cycle, row in enumerate(self.rows) if row[name]]
 
 
 def accepted_log(packets):
-    """Log of good packets without ``done``, which may come before or after the last word."""
+    """Log of valid packets without ``done``, which may come before or after the last word."""
     log = []
     for _, payload in packets:
         log += [("accepted",), *(("word", beat["data"], beat["last"]) for beat in framed(payload))]
@@ -117,7 +117,7 @@ LONG_HEADER = dataclasses.replace(HEADER, codec=RAW, length=1023)
 
 
 def resealed(words, **changes):
-    """A packet with some of its words changed, and a CRC that is right again."""
+    """A packet with some changed words and a corrected CRC."""
     words = list(words[:-1])
     for index, word in changes.items():
         words[int(index[1:])] = word

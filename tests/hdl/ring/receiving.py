@@ -11,11 +11,11 @@ from tests.hdl.ring.packets import EPOCH, accepted_log, framed, record, wait_for
 
 
 class Receiving:
-    """A depacketizer between a driver of each of its ports, and a log of all that it says.
+    """A depacketizer with a driver on each of its ports, and a log of all its outputs.
 
     The log has, in order: ``("accepted",)``, ``("word", data, last)``, ``("done",)``, ``("error", code, detail)`` and
-    ``("abort",)``. With ``prompt``, records do not stall: what is said of a packet without a whole header depends on
-    whether its record is there.
+    ``("abort",)``. With ``prompt``, records do not stall: the log of a packet without a whole header depends on
+    whether its record has arrived.
     """
 
     def __init__(self, dut, *, kind="none", seed=1, prompt=False):
@@ -86,7 +86,7 @@ class Receiving:
                        f"{count} of {kinds}, only {self.log[-5:]}")
 
     def forget(self):
-        """Begin a log."""
+        """Clear the log."""
         self.log.clear()
         self.taken = 0
 
@@ -94,7 +94,7 @@ class Receiving:
         return [entry for entry in self.log if entry[0] in kinds]
 
     async def passes(self, packets):
-        """Demand that packets of the expected headers are taken and given on, and nothing else is said."""
+        """Check that packets of the expected headers are taken and passed on, with no other entries in the log."""
         self.log.clear()
         self.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
         await self.said("done", count=len(packets))

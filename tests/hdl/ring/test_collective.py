@@ -61,7 +61,7 @@ def check_usable(ring, *, epoch, **fields):
 
 
 class TestRefusal:
-    """A wrong packet is refused by the node that sees it; the others give up too; the next command works."""
+    """A wrong packet is refused by the node that sees it; the other nodes abort too; the next command works."""
 
     @pytest.mark.parametrize(
         ("status", "field", "value"),
@@ -81,24 +81,24 @@ class TestRefusal:
         ring, _ = opened
         ring.memory.write_gradients(list(np.ones((3, 600), dtype=np.float32)))
         events = push(ring, epoch=2, collective=7, each={1: {field: value}})
-        found = statuses(events)
-        assert EventStatus.OK not in found
+        actual = statuses(events)
+        assert EventStatus.OK not in actual
         if status in (EventStatus.BAD_RANK, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH,
                       EventStatus.UNKNOWN_OPERATION):
-            # The node never takes part, so its neighbours wait for it until they give up.
-            assert found[1] == status
-            assert {found[0], found[2]} <= {
+            # The node never takes part, so its neighbours wait for it until they time out.
+            assert actual[1] == status
+            assert {actual[0], actual[2]} <= {
                 EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.PEER_ABORT}
             ring.recover()
         elif field == "epoch":
-            # To a node of a later epoch, packets of this one are leftovers.
-            assert set(found) <= {EventStatus.WRONG_SEQUENCE, EventStatus.PEER_ABORT, EventStatus.INGRESS_TIMEOUT,
-                                  EventStatus.EGRESS_TIMEOUT}
+            # For a node in a later epoch, packets of this one are leftovers.
+            assert set(actual) <= {EventStatus.WRONG_SEQUENCE, EventStatus.PEER_ABORT, EventStatus.INGRESS_TIMEOUT,
+                                   EventStatus.EGRESS_TIMEOUT}
             ring.recover()
         else:
-            # Node 1 refuses what node 0 sent, or node 2 what node 1 sent, whichever comes first.
-            assert status in found
-            assert set(found) <= {status, EventStatus.WRONG_BLOCK, EventStatus.PEER_ABORT}
+            # Node 1 refuses node 0's packet, or node 2 refuses node 1's, whichever comes first.
+            assert status in actual
+            assert set(actual) <= {status, EventStatus.WRONG_BLOCK, EventStatus.PEER_ABORT}
         check_usable(ring, epoch=4, collective=9)
 
     def test_wrong_block(self, opened):
@@ -110,7 +110,7 @@ class TestRefusal:
 
     @pytest.mark.parametrize("word", [0, 1, 2, 40, 270, 1000])
     def test_damaged_word(self, opened, word):
-        """Wherever the damage is, no node ends well, and no memory holds a part of the damaged segment."""
+        """Wherever the damage is, every node reports an error, and no memory holds a part of the damaged segment."""
         ring, simulation = opened
         gradients = np.ones((3, 2000), dtype=np.float32)
         ring.memory.write_gradients(list(gradients))
@@ -124,8 +124,8 @@ class TestRefusal:
 
     @pytest.mark.parametrize("word", [238, *range(616, 868, 36)])
     def test_queued_behind_damage(self, opened, word):
-        """A command of the next epoch, queued behind one that a damaged word ends, is not touched by that: neither
-        where a node has an ABORT without a packet cut short before it, nor where packets come right behind one."""
+        """A command of the next epoch, queued after one that a damaged word ends, is not affected: neither where a
+        node sees an ABORT without a truncated packet before it, nor where packets follow one immediately."""
         ring, simulation = opened
         gradients = np.random.default_rng(word).standard_normal((3, 1200)).astype(np.float32)
         ring.memory.write_gradients(list(gradients))
@@ -152,9 +152,9 @@ class TestRefusal:
             word = link.status().words_carried + int(generator.integers(0, 2000))
             link.corrupt(word=word, bit=int(generator.integers(0, 33)))
             events = push(ring, length=1500, epoch=2 * seed)
-            found = ring.memory.read_gradients(1500).view(np.uint32)
+            actual = ring.memory.read_gradients(1500).view(np.uint32)
             own = golden.bits(gradients)
-            assert ((found == own) | (found == total)).all(), f"round {seed}"
+            assert ((actual == own) | (actual == total)).all(), f"round {seed}"
             assert EventStatus.OK not in statuses(events), f"round {seed}"
             ring.recover()
             check_usable(ring, epoch=2 * seed + 1)
@@ -162,7 +162,7 @@ class TestRefusal:
 
 class TestLinkReset:
     def test_at_any_time(self, opened):
-        """Wherever a command is when the link is reset, it ends with LINK_RESET while the reset is held."""
+        """A command ends with LINK_RESET while the reset of the link is held, at any point of its run."""
         ring, simulation = opened
         device = ring.devices[0]
         for delay in range(0, 120, 3):
@@ -237,7 +237,7 @@ class TestTime:
         assert max(event.cycles for event in events) > 1300 * max(rates)
 
     def test_settings_are_sampled_at_the_start(self, opened):
-        """A change of the learning rate while a command runs does not land in it."""
+        """A change of the learning rate while a command runs does not affect this command."""
         ring, simulation = opened
         ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
         ring.memory.write_gradients(list(np.ones((3, 3000), dtype=np.float32)))

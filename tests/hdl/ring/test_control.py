@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The control of the collective engine: every cycle against a model, and proofs that nothing keeps it from ending."""
+"""The control of the collective engine: every cycle against a model, and proofs that it always ends."""
 
 import random
 
@@ -21,17 +21,17 @@ from tests.hdl import pysim
 
 EXPECTED = 20
 _TIMEOUT = 5
-#: Properties of a command, and how often each is there.
+#: Properties of a command, and the probability of each.
 KINDS = {"immediate": 0.1, "busy": 0.5, "repeated": 0.1, "alone": 0.2, "updates": 0.5}
 
-#: Inputs of one bit, and how often each is high.
+#: Inputs of one bit, and the probability of each being high.
 INPUTS = {"link_reset": 0.02, "planned": 0.2, "finished": 0.06, "moved": 0.5, "packet_sent": 0.3,
           "packet_received": 0.3, "egress_stalled": 0.5, "local_nan": 0.1, "not_finite": 0.1, "abort_sent": 0.2,
           "abort_received": 0.1}
 
 
 class Model:
-    """The docstring of the control, cycle by cycle: outputs of a cycle, then what its inputs make of the next one."""
+    """Cycle-accurate model of the control: ``outputs`` of a cycle, then ``step`` to the next one."""
 
     def __init__(self):
         self.state = "idle"
@@ -136,10 +136,10 @@ async def follows_the_model(dut):
         dut.fault.value = to_int(fault_layout(), fault)
         dut.rst.value = reset
         # The host sets the version between commands.
-        given = p["restorable"] and model.state in ("idle", "report") and generator.random() < 0.1
+        is_set = p["restorable"] and model.state in ("idle", "report") and generator.random() < 0.1
         version = generator.choice([0, (1 << 32) - 1, generator.getrandbits(32)])
         if p["restorable"]:
-            dut.set_version.value = to_int(version_layout(), {"valid": int(given), "value": version})
+            dut.set_version.value = to_int(version_layout(), {"valid": int(is_set), "value": version})
         dut.command__valid.value = offered is not None
         dut.command__payload.value = to_int(command_layout(), {
             name: (offered or {}).get(name, 0) for name, _ in command_layout()})
@@ -147,8 +147,8 @@ async def follows_the_model(dut):
         await FallingEdge(dut.clk)
         where = f"in state {model.state}, seed {p['seed']}"
         expected = model.outputs(inputs, kind)
-        found = {name: int(getattr(dut, name).value) for name in expected}
-        assert found == {name: int(value) for name, value in expected.items()}, where
+        actual = {name: int(getattr(dut, name).value) for name in expected}
+        assert actual == {name: int(value) for name, value in expected.items()}, where
         assert dut.command__ready.value == (model.state == "idle"), where
         assert dut.event__valid.value == (model.state == "report"), where
         if model.state == "report":
@@ -161,7 +161,7 @@ async def follows_the_model(dut):
             model = Model()
         else:
             model.step(inputs, kind, fault, command=offered, taken=taken)
-            model.version = version if given else model.version % (1 << 32)
+            model.version = version if is_set else model.version % (1 << 32)
         if accepted:
             offered = None
             kind = {name: int(generator.random() < share) for name, share in KINDS.items()}
@@ -174,16 +174,16 @@ async def follows_the_model(dut):
     assert any(event["detail"] >> 16 and event["detail"] & 0xFFFF for event in ended)
 
 
-@pytest.mark.parametrize(("settable", "given", "taken"), [(False, 1.0, 1.0), (False, 0.3, 0.2), (True, 0.3, 0.2)])
-def test_control(settable, given, taken):
+@pytest.mark.parametrize(("settable", "rate", "taken"), [(False, 1.0, 1.0), (False, 0.3, 0.2), (True, 0.3, 0.2)])
+def test_control(settable, rate, taken):
     regression.run(CollectiveControl(settable=settable), module=__name__, testcase="follows_the_model",
-                   parameters={"given": given, "taken": taken, "seed": 31,
+                   parameters={"given": rate, "taken": taken, "seed": 31,
                                "restorable": settable})
 
 
 class EndsByReset(wiring.Component):
-    """Claims that a command is over ``reset_cycles`` after ``link_reset`` has risen, as long as that is held, and
-    that it is in Abort for ``timeout`` + 1 cycles at most without that."""
+    """Claims that a command ends ``reset_cycles`` cycles after ``link_reset`` rises, while it stays high, and that
+    it is in Abort for ``timeout`` + 1 cycles at most without a reset."""
 
     def __init__(self):
         self._unit = CollectiveControl()
@@ -209,7 +209,7 @@ class EndsByReset(wiring.Component):
 
 
 class PlansAfterReset(wiring.Component):
-    """Claims that a planner which was reset in the last cycle plans within its latency, whatever it did before."""
+    """Claims that a planner that was reset in the last cycle plans within its latency, whatever its state before."""
 
     reset: In(1)
     start: In(1)
@@ -242,7 +242,7 @@ class PlansAfterReset(wiring.Component):
 
 
 def test_ends_by_reset():
-    """Proof by induction, from every state, be it reachable or not."""
+    """Proof by induction, from every state, reachable or not."""
     formal.prove(EndsByReset(), depth=_TIMEOUT + 3)
 
 
@@ -255,7 +255,7 @@ def test_plans_after_reset():
     (3 * CUT_TIMEOUT, 0, 3 * CUT_TIMEOUT), (3 * CUT_TIMEOUT, 1, CUT_TIMEOUT), (20, 1, 20), (20, 0, 20)])
 @pytest.mark.parametrize("settable", [False, True])
 def test_cut(settable, timeout, cut, cycles):
-    """A command that is cut waits for a word no longer than ``CUT_TIMEOUT`` cycles, nor for an ABORT."""
+    """A cut command waits for a word, and for an ABORT, ``CUT_TIMEOUT`` cycles at most."""
     dut, seen = CollectiveControl(settable=settable, cuttable=True), {}
 
     async def follow(ctx):
@@ -270,5 +270,5 @@ def test_cut(settable, timeout, cut, cycles):
             await ctx.tick()
 
     pysim.simulate(dut, follow)
-    # The wait begins two cycles before Run, and that for an ABORT with Abort.
+    # The wait begins two cycles before Run, and the wait for an ABORT with Abort.
     assert seen == {"running": cycles - 2 + 1, "give_up": cycles + 1, "status": EventStatus.INGRESS_TIMEOUT}

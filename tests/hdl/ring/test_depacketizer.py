@@ -46,7 +46,7 @@ async def accepts_what_was_expected(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
-    """No bubble; payload comes after the latency, but for the last word, which comes with the verdict."""
+    """No bubble; payload comes after the latency, except the last word, which comes with the verdict."""
     await start(dut)
     bench = Receiving(dut)
     trace = Trace(dut, "i__valid", "accepted", "payload__valid", "done", "starved")
@@ -91,7 +91,7 @@ async def refuses(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drops_old_packets_and_waits(dut):
-    """Old packets go when a command is active; what is for later waits for its record."""
+    """Old packets are dropped when a command is active; the packet after them waits for its record."""
     await start(dut)
     bench = Receiving(dut)
     old = [
@@ -113,7 +113,7 @@ async def drops_old_packets_and_waits(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def tells_old_epochs_from_new_ones(dut):
-    """Every kind of epoch: the 128 before are old, the 127 behind are not due, and an ABORT packet of this one is
+    """Every kind of epoch: the 128 before are old, the 127 after are not due, and an ABORT packet of this one is
     refused."""
     await start(dut)
     bench = Receiving(dut)
@@ -140,9 +140,9 @@ async def tells_old_epochs_from_new_ones(dut):
                 assert (bench.taken, bench.log) == (1, []), f"epoch {epoch}, {difference} later"
                 await bench.expected.send([record(due)])
                 await bench.said("error")
-                one = verdict(words, due, epoch=epoch)
-                assert bench.log == [("error", one.code, one.detail)], f"epoch {epoch}, {difference} later"
-                assert one.code == Refusal.WRONG_SEQUENCE
+                expected = verdict(words, due, epoch=epoch)
+                assert bench.log == [("error", expected.code, expected.detail)], f"epoch {epoch}, {difference} later"
+                assert expected.code == Refusal.WRONG_SEQUENCE
                 await bench.recover()
         words = packet(header(0, type=ABORT, length=9))
         bench.log.clear()
@@ -154,7 +154,7 @@ async def tells_old_epochs_from_new_ones(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_every_mask_bit_beyond_the_length(dut):
-    """Each bit behind the last element is refused, for every length modulo 32; the last element's bit is not."""
+    """Each bit after the last element is refused, for every length modulo 32; the last element's bit is not."""
     await start(dut)
     bench = Receiving(dut)
     for length in range(1, 33):
@@ -178,7 +178,7 @@ async def refuses_every_mask_bit_beyond_the_length(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def judges_waiting_packet_by_new_epoch(dut):
-    """A packet that came in an earlier epoch, or for a later one, is old, or due, when a command becomes active."""
+    """A packet that came in an earlier epoch is old, and one for a later epoch due, when a command becomes active."""
     await start(dut)
     bench = Receiving(dut)
     for now, said in [(EPOCH + 1, []), (EPOCH, ["done"])]:
@@ -196,7 +196,7 @@ async def judges_waiting_packet_by_new_epoch(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drains(dut):
-    """Discards from any moment on, tells of the ABORT packet, and finishes a packet it has begun to discard."""
+    """Discards from any cycle on, reports the ABORT packet, and finishes a packet that it has begun to discard."""
     await start(dut)
     bench = Receiving(dut)
     aborting = packet(Header(type=ABORT, epoch=EPOCH))
@@ -238,7 +238,7 @@ async def resynchronises_when_cleared(dut):
 
 @cocotb.test(timeout_time=20, timeout_unit="ms")
 async def survives_damage(dut):
-    """Damaged streams get the model's verdict, never hang, and never let a damaged payload through to its end."""
+    """Damaged streams get the model's verdict, never hang, and never pass on the end of a damaged payload."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
@@ -259,12 +259,12 @@ async def survives_damage(dut):
         await bench.swallowed(taken)
         # The word taken last may still wait for room.
         await bench.said("done", "error", "abort",
-                         count=sum(one.done + one.abort_seen for one in due) + (refusal is not None))
+                         count=sum(each.done + each.abort_seen for each in due) + (refusal is not None))
         await cycles(dut, 4)
         assert bench.taken == taken, message
-        assert bench.log.count(("done",)) == sum(one.done for one in due), message
+        assert bench.log.count(("done",)) == sum(each.done for each in due), message
         verdicts = [("error", refusal.code, refusal.detail)] if refusal else []
-        verdicts += [("abort",)] * sum(one.abort_seen for one in due)
+        verdicts += [("abort",)] * sum(each.abort_seen for each in due)
         assert bench.entries("error", "abort") == verdicts, message
         if refusal is None:
             await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
@@ -273,9 +273,9 @@ async def survives_damage(dut):
         await cycles(dut, 2)
         dut.clear.value = 0
 
-        # Good payloads are complete; of a bad one the beginning may have been given on, but not its end.
+        # Valid payloads are complete; the start of a damaged one may have been passed on, but not its end.
         words = bench.words()
-        complete = [(beat["data"], beat["last"]) for one in due if one.complete for beat in framed(one.offered)]
+        complete = [(beat["data"], beat["last"]) for each in due if each.complete for beat in framed(each.offered)]
         assert words[: len(complete)] == complete, message
         assert sum(last for _, last in words) == sum(last for _, last in complete), message
         if refusal is not None:
@@ -320,7 +320,7 @@ def test_depacketizer_of_weights(kind, name):
 
 @pytest.mark.parametrize("name", ["raw", "mx6", "table32"])
 def test_depacketizer_of_gradients(name):
-    """A second codec, beside the codec of weights or alone."""
+    """A second codec, together with the codec of weights or on its own."""
     names = dict.fromkeys(("raw", "zero_value", "mx9", name))
     unit = Depacketizer(codecs=[CODECS[each] for each in names])
     codecs = [CODECS[each].code for each in ("raw", "zero_value", "mx9", name)]

@@ -13,7 +13,7 @@ from sim import formal
 
 
 class PacketizerHolds(wiring.Component):
-    """A word on offer stays for all ``give_up`` and ``may_start``; sources keep the rule unless they give up."""
+    """An offered word stays in spite of ``give_up`` and ``may_start``; sources keep the rule unless they give up."""
 
     header: In(stream.Signature(header_layout()))
     payload: In(stream.Signature(word_layout()))
@@ -37,7 +37,7 @@ class PacketizerHolds(wiring.Component):
 
 
 class DepacketizerHolds(wiring.Component):
-    """A word on offer stays unless it is drained, and ``done`` and ``error`` exclude each other."""
+    """An offered word stays unless it is drained, and ``done`` and ``error`` exclude each other."""
 
     i: In(stream.Signature(word_layout()))
     expected: In(stream.Signature(expected_layout()))

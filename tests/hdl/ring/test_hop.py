@@ -56,7 +56,7 @@ class Link(wiring.Component):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def joins_two_nodes(dut):
-    """All words come in order; at full rate, if the other packets on credit are as long as the way there and back."""
+    """All words arrive in order; at full rate, if the packets on the remaining credits cover the round trip."""
     p = regression.parameters()
     dut.i__valid.value = 0
     await start(dut)
@@ -148,14 +148,14 @@ class Ends:
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_payloads(dut):
-    """With two credits of 70 words the distance is hidden: only header and CRC cost anything."""
+    """With two credits of 70 words the distance is hidden: only header and CRC add cycles."""
     ends = await Ends.begin(dut)
     entry, output = Monitor(dut, "payload", word_layout()), Monitor(dut, "o", word_layout())
     payloads = [[n * 64 + k for k in range(64)] for n in range(12)]
     beats = framed(payloads)
     ends.send(payloads)
     assert await ends.sink.receive(len(beats)) == beats
-    # A payload word is offered to the packetizer when the three of the header have gone, and the last one of each
+    # A payload word is offered to the packetizer after the three header words have left, and the last word of each
     # packet waits for the CRC.
     delays = [out - into for into, out in zip(entry.cycles, output.cycles, strict=True)]
     assert delays == ([HOP_LATENCY + 1] * 63 + [HOP_LATENCY + 2]) * 12
@@ -164,7 +164,7 @@ async def carries_payloads(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_surrender(dut):
-    """The neighbour is told, at any moment, that there is no more to come, and the link is clean afterwards."""
+    """An ABORT packet ends the transfer at the neighbour, at any moment, and the link is clean afterwards."""
     ends = await Ends.begin(dut)
     cocotb.start_soon(ends.sink.receive())
     abort = {**dataclasses.asdict(Header()), "type": ABORT}
@@ -187,7 +187,7 @@ async def carries_surrender(dut):
         await cycles(dut, 2)
         dut.give_up.value = dut.drain.value = 0
         await cycles(dut, 2)
-        # Both credits are there.
+        # Both credits are back.
         sending = ends.send([[n] for n in range(2)])
         for _ in range(2):
             await wait_for(dut, lambda: dut.done.value, "done")

@@ -21,12 +21,12 @@ from sim.verilated.vectors import Unit
 from tests.hdl.ring.test_order import meaning, taken_records
 
 ELEMENTS, SEGMENT = 2048, 64
-#: Places are modulo the next power of two.
+#: Addresses of groups are modulo the next power of two.
 PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner, and a sequence of any steps, which it starts."""
+    """A planner that starts a sequence of any steps."""
 
     def __init__(self):
         self._shape = {"elements": ELEMENTS, "segment": SEGMENT, "nodes_max": SMALL_RING}
@@ -57,21 +57,21 @@ class Bench(wiring.Component):
 
 def expected(length, size, rank, scatter, gather, both, *, turn, stride):
     """Records, from the golden order."""
-    blocks, place = block_indices(length, size, turn=turn), places(length, stride=stride) // GROUP
+    blocks, addresses = block_indices(length, size, turn=turn), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // SEGMENT) for block in blocks)
     records = []
     for phase, segment, step in interleaved.order(segments, scatter, gather, both=both):
         gathers = phase == interleaved.GATHER
         block = (rank + gathers - step) % size
         inside = blocks[block][segment * SEGMENT:(segment + 1) * SEGMENT]
-        records.append((int(gathers), segment, block, int(place[inside[0]]) % PLACES if len(inside) else None,
+        records.append((int(gathers), segment, block, int(addresses[inside[0]]) % PLACES if len(inside) else None,
                         len(inside), step == 0, step == (gather if gathers else scatter) - 1))
     return records
 
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_collective(pattern):
-    """Records are those of the golden order, for participants with all steps of a phase, some, one or none."""
+    """Records follow the golden order, for participants with all steps of a phase, some, one or none."""
     assert INTERLEAVED_LAG == interleaved.LAG
     unit = Unit(Bench(), name="InterleavedBench")
     generator = random.Random(3)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Both ends of a link, each alone, in every cycle against a model: hdl/ring/link.py."""
+"""Both ends of a link, each on its own, in every cycle against a model: hdl/ring/link.py."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ SEGMENTS = 3
 
 
 class Words:
-    """Queue of words, each on offer from ``latency`` cycles after it was taken."""
+    """Queue of words; each is offered ``latency`` cycles after it was taken, or later."""
 
     def __init__(self, latency):
         self._latency, self._cycle, self._words = latency, 0, deque()
@@ -43,16 +43,16 @@ class Words:
 
 
 class Transmitter:
-    """Outputs of a cycle, then what its inputs make of the next one."""
+    """Cycle-accurate model of the transmitter: ``outputs`` of a cycle, then ``step`` to the next one."""
 
     def __init__(self):
         self.words, self.credits, self._first = Words(LinkTransmitter.latency), SEGMENTS, True
 
     def outputs(self, reset, enable):
         sent = self.words.offer if enable else None
-        found = {"i__ready": len(self.words) < PACKET_WORDS or reset, "may_start": self.credits > 0 and not reset,
+        ports = {"i__ready": len(self.words) < PACKET_WORDS or reset, "may_start": self.credits > 0 and not reset,
                  "credits": self.credits, "ring_o__valid": sent is not None}
-        return found | {f"ring_o__{name}": value for name, value in (sent or {}).items()}
+        return ports | {f"ring_o__{name}": value for name, value in (sent or {}).items()}
 
     def step(self, word, credit, reset, enable):
         if reset:
@@ -66,7 +66,7 @@ class Transmitter:
 
 
 class Receiver:
-    """Outputs of a cycle, then what its inputs make of the next one."""
+    """Cycle-accurate model of the receiver: ``outputs`` of a cycle, then ``step`` to the next one."""
 
     def __init__(self):
         self.words, self.credit, self.overrun, self.packets = Words(LinkReceiver.latency), False, False, 0
@@ -100,7 +100,7 @@ class Receiver:
 
 @dataclasses.dataclass(frozen=True)
 class Temper:
-    """Chances per cycle that the peer breaks its credit, or that a reset of the link begins."""
+    """Probabilities per cycle that the peer breaks its credit, or that a reset of the link begins."""
 
     wrong: float = 0.0
     reset: float = 0.0
@@ -111,7 +111,7 @@ TEMPERS = {"obeys": Temper(), "wrong": Temper(wrong=0.1), "resets": Temper(reset
 
 
 def resets(generator, temper):
-    """Levels of the reset of the link, of one to six cycles."""
+    """Reset levels of the link, of one to six cycles."""
     while True:
         if generator.random() < temper.reset:
             yield from [True] * generator.randint(1, 6)
@@ -127,7 +127,7 @@ def transmitter(**options):
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize(("lag", "enabled"), [(5, 1), (60, 1), (5, 0.3)])
 def test_transmitter(temper, source, lag, enabled):
-    """Credits come some time after their packets, or, wrong, at any time; those beyond ``segments`` count nothing.
+    """Credits come some time after their packets or, wrongly, at any time; credits beyond ``segments`` are ignored.
 
     With a throttle, words leave in the cycles that it enables.
     """
@@ -183,7 +183,7 @@ def receiver():
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_receiver(receiver, temper, source, sink):
-    """What is wrong is a packet without credit, or one that is too long; a reset may come within a packet."""
+    """Errors are packets without credit, and packets that are too long; a reset may come within a packet."""
     generator, temper = random.Random(f"{temper}{source}{sink}"), TEMPERS[temper]
     model, reset = Receiver(), resets(generator, temper)
     willing, ready = stalls(source, seed=1), stalls(sink, seed=2)
@@ -214,7 +214,7 @@ def test_receiver(receiver, temper, source, sink):
 
 
 def test_receiver_rate(receiver):
-    """A word per cycle, however long the packets are."""
+    """A word per cycle, for any length of packets."""
     beats = framed([[n] * PACKET_WORDS for n in range(10)])
     receiver.reset()
     trace = receiver.run({"ring_i__valid": np.ones(len(beats)), "ring_i__data": [beat["data"] for beat in beats],

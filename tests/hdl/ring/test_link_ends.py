@@ -18,10 +18,10 @@ CONFIGS = {"credits": NodeConfig(segment=32, link=Credits(ingress=2)),
 
 
 class Pair(wiring.Component):
-    """Ends of node 0 and node 1, joined to a ring by registers; words go in at node 0 and come out at node 1.
+    """Ends of node 0 and node 1, joined to a ring by registers; words enter at node 0 and leave at node 1.
 
-    ``damage`` flips wire ``data[0]`` on the way from node 0 in its cycle, and ``counts`` has what node 0 has sent,
-    and node 1 received, for each cycle: words and packets.
+    ``damage`` flips wire ``data[0]`` from node 0 in its cycle; ``sent`` and ``received`` count the words and packets
+    that node 0 has sent, and node 1 received, in each cycle.
     """
 
     def __init__(self, config):
@@ -49,32 +49,32 @@ class Pair(wiring.Component):
 
 
 def play(config, *, packets, damage=(), cycles=1200):
-    """Words that come out, and sums of the counters: of the words that were sent and received, and of repairs.
+    """Received words, sums of the counters (sent and received words, and repairs), and the sent words.
 
     Parameters
     ----------
     packets : list of list of int
     damage : collection of int
-        Cycles in which a wire changes, counted from the first in which a word is offered. The link is ready for it 65
-        cycles later.
+        Cycles when a wire changes, counted from the first offer of a word. The link is ready for it 65 cycles
+        later.
     """
     pair = Pair(config)
     words = [(word, n == len(packet) - 1) for packet in packets for n, word in enumerate(packet)]
-    found, totals = [], dict.fromkeys(("sent", "packets sent", "received", "packets received", "restarts", "repeated",
-                                       "failed"), 0)
+    got, totals = [], dict.fromkeys(("sent", "packets sent", "received", "packets received", "restarts", "repeated",
+                                     "failed"), 0)
 
     async def bench(context):
         context.set(pair.o.ready, 1)
-        first, place, begun = True, 0, None
+        first, index, begun = True, 0, None
         for cycle in range(cycles):
-            offer = place < len(words) and (not first or context.get(pair.may_start))
+            offer = index < len(words) and (not first or context.get(pair.may_start))
             if offer and begun is None:
                 begun = cycle
             context.set(pair.damage, begun is not None and cycle - begun in damage)
             context.set(pair.i.valid, offer)
             if offer:
-                context.set(pair.i.p.data, words[place][0])
-                context.set(pair.i.p.last, words[place][1])
+                context.set(pair.i.p.data, words[index][0])
+                context.set(pair.i.p.last, words[index][1])
             taken = offer and context.get(pair.i.ready)
             for name, value, bit in (("sent", pair.sent, 0), ("packets sent", pair.sent, 1),
                                      ("received", pair.received, 0), ("packets received", pair.received, 1),
@@ -82,34 +82,34 @@ def play(config, *, packets, damage=(), cycles=1200):
                                      ("failed", pair.repairs, 5)):
                 totals[name] += context.get(value) >> bit & 1
             if context.get(pair.o.valid):
-                found.append((context.get(pair.o.p.data), bool(context.get(pair.o.p.last))))
+                got.append((context.get(pair.o.p.data), bool(context.get(pair.o.p.last))))
             if taken:
-                first = words[place][1]
-                place += 1
+                first = words[index][1]
+                index += 1
             await context.tick()
         assert not context.get(pair.overrun)
         totals["delay"] = context.get(pair.delay)
 
     pysim.simulate(pair, bench)
-    return found, totals, words
+    return got, totals, words
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_packets(kind):
-    """Every word comes through, in order, and is counted once at both ends."""
+    """Every word arrives, in order, and is counted once at both ends."""
     generator = np.random.default_rng(1)
     packets = [[int(word) for word in generator.integers(0, 1 << 32, generator.integers(2, 30))] for _ in range(9)]
-    found, totals, words = play(CONFIGS[kind], packets=packets)
-    assert found == words
+    received, totals, words = play(CONFIGS[kind], packets=packets)
+    assert received == words
     assert totals == {"sent": len(words), "packets sent": 9, "received": len(words), "packets received": 9,
                       "restarts": 0, "repeated": 0, "failed": 0, "delay": int(kind == "replay")}
 
 
 def test_repairs():
-    """Damaged words are repeated, and counted once all the same."""
+    """Damaged words are repeated, but counted once."""
     packets = [list(range(100 * n, 100 * n + 25)) for n in range(6)]
-    found, totals, words = play(CONFIGS["replay"], packets=packets, damage={75, 76, 120})
-    assert found == words
+    received, totals, words = play(CONFIGS["replay"], packets=packets, damage={75, 76, 120})
+    assert received == words
     assert [totals[name] for name in ("sent", "packets sent", "received", "packets received")] == [150, 6, 150, 6]
     assert totals["restarts"] == totals["failed"] == 2
     assert 50 < totals["repeated"] < 80

@@ -23,12 +23,12 @@ from tests.traces import taken
 ELEMENTS, SEGMENT = 4096, 64
 FIELDS = ("phase", "segment", "block", "place", "length", "first", "last")
 LAYOUT = record_layout(ELEMENTS, SEGMENT)
-#: Places are modulo the next power of two.
+#: Addresses of groups are modulo the next power of two.
 PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner, and the sequence of a sender, which it starts. A ring of one has a step of its own."""
+    """A planner that starts the sequence of a sender. A ring of one has a step of its own."""
 
     def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, chained=False, lags=False):
         self._shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
@@ -68,8 +68,8 @@ class Bench(wiring.Component):
 
 
 def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, turn=0, stride=1, space=PLACES):
-    """Expected records, from the specification of the order, with places modulo ``space``."""
-    blocks, place = block_indices(length, size, turn=turn), places(length, stride=stride) // GROUP
+    """Expected records, from the specification of the order, with addresses modulo ``space``."""
+    blocks, addresses = block_indices(length, size, turn=turn), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // length_of_segment) for block in blocks)
     gathers = gathers and size > 1
     records = []
@@ -79,7 +79,7 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, t
         for step in range(steps):
             block = (rank + which.value - step) % size
             inside = blocks[block][segment * length_of_segment:(segment + 1) * length_of_segment]
-            records.append((which.value, segment, block, int(place[inside[0]]) % space if len(inside) else None,
+            records.append((which.value, segment, block, int(addresses[inside[0]]) % space if len(inside) else None,
                             len(inside), step == 0, step == steps - 1))
 
     if segments and scatters and gathers:
@@ -95,7 +95,7 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, t
 
 
 def meaning(records):
-    """Records, without the place of an empty segment, which means nothing."""
+    """Records, without the meaningless address of an empty segment."""
     return [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in records]
 
 
@@ -126,9 +126,9 @@ def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELE
     done = np.flatnonzero(trace["done"])
     assert len(done) == 1, case
     for name, block in (("previous", rank - 1), ("own", rank), ("following", rank + 1)):
-        found = unpack(first_layout(elements, nodes_max), trace[name][-1:])
+        first = unpack(first_layout(elements, nodes_max), trace[name][-1:])
         group = (block - turn) % size
-        assert (found["group"][0], found["place"][0]) == (group, group * stride % space), case
+        assert (first["group"][0], first["place"][0]) == (group, group * stride % space), case
     when, records = taken_records(trace, record_layout(elements, segment, nodes_max))
     expected = order(length, size, rank, steps & 1, steps >> 1, segment, turn=turn, stride=stride, space=space)
     assert meaning(records) == meaning(expected), case
@@ -167,13 +167,13 @@ def test_large_rings(nodes_max, elements, segment):
 
 
 def test_chain():
-    """A link of a chain has one step for each segment of the only block, marked as its ends are; a gather has the
-    marks of any other."""
+    """A link of a chain has one step for each segment of the only block, with marks for its ends; a gather has the
+    usual marks."""
     unit = Unit(Bench(SEGMENT, chained=True), name="ChainBench")
     generator = random.Random(6)
     for ends in range(4):
         for length, steps in ((0, 0b01), (33, 0b01), (500, 0b01), (ELEMENTS, 0b01), (500, 0b10)):
-            size = 1 if steps == 0b01 else 5  # a chain moves one block, whatever the size of the ring
+            size = 1 if steps == 0b01 else 5  # a chain moves one block, for any size of the ring
             stride, cycles = generator.randint(1, 255), 3000
             start = np.zeros(cycles, dtype=np.uint8)
             start[0] = 1
@@ -189,7 +189,7 @@ def test_chain():
 
 
 def test_late():
-    """A late sequence has the golden order of a collective with one owner; the gather of any other lags by one."""
+    """A late sequence has the golden order of a collective with one owner; other gathers lag by one segment."""
     assert LAG == root_reduce.LAG
     unit = Unit(Bench(SEGMENT, chained=True, lags=True), name="LateBench")
     generator = random.Random(7)
@@ -205,12 +205,12 @@ def test_late():
             trace = unit.lockstep(sources={}, sinks=sinks, inputs={
                 **inputs, "size": 1, "steps": 0b11, "ends": ends, "late": 1, "single": 1})
             segments = -(-length // SEGMENT)
-            place = places(length, stride=stride) // GROUP
+            addresses = places(length, stride=stride) // GROUP
             expected = []
             for phase, segment in root_reduce.order(segments):
                 gathers = phase == root_reduce.GATHER
                 elements = min(SEGMENT, length - segment * SEGMENT)
-                expected.append((int(gathers), segment, 0, int(place[segment * SEGMENT]) % PLACES, elements,
+                expected.append((int(gathers), segment, 0, int(addresses[segment * SEGMENT]) % PLACES, elements,
                                  gathers or bool(ends & 1), gathers or bool(ends >> 1)))
             assert taken_records(trace)[1] == expected, case
             size = generator.randint(2, 16)
@@ -222,6 +222,6 @@ def test_late():
 
 
 def taken_records(trace, layout=LAYOUT, name="records"):
-    """Cycles in which records were taken, and the records."""
+    """Cycles when records were taken, and the records."""
     when, records = taken(trace, name, layout)
     return when, list(zip(*(records[field].tolist() for field in FIELDS), strict=True))

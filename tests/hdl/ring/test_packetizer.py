@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Packets put together, in every cycle against a model: hdl/ring/packetizer.py."""
+"""The packetizer in every cycle against a model: hdl/ring/packetizer.py."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ ABORTING = Header(type=ABORT, source=3, epoch=9, length=17)
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of a cycle: words of the header and a beat of payload on offer, or None."""
+    """Inputs of a cycle: offered words of the header and offered beat of payload, or None."""
 
     header: list | None
     payload: dict | None
@@ -41,60 +41,60 @@ class Inputs:
 
 
 class Model:
-    """Outputs of a cycle, then what its inputs make of the next one; the words of each packet that was sent."""
+    """Cycle-accurate model: ``outputs`` of a cycle, then ``step`` to the next one; the words of each sent packet."""
 
     def __init__(self):
         self.sent, self.aborting, self.aborted, self.ends = [], False, False, False
         self.offer, self.packets = None, []
 
-    def turn(self, given):
-        """Whether a packet is stomped; and the word that enters the output, with whether it is the last one."""
-        room = self.offer is None or given.ready
-        stomp = given.give_up and bool(self.sent) and not self.aborting
+    def turn(self, inputs):
+        """Whether a packet is stomped; the word that enters the output, and whether it is the last one."""
+        room = self.offer is None or inputs.ready
+        stomp = inputs.give_up and bool(self.sent) and not self.aborting
         if not room or self.aborted:
             return stomp, None
         if stomp or self.ends:
             return stomp, (checksum(self.sent) ^ (0xFFFF_FFFF if stomp else 0), True)
-        if not self.sent and not (given.may_start and (given.give_up or given.header)):
+        if not self.sent and not (inputs.may_start and (inputs.give_up or inputs.header)):
             return stomp, None
         if len(self.sent) >= 3:
-            return stomp, given.payload and (given.payload["data"], False)
-        abort = self.aborting if self.sent else given.give_up
-        return stomp, ((ABORTING.words() if abort else given.header)[len(self.sent)], False)
+            return stomp, inputs.payload and (inputs.payload["data"], False)
+        abort = self.aborting if self.sent else inputs.give_up
+        return stomp, ((ABORTING.words() if abort else inputs.header)[len(self.sent)], False)
 
-    def outputs(self, given):
-        stomp, word = self.turn(given)
-        room = self.offer is None or given.ready
+    def outputs(self, inputs):
+        stomp, word = self.turn(inputs)
+        room = self.offer is None or inputs.ready
         starts, count = not self.sent and not self.aborted, len(self.sent)
         own = not stomp and not self.aborting and not self.ends
         return {
-            "header__ready": given.give_up or (own and count == 2 and word is not None),
-            "payload__ready": given.give_up or (own and count >= 3 and room),
-            "stalled": starts and (given.give_up or given.header is not None) and not given.may_start,
+            "header__ready": inputs.give_up or (own and count == 2 and word is not None),
+            "payload__ready": inputs.give_up or (own and count >= 3 and room),
+            "stalled": starts and (inputs.give_up or inputs.header is not None) and not inputs.may_start,
             "idle": starts and self.offer is None, "aborted": self.aborted, "o__valid": self.offer is not None,
             **({"o__payload": to_int(word_layout(), self.offer)} if self.offer else {})}
 
-    def step(self, given):
-        if given.clear:
+    def step(self, inputs):
+        if inputs.clear:
             self.__init__()
             return
-        stomp, word = self.turn(given)
-        if self.aborted and not given.give_up:
+        stomp, word = self.turn(inputs)
+        if self.aborted and not inputs.give_up:
             self.aborted = False
-        if self.offer is None or given.ready:
+        if self.offer is None or inputs.ready:
             self.offer = word and {"data": word[0], "last": word[1]}
         if word is None:
             return
         if not self.sent:
-            self.aborting = given.give_up
+            self.aborting = inputs.give_up
         self.sent.append(word[0])
         if word[1]:
             self.packets.append((self.sent, stomp))
             self.aborted, self.sent, self.ends = self.aborting, [], False
         elif len(self.sent) == 3:
-            self.ends = self.aborting or given.header[1] >> 22 == 0
+            self.ends = self.aborting or inputs.header[1] >> 22 == 0
         elif len(self.sent) > 3:
-            self.ends = bool(given.payload["last"])
+            self.ends = bool(inputs.payload["last"])
 
 
 @functools.cache
@@ -106,7 +106,7 @@ def unit():
 @pytest.mark.parametrize("cleared", [0, 0.002])
 @pytest.mark.parametrize("kind", STALLS)
 def test_packetizer(kind, cleared, given_up):
-    """Whole packets, at most one that is stomped, the ABORT packet, and packets again; a reset forgets all."""
+    """Whole packets, at most one stomped, the ABORT packet, and packets again; a reset clears everything."""
     generator = random.Random(f"{kind}{cleared}{given_up}")
     header_willing, payload_willing, ready, may_start = (stalls(kind, seed=seed) for seed in range(4))
     model, inputs, expected, headers, beats, left = Model(), [], [], [], [], 0
@@ -118,17 +118,17 @@ def test_packetizer(kind, cleared, given_up):
             beats = [beat for _, words in packets for beat in framed(words)]
             offers, model.packets = [False, False], []
         if not left and not model.aborted and generator.random() < given_up:
-            left = -1  # until some cycles behind the ABORT packet
-        offers = [bool(one) and (offered or willing) for one, offered, willing in zip(
+            left = -1  # until some cycles after the ABORT packet
+        offers = [bool(queued) and (offered or willing) for queued, offered, willing in zip(
             (headers, beats), offers, (next(header_willing), next(payload_willing)), strict=True)]
-        given = Inputs(header=headers[0] if offers[0] else None, payload=beats[0] if offers[1] else None,
-                       ready=next(ready), may_start=next(may_start), give_up=left != 0,
-                       clear=generator.random() < cleared)
-        out = model.outputs(given)
-        inputs.append(given.rows(lambda: generator.getrandbits(32)))
+        current = Inputs(header=headers[0] if offers[0] else None, payload=beats[0] if offers[1] else None,
+                         ready=next(ready), may_start=next(may_start), give_up=left != 0,
+                         clear=generator.random() < cleared)
+        out = model.outputs(current)
+        inputs.append(current.rows(lambda: generator.getrandbits(32)))
         expected.append(out)
         before = len(model.packets)
-        model.step(given)
+        model.step(current)
         if len(model.packets) > before:
             words, stomp = model.packets[-1]
             seen["ABORT" if model.aborted else "stomped" if stomp else "whole"] += 1
@@ -138,13 +138,13 @@ def test_packetizer(kind, cleared, given_up):
                 due = packet(*packets[before])
                 assert words == due or (stomp and words[:-1] == due[:len(words) - 1])
                 assert not any(stomp for _, stomp in model.packets[:before])
-        for place, (queue, name) in enumerate(((headers, "header"), (beats, "payload"))):
-            if offers[place] and out[f"{name}__ready"]:
+        for port, (queue, name) in enumerate(((headers, "header"), (beats, "payload"))):
+            if offers[port] and out[f"{name}__ready"]:
                 queue.pop(0)
-                offers[place] = False
+                offers[port] = False
         if left > 0 or (left < 0 and model.aborted):
             left = generator.randrange(1, 20) if left < 0 else left - 1
-        if given.clear or (given.give_up and not left):
+        if current.clear or (current.give_up and not left):
             left, headers, beats = 0, [], []
     trace = compare(unit(), inputs, expected)
     assert min(seen[name] for name in ("whole", *(("ABORT", "stomped") if given_up else ()))) > 5, seen

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer of a collective: a reset ends whatever it is at, a part brings instructions and
+"""The sequencer of a collective: a reset ends any activity, a part brings instructions and
 sequences of its own, and sequence numbers of a long command start again.
 
 The routes and jobs of all parts are tested on whole rings.
@@ -35,7 +35,7 @@ CONFIG = NodeConfig(
 
 
 class IdleAfterReset(wiring.Component):
-    """Claims that a sequencer which was reset in the last cycle is not busy, and offers nothing."""
+    """Claims that a sequencer that was reset in the last cycle is not busy, and offers nothing."""
 
     def __init__(self, config):
         self._unit = Sequencer(config=config)
@@ -58,11 +58,11 @@ class IdleAfterReset(wiring.Component):
             else:
                 assert isinstance(member.signature, stream.Signature), name
                 port = getattr(unit, name)
-                for one in port if isinstance(port, list) else [port]:
+                for channel in port if isinstance(port, list) else [port]:
                     assert member.flow is Out
                     ready = Signal(name=f"{name}_ready")
-                    m.d.comb += one.ready.eq(ready)
-                    offered.append(one.valid)
+                    m.d.comb += channel.ready.eq(ready)
+                    offered.append(channel.valid)
         assert len(offered) > 10
         for valid in (unit.busy, *offered):
             m.d.comb += Assert(~was_reset | ~valid)
@@ -128,7 +128,7 @@ class Observed(wiring.Component):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric"])
 def test_part_brings_a_sequence(pattern):
-    """Instructions get the records that they ask for, in order; a command lasts until the awaited ones are done."""
+    """Instructions get the records that they request, in order; a command lasts until the awaited ones are done."""
     unit, generator = Unit(Observed(), name="ObservedSequencer"), random.Random(11)
     for seed in range(20):
         length, size, every = generator.randint(0, 64), generator.randint(2, 5), generator.randrange(2)
@@ -149,7 +149,7 @@ def test_part_brings_a_sequence(pattern):
 
 # --- headers of a long command
 
-#: Nine segments in some blocks of the largest ring, and so for all: more packets than there are sequence numbers.
+#: Nine segments in some blocks of the largest ring, and so for all blocks: more packets than sequence numbers.
 LONG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=MAX_NODES),
     memories=Memories(gradient=1 << 16, weight=32, state=32, planes=0), masking=False, sparsify=False)
@@ -157,7 +157,7 @@ NUMBERS = 1 << header_layout()["sequence"].width
 
 
 class Headed(wiring.Component):
-    """A sequencer with paths for the egress only, those of an all-reduce, after a planner that starts it."""
+    """A sequencer with egress paths only, as in an all-reduce, after a planner that starts it."""
 
     def __init__(self):
         super().__init__({
@@ -179,13 +179,13 @@ class Headed(wiring.Component):
         connect_stream(m, unit.header, self.header)
         for name, member in unit.signature.members.items():
             if member.is_signature and name != "header":
-                for one in port if isinstance(port := getattr(unit, name), list) else [port]:
-                    m.d.comb += one.ready.eq(1)
+                for channel in port if isinstance(port := getattr(unit, name), list) else [port]:
+                    m.d.comb += channel.ready.eq(1)
         return m
 
 
 def test_numbers_start_again():
-    """Headers of the largest ring have all their fields; behind the last sequence number comes 0."""
+    """Headers of the largest ring have all their fields; after the last sequence number comes 0."""
     unit, generator, size = Unit(Headed(), name="HeadedSequencer"), random.Random(12), MAX_NODES
     for seed in range(3):
         length, rank = longest_vector(LONG) - generator.randrange(32 * 7), generator.choice([0, 100, size - 1])
@@ -198,7 +198,7 @@ def test_numbers_start_again():
         _, headers = taken(trace, "header", header_layout())
         expected = order(length, size, rank, True, True, LONG.segment)
         assert len(expected) > NUMBERS, case
-        assert headers["sequence"].tolist() == [place % NUMBERS for place in range(len(expected))], case
+        assert headers["sequence"].tolist() == [number % NUMBERS for number in range(len(expected))], case
         for name, column in (("segment", 1), ("block", 2), ("length", 4)):
             assert headers[name].tolist() == [record[column] for record in expected], (name, case)
         assert set(headers["source"].tolist()) == {rank}, case
@@ -208,14 +208,14 @@ def test_numbers_start_again():
 @pytest.mark.parametrize(("size", "segments"), [(2, 1024), (3, 800), (16, 200), (17, 180), (100, 25), (255, 1),
                                                 (255, 2), (255, 20)])
 def test_headers_of_a_command_differ(size, segments):
-    """A link never has two packets of a command with the same sequence number, block and segment. So none is taken
-    for another, even where as many are lost as there are sequence numbers."""
+    """A link never has two packets of a command with the same sequence number, block and segment. So no packet is
+    mistaken for another, even if ``NUMBERS`` packets are lost."""
     for rank in (0, size // 2, size - 1):
         records = order(32 * size * segments, size, rank, True, True, 32)
-        headers = {(place % NUMBERS, record[1], record[2]) for place, record in enumerate(records)}
+        headers = {(number % NUMBERS, record[1], record[2]) for number, record in enumerate(records)}
         assert len(headers) == len(records) == 2 * (size - 1) * segments
         places = {}
-        for place, (phase, segment, block, *_) in enumerate(records):
-            places.setdefault((segment, block), {})[phase] = place
-        both = [found[1] - found[0] for found in places.values() if len(found) == 2]
+        for number, (phase, segment, block, *_) in enumerate(records):
+            places.setdefault((segment, block), {})[phase] = number
+        both = [phases[1] - phases[0] for phases in places.values() if len(phases) == 2]
         assert max(both, default=0) <= 3 * (size - 1) + 1 < NUMBERS

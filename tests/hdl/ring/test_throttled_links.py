@@ -25,9 +25,9 @@ def test_packets(replay, rate, delay):
     config = CONFIG.replace(link=Replay() if replay else Credits())
     ends = [link_class(config)(config=config) for _ in range(2)]
     m = Module()
-    for number, one in enumerate(ends):
-        m.submodules[f"end_{number}"] = one
-        m.d.sync += list(joined(one.ring_o, ends[1 - number].ring_i))
+    for number, link_end in enumerate(ends):
+        m.submodules[f"end_{number}"] = link_end
+        m.d.sync += list(joined(link_end.ring_o, ends[1 - number].ring_i))
     source, sink = ends
     packets, came, left = 12, [], []
 
@@ -35,7 +35,7 @@ def test_packets(replay, rate, delay):
         for end in ends:
             ctx.set(end.throttle, rate)
             ctx.set(end.wire_delay, delay)
-        await ctx.tick().repeat(300)  # then the delay counts
+        await ctx.tick().repeat(300)  # then the delay applies
         for packet in range(packets):
             await ctx.tick().until(source.may_start)
             for word in range(WORDS):

@@ -15,17 +15,17 @@ from tests.refusals import refuses
 
 @pytest.mark.parametrize("nodes", [*range(1, SMALL_RING + 2), 64, MAX_NODES])
 def test_ring(nodes):
-    """Links form one circle; the node before the one behind is the node itself; every block has one owner."""
+    """Links form one circle; predecessor and successor are inverse; every block has one owner."""
     ring = RingTopology(nodes)
-    place, seen = 0, []
+    rank, seen = 0, []
     for _ in range(nodes):
-        seen.append(place)
-        assert ring.predecessor(ring.successor(place)) == place
-        assert ring.links[place] == (place, ring.successor(place))
-        assert ring.links[ring.incoming[place]] == (ring.predecessor(place), place)
-        assert ring.owner(ring.owned_block(place)) == place
-        place = ring.successor(place)
-    assert place == 0
+        seen.append(rank)
+        assert ring.predecessor(ring.successor(rank)) == rank
+        assert ring.links[rank] == (rank, ring.successor(rank))
+        assert ring.links[ring.incoming[rank]] == (ring.predecessor(rank), rank)
+        assert ring.owner(ring.owned_block(rank)) == rank
+        rank = ring.successor(rank)
+    assert rank == 0
     assert sorted(seen) == list(range(nodes))
 
 
@@ -35,7 +35,7 @@ def test_impossible_ring(nodes):
 
 
 def test_widths():
-    """Small rings have one width; larger ones the least that holds a rank, and a number of nodes."""
+    """Small rings have one width; larger ones the smallest width for a rank, and for a number of nodes."""
     for most in range(1, MAX_NODES + 1):
         assert Shape.cast(ranks(most)).width == max(most - 1, 15).bit_length()
         assert Shape.cast(sizes(most)).width == max(most, 16).bit_length()
@@ -45,21 +45,21 @@ def test_widths():
 @pytest.mark.parametrize(("most", "tried"), [
     (SMALL_RING, range(1, SMALL_RING + 1)), (17, (16, 17)), (32, (31, 32)), (MAX_NODES, (128, MAX_NODES))])
 def test_gateware_agrees(most, tried):
-    """Gateware computes from rank and size the same as the class: for every node of every small ring, and at
-    places of each width in large ones."""
+    """Gateware computes from rank and size the same as the class: for every node of every small ring, and for ranks
+    of each width in large ones."""
     rank, block, size = Signal(ranks(most)), Signal(ranks(most)), Signal(sizes(most))
-    found = [function(rank, size) for function in (topology.predecessor, topology.successor)]
-    found += [function(block, rank, size) for function in (topology.is_predecessor, topology.is_successor)]
+    outputs = [function(rank, size) for function in (topology.predecessor, topology.successor)]
+    outputs += [function(block, rank, size) for function in (topology.is_predecessor, topology.is_successor)]
 
     async def compare(context):
         for nodes in tried:
             ring = RingTopology(nodes)
             context.set(size, nodes)
             places = range(nodes) if nodes <= SMALL_RING else {0, 1, 15, 16, 17, 31, nodes // 2, nodes - 2, nodes - 1}
-            for here, other in itertools.product([one for one in places if one < nodes], repeat=2):
+            for here, other in itertools.product([node for node in places if node < nodes], repeat=2):
                 context.set(rank, here)
                 context.set(block, other)
-                before, behind = ring.predecessor(here), ring.successor(here)
-                assert [context.get(value) for value in found] == [before, behind, other == before, other == behind]
+                before, after = ring.predecessor(here), ring.successor(here)
+                assert [context.get(value) for value in outputs] == [before, after, other == before, other == after]
 
     pysim.simulate(Module(), compare, clock=False)

@@ -12,7 +12,7 @@ NAMES = {LinkSignature: ("data", "last"), ReplayLinkSignature: ("data", "last", 
 
 @pytest.mark.parametrize("signature", NAMES)
 def test_delays(signature):
-    """Words come in order, each its delay later, and one per cycle passes; a change loses and doubles none."""
+    """Words arrive in order, each after its delay, one per cycle; a change of the delay loses and repeats none."""
     dut = WireDelay(signature=signature())
     generator = np.random.default_rng(1)
     delays = (0, 1, 2, 255, 3, 48, 0, 17)
@@ -37,7 +37,7 @@ def test_delays(signature):
 
     pysim.simulate(dut, bench)
     assert [word for _, word in came] == [word for _, word in sent]
-    # The delay counts after 256 quiet cycles: words of the first cycles still have the one before.
+    # The delay applies after 256 quiet cycles: words of the first cycles still have the previous delay.
     for (begun, _), (arrived, _) in zip(sent, came, strict=True):
         number = begun // cycles
         assert arrived - begun == (delays[number - 1] if number else 0)

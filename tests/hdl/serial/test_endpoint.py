@@ -132,7 +132,7 @@ async def keeps_to_its_room(dut):
     header, _ = await wire.take()
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER)
     assert [beat["data"] for beat in await node.receive(BUFFER // 2)] == list(range(BUFFER // 2))
-    header, _ = await wire.take()  # half of the room is free again, and the host learns of it
+    header, _ = await wire.take()  # half of the room is free again, as the header reports
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER * 3 // 2)
     await wire.send([16, 17], sequence=BUFFER, last=True)
     rest = await node.receive(BUFFER // 2 + 2)
@@ -147,11 +147,11 @@ async def sends_again_what_is_not_acknowledged(dut):
     expected = [(0, 0, [10, 11, 12, 13]), (4, 1, [14]), (5, 1, [20])]
 
     async def frames(count):
-        found = []
+        received = []
         for _ in range(count):
             header, words = await wire.take()
-            found.append((header["sequence"], header["last"], words))
-        return found
+            received.append((header["sequence"], header["last"], words))
+        return received
 
     assert await frames(3) == expected
     assert await wire.take() is None
@@ -185,10 +185,10 @@ async def begins_anew(dut):
     fields = ("kind", "sequence", "acknowledged", "limit", "length", "reply")
     opened = (FrameKind.OPEN, 0xABCD, NODES | VERSION << 8, BUFFER, 0, 1)
     assert tuple(header[name] for name in fields) == tuple(map(int, (opened[0].value, *opened[1:])))
-    await wire.send(kind=FrameKind.OPEN.value, again=True)  # asks for an answer alone
+    await wire.send(kind=FrameKind.OPEN.value, again=True)  # only asks for an answer
     header, _ = await wire.take()
     assert header["sequence"] == 0xABCD
-    # The node has a request and a part of another one, whose rest is in the buffer and never reaches the node.
+    # The node has one request and part of another. The rest is in the buffer and never reaches the node.
     await wire.send([1, 2], sequence=0, last=True)
     await wire.send([3, 4, 5], sequence=2)
     assert await node.receive(3) == [*framed([[1, 2]]), {"data": 3, "last": 0}]

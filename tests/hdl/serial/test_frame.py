@@ -47,7 +47,7 @@ def damaged(generator, data, rate):
     return bytes(result)
 
 
-# The host's codec by itself.
+# The host's codec on its own.
 
 
 def test_codec():
@@ -72,11 +72,11 @@ def test_codec_with_damage(rate):
     frames = [random_frame(generator, reply=True) for _ in range(500)]
     data = [damaged(generator, frame.encode(), rate) for frame in frames]
     decoder = FrameDecoder()
-    found = decoder.feed(b"".join(data))
-    whole = [frame for frame, one in zip(frames, data, strict=True) if one == frame.encode()]
-    assert all(frame in frames for frame in found)
-    # A lost flag costs its own frame alone, since the length of each frame is known.
-    assert len(found) >= len(whole) - 2
+    decoded = decoder.feed(b"".join(data))
+    whole = [frame for frame, chunk in zip(frames, data, strict=True) if chunk == frame.encode()]
+    assert all(frame in frames for frame in decoded)
+    # A lost flag costs only its own frame, since the length of each frame is known.
+    assert len(decoded) >= len(whole) - 2
     assert decoder.crc_errors + decoder.resyncs > 0
 
 
@@ -117,7 +117,7 @@ async def takes_frames_apart(dut):
     generator = random.Random(p["seed"])
     dut.received.value = dut.broken.value = 0
     await start(dut)
-    found, counts = [], {"bad_crc": 0, "resync": 0}
+    received, counts = [], {"bad_crc": 0, "resync": 0}
 
     async def watch():
         edge = FallingEdge(dut.clk)
@@ -133,7 +133,7 @@ async def takes_frames_apart(dut):
                 assert int(dut.index.value) == len(got)
                 got[len(got)] = int(dut.word.value)
             if dut.good.value:
-                found.append((from_int(header_layout(), int(dut.header.value)), list(got.values())))
+                received.append((from_int(header_layout(), int(dut.header.value)), list(got.values())))
                 beginning = False
 
     cocotb.start_soon(watch())
@@ -151,7 +151,7 @@ async def takes_frames_apart(dut):
     await cycles(dut, 6)
     model = FrameDecoder()
     expected = [(header(frame), words(frame)) for frame in model.feed(data) if not frame.reply]
-    assert found == expected, p["seed"]
+    assert received == expected, p["seed"]
     assert (counts["bad_crc"], counts["resync"]) == (model.crc_errors, model.resyncs), p["seed"]
     assert bool(model.crc_errors + model.resyncs) == bool(p["rate"])
     # A byte with a framing error ends a frame; between frames it is ignored.
@@ -163,7 +163,7 @@ async def takes_frames_apart(dut):
         dut.received.value = dut.broken.value = 0
         await cycles(dut, 3)
     await cycles(dut, 4)
-    assert len(found) == len(expected) + 1
+    assert len(received) == len(expected) + 1
     assert counts["resync"] == model.resyncs + 1
 
 

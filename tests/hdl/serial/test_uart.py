@@ -15,7 +15,7 @@ RATES = [(4, 1), (48_000_000, 3_000_000), (50_000_000, 3_000_000), (60_000_000, 
 
 
 def edges(values, period, *, generator=None, jitter=0.0, gaps=None):
-    """Bits on a wire and the cycle in which each ends, for bytes back to back or with gaps, in bits."""
+    """Bits on a wire and the end cycle of each, for bytes back to back or with gaps, in bits."""
     now, wire = 0.0, []
     for value in values:
         idle = 0 if gaps is None else next(gaps)
@@ -123,18 +123,18 @@ async def transmits(dut):
         if pattern == "none":
             # Every edge is within one cycle of its ideal time: there is no gap, and errors do not accumulate.
             ideal = edges(sent, period)
-            found = [n - begin for n, (one, other) in enumerate(itertools.pairwise(levels), start=1) if one != other
-                     if n > begin]
+            got = [n - begin for n, (level, other) in enumerate(itertools.pairwise(levels), start=1) if level != other
+                   if n > begin]
             due = [end for (bit, end), (following, _) in itertools.pairwise(ideal) if bit != following]
-            assert len(found) == len(due)
-            assert max(abs(edge - time) for edge, time in zip(found, due, strict=True)) <= 1
-        received, place = [], 0
-        while 0 in levels[place:]:
-            place = levels.index(0, place)
-            bits = [levels[place + int((n + 0.5) * period)] for n in range(10)]
+            assert len(got) == len(due)
+            assert max(abs(edge - time) for edge, time in zip(got, due, strict=True)) <= 1
+        received, position = [], 0
+        while 0 in levels[position:]:
+            position = levels.index(0, position)
+            bits = [levels[position + int((n + 0.5) * period)] for n in range(10)]
             assert (bits[0], bits[9]) == (0, 1)
             received.append(sum(bit << n for n, bit in enumerate(bits[1:9])))
-            place += int(9.5 * period)
+            position += int(9.5 * period)
         assert received == sent, p["seed"]
 
 

@@ -28,7 +28,7 @@ def test_no_delay():
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 16, 17, 40])
 def test_paced(cycles):
-    """The delay counts only the cycles of `step`, which come at random."""
+    """The delay counts only the cycles of `step`, which is random."""
     generator = np.random.default_rng(cycles)
     values = generator.integers(1 << 12, size=1000)
     step = generator.integers(2, size=1000)

@@ -60,8 +60,8 @@ def test_rate(case):
 
 
 def _buffered(case):
-    """Runs of a buffer under each pair of stall patterns: whether nothing stalls, ends of packets, and the cycles in
-    which beats came and went, and in which one was on offer."""
+    """Runs of a buffer under each pair of stall patterns: whether nothing stalls, ends of packets, the cycles when
+    beats came and left, and the cycles with an offer."""
     for seed, (source, sink) in enumerate(itertools.product(STALLS, repeat=2)):
         run = BENCH.check(case, seed=seed, kinds={"i": source, "o": sink})
         last = unpack(beat_layout(case[1]), run.drive.beats["i"])["last"]
@@ -93,12 +93,12 @@ def test_segment_buffer_drops_a_part_on_reset():
 
 @pytest.mark.parametrize("size", [1, 3, 32])
 def test_block_buffer_gives_whole_blocks_only(size):
-    """The block buffer offers whole blocks only, each without a pause, however late its beats come."""
+    """The block buffer offers whole blocks only, each without a pause, even if its beats come late."""
     for free, lasts, arrived, done, offered, seed in _buffered((BlockBuffer, 2, size)):
-        place, ends = 0, []
+        count, ends = 0, []
         for last in lasts:
-            ends.append(bool(last) or place == size - 1)
-            place = 0 if ends[-1] else place + 1
+            ends.append(bool(last) or count == size - 1)
+            count = 0 if ends[-1] else count + 1
         block = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(int)
         completed = arrived[np.flatnonzero(ends)]
         assert (done > completed[block]).all(), f"seed {seed}"

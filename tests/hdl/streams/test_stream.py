@@ -52,16 +52,16 @@ def _interface(shape, **options):
     return stream.Signature(shape, **options).create()
 
 
-@pytest.mark.parametrize(("one", "other"), [
+@pytest.mark.parametrize(("source", "sink"), [
     (8, signed(8)),
     (8, 9),
     (33, word_layout()),
     (word_layout(), data.StructLayout({"last": 1, "data": 32})),
     (beat_layout(2), beat_layout(1, width=65)),
 ])
-def test_connect_refuses_other_shapes(one, other):
+def test_connect_refuses_other_shapes(source, sink):
     with pytest.raises(TypeError, match=r"^Payload of the sink must be of the source's shape .*, not "):
-        connect_stream(Module(), _interface(one), _interface(other))
+        connect_stream(Module(), _interface(source), _interface(sink))
 
 
 def test_connect_always():
@@ -112,8 +112,8 @@ test_cocotb = BENCH.cocotb(FEW, cut=7, drive=functools.partial(_drive, count=200
 class _Order(wiring.Component):
     """Specification: a buffer loses, repeats, reorders and invents no beat.
 
-    Beat number ``watched``, a free constant, departs as it came. The beats in the buffer, at most depth, are those
-    that have come and not departed.
+    Beat number ``watched``, a free constant, departs unchanged. The beats in the buffer, at most depth, are the
+    beats that have come and not departed.
     """
 
     i: In(stream.Signature(2))

@@ -1,4 +1,4 @@
-"""The format of checkpoints: every bit and length of a file, mutated manifests, and state of processes."""
+"""Format of checkpoints: every bit and length of a file, mutated manifests, and state of processes."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
 WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
-#: Commands of two queues, of a node that has one: the process sends it both.
+#: Commands of two queues for a node with one queue: the process sends both to it.
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
@@ -47,7 +47,7 @@ SMALL = pack(FIELDS, REGIONS, KEY)
 
 
 def outcome(data):
-    """Cause for which a checkpoint is refused; None if it is not."""
+    """Cause of a checkpoint's refusal, or None if it is accepted."""
     try:
         examine(data, key=KEY).check_regions()
     except RejectionError as error:
@@ -64,15 +64,15 @@ def test_is_an_archive_that_tar_reads():
 
 
 def test_every_bit_counts():
-    found = dict.fromkeys([*Cause, None], 0)
-    for place in range(len(SMALL)):
+    counts = dict.fromkeys([*Cause, None], 0)
+    for index in range(len(SMALL)):
         for bit in range(8):
-            found[outcome(SMALL[:place] + bytes([SMALL[place] ^ 1 << bit]) + SMALL[place + 1:])] += 1
-    print({str(cause): count for cause, count in found.items() if count})
-    assert found.pop(None) == 0
-    assert found[Cause.BAD_REGION] == 8 * sum(map(len, REGIONS.values()))
-    assert found[Cause.BAD_MAC] > 8 * 64
-    assert sum(found.values()) == 8 * len(SMALL)
+            counts[outcome(SMALL[:index] + bytes([SMALL[index] ^ 1 << bit]) + SMALL[index + 1:])] += 1
+    print({str(cause): count for cause, count in counts.items() if count})
+    assert counts.pop(None) == 0
+    assert counts[Cause.BAD_REGION] == 8 * sum(map(len, REGIONS.values()))
+    assert counts[Cause.BAD_MAC] > 8 * 64
+    assert sum(counts.values()) == 8 * len(SMALL)
 
 
 def test_every_length():
@@ -86,7 +86,7 @@ def test_every_length():
 
 
 class Watched(io.BytesIO):
-    """A file that knows how far it was read, and the largest piece that was asked for."""
+    """A file that records how far it was read, and the largest read request."""
 
     end = largest = 0
 
@@ -98,49 +98,49 @@ class Watched(io.BytesIO):
 
 
 def mutated(generator, manifest):
-    """A manifest with a few mistakes: of its text, or of its values."""
+    """A manifest with a few mistakes, either in its text or in its values."""
     if generator.random() < 0.5:
         text = bytearray(canonical(manifest))
         for _ in range(generator.randint(1, 4)):
-            place = generator.randrange(len(text))
+            index = generator.randrange(len(text))
             kind = generator.randrange(4)
             if kind == 0:
-                text[place] = generator.randrange(256)
+                text[index] = generator.randrange(256)
             elif kind == 1:
-                del text[place:place + generator.randint(1, 20)]
+                del text[index:index + generator.randint(1, 20)]
             elif kind == 2:
-                text[place:place] = text[generator.randrange(len(text)):][:generator.randint(1, 30)]
+                text[index:index] = text[generator.randrange(len(text)):][:generator.randint(1, 30)]
             else:
-                text[place:place] = generator.choice([b"[" * 3000, b"9" * 5000, b"\xff", b"\\u0000", b"1e999", b"-"])
+                text[index:index] = generator.choice([b"[" * 3000, b"9" * 5000, b"\xff", b"\\u0000", b"1e999", b"-"])
         return bytes(text)
     value = json.loads(canonical(manifest))
     for _ in range(generator.randint(1, 3)):
-        place = value
-        while isinstance(place, dict | list) and place:
-            keys = list(place) if isinstance(place, dict) else range(len(place))
+        index = value
+        while isinstance(index, dict | list) and index:
+            keys = list(index) if isinstance(index, dict) else range(len(index))
             key = generator.choice(keys)
-            if not isinstance(place[key], dict | list) or not place[key] or generator.random() < 0.2:
+            if not isinstance(index[key], dict | list) or not index[key] or generator.random() < 0.2:
                 break
-            place = place[key]
-        if not place:
+            index = index[key]
+        if not index:
             continue
         if generator.random() < 0.2:
-            del place[key]
+            del index[key]
         else:
-            place[key] = generator.choice([
+            index[key] = generator.choice([
                 None, True, -1, 0, 1, 1 << 28, 1 << 31, 1 << 70, 1.5, "", "0" * 64, "weights", "../x", [], {}, [[]],
                 [0] * 100, {"a": 1}, [[0, 1]] * 70, "\ud800", "device/00/weights/0"])
     return canonical(value)
 
 
 class Node(Device):
-    """A node that answers as much as the checks of a target ask for."""
+    """A node with only the answers that the checks of a target need."""
 
     connect = read_register = lambda self, *name: 0
 
 
 class Nodes:
-    """As much of a ring of one node as the checks of a target ask for."""
+    """The parts of a one-node ring that the checks of a target need."""
 
     nodes, topology = 1, RingTopology(1)
     devices = (Node(None, NodeConfig(weights=Weights(master=True), features=(SettableVersion(),))),)
@@ -151,9 +151,9 @@ def test_admitted():
 
 
 def test_mutated_manifests():
-    """20,000 manifests, signed or not: refused or sound, and nothing is read beyond their sizes."""
+    """20,000 manifests, signed or not, are refused or sound, and nothing is read beyond their sizes."""
     seed, names = 7, sorted(REGIONS)
-    generator, found = random.Random(seed), dict.fromkeys([*Cause, None], 0)
+    generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     manifest = open_archive(SMALL).manifest
     header = SMALL[:512]
     for number in range(20_000):
@@ -173,24 +173,24 @@ def test_mutated_manifests():
             assert signed or raw == canonical(manifest), where
             if archive.manifest["device"] is not None:
                 admit(archive, Nodes)
-            found[None] += 1
+            counts[None] += 1
         except RejectionError as error:
-            found[error.cause] += 1
+            counts[error.cause] += 1
         assert file.largest <= LARGEST_MANIFEST, where
-        try:  # the manifest alone: it is refused, or its regions are those of its frames
-            sizes = [one["size"] for one in parse(raw)["regions"]]
+        try:  # the manifest on its own: it is refused, or its regions match its frames
+            sizes = [region["size"] for region in parse(raw)["regions"]]
             assert len(sizes) <= len(names) + 1, where
         except (MalformedError, BadVersionError):
             continue
-    print({str(cause): count for cause, count in found.items() if count})
-    assert found[Cause.MALFORMED] > 15_000
+    print({str(cause): count for cause, count in counts.items() if count})
+    assert counts[Cause.MALFORMED] > 15_000
     for cause in (Cause.BAD_VERSION, Cause.BAD_MAC, Cause.TOO_SMALL, Cause.WRONG_CONTRACT, Cause.FOREIGN_TENANT,
                   Cause.BAD_REGION):
-        assert found[cause], cause
+        assert counts[cause], cause
 
 
 def test_large_sizes_are_not_read():
-    """A header that promises much is refused by its size; a region of which there is not enough ends the file."""
+    """A header with an excessive size is refused; a region that is too short ends the file."""
     info = tarfile.TarInfo("manifest.json")
     info.size = LARGEST_MANIFEST + 1
     file = Watched(info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict") + bytes(1 << 20))
@@ -231,16 +231,16 @@ def test_structure(change, message):
 
 class TestState:
     def test_there_and_back(self):
-        found = unpack_state(pack_state(STATE))
-        assert found["b"][0].tolist() == [0, 1, 2]
-        assert {**found, "b": found["b"][1]} == {"a": None, "b": math.inf, "n": 1 << 100, "text": "ä"}
+        unpacked = unpack_state(pack_state(STATE))
+        assert unpacked["b"][0].tolist() == [0, 1, 2]
+        assert {**unpacked, "b": unpacked["b"][1]} == {"a": None, "b": math.inf, "n": 1 << 100, "text": "ä"}
         assert math.isnan(unpack_state(pack_state(math.nan)))
         assert pack_state(dict(reversed(STATE.items()))) == pack_state(STATE)
         for array in (np.array(3.0), np.zeros((2, 0), np.float32), np.ones((2, 3), bool)[:, ::2],
                       np.arange(4, dtype=">u2")):
-            found = unpack_state(pack_state(array))
-            assert found.shape == array.shape
-            assert (found == array).all()
+            unpacked = unpack_state(pack_state(array))
+            assert unpacked.shape == array.shape
+            assert (unpacked == array).all()
 
     @pytest.mark.parametrize("value", [{"$array": 1}, {1: 2}, np.array(["a"]), np.array([None])])
     def test_refused(self, value):
@@ -265,9 +265,9 @@ class TestState:
 
 
 def test_regions():
-    place = SMALL.rindex(b"null")
+    index = SMALL.rindex(b"null")
     with pytest.raises(BadRegionError) as caught:
-        open_archive(SMALL[:place] + b"true" + SMALL[place + 4:]).check_regions()
+        open_archive(SMALL[:index] + b"true" + SMALL[index + 4:]).check_regions()
     assert (caught.value.node, caught.value.region) == (None, "process/state.json")
 
 
@@ -279,8 +279,8 @@ def test_stamp():
 
 
 def test_key(tmp_path):
-    """A key is made once, for its owner alone."""
+    """A key is made once, and only its owner can read it."""
     path = tmp_path / "folder" / "key"
     assert key_of(path) == key_of(path) == path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [one.name for one in path.parent.iterdir()] == ["key"]
+    assert [file.name for file in path.parent.iterdir()] == ["key"]

@@ -11,7 +11,7 @@ from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
 CONFIG = CONFIGS["centroid"]
-#: Windows of two parts of the activation memory and more, and of less than a group of elements; and near memory.
+#: Windows of more than two sections of the activation memory and of less than a group of elements; and near memory.
 LIVE = {"far": [(32, 3), (64, 3000), (4064, 32)], "activations": [(32, 500)], "weights": [(0, 64)]}
 
 
@@ -23,7 +23,7 @@ def rings():
 
 
 def filled(opened, seed):
-    """Random contents of all memories, whose far ones are returned."""
+    """Fill all memories with random words and return the far contents."""
     ring, simulation = opened
     generator = np.random.default_rng(seed)
     for rank, device in enumerate(ring.devices):
@@ -37,42 +37,42 @@ def filled(opened, seed):
 
 
 def test_there_and_back(rings):
-    """Contents of windows are restored, on a far memory of another pace; all around them stays, near and far."""
+    """Windows are restored on a far memory of another speed; all words around them stay, near and far."""
     (source, simulation), (target, other) = rings
-    given, before = filled(rings[0], 1), filled(rings[1], 2)
+    written, before = filled(rings[0], 1), filled(rings[1], 2)
     near = [device.read_memory(device.config.memory_map["activations"].number, 0, 2048) for device in target.devices]
     begun = simulation.cycle
     frame = read(source, LIVE)
     print(f"{3035:,} words of far memory and {564:,} others are read in {simulation.cycle - begun:,} cycles")
     assert [frame.regions[f"device/{rank:02d}/far/64"] for rank in range(2)] == [
-        mine[64:3064].astype("<u4").tobytes() for mine in given]
-    assert all((simulation.far_memory(rank)[0] == mine).all() for rank, mine in enumerate(given))
+        words[64:3064].astype("<u4").tobytes() for words in written]
+    assert all((simulation.far_memory(rank)[0] == words).all() for rank, words in enumerate(written))
     again = read(source, LIVE)
     assert again.regions == frame.regions, "reading must leave near memory as it is"
     begun = other.cycle
     restore(make(None, frame, key=KEY), target, key=KEY)
     print(f"they are restored and read back in {other.cycle - begun:,} cycles")
-    for rank, (mine, old) in enumerate(zip(given, before, strict=True)):
+    for rank, (words, old) in enumerate(zip(written, before, strict=True)):
         expected = old.copy()
         for base, count in LIVE["far"]:
-            expected[base:base + count] = mine[base:base + count]
+            expected[base:base + count] = words[base:base + count]
         assert (other.far_memory(rank)[0] == expected).all()
         device = target.devices[rank]
-        found = device.read_memory(device.config.memory_map["activations"].number, 0, 2048)
+        actual = device.read_memory(device.config.memory_map["activations"].number, 0, 2048)
         near[rank][32:532] = np.frombuffer(frame.regions[f"device/{rank:02d}/activations/32"], "<u4")
-        assert (found == near[rank]).all()
+        assert (actual == near[rank]).all()
 
 
 def test_read_back(rings):
-    """A far word that is not what was written is found, and the target gets back its far memory."""
+    """A far word that differs from the written one is detected, and the target's far memory is put back."""
     (source, _), (target, other) = rings
     filled(rings[0], 3)
     filled(rings[1], 4)
     before = digest(target)
     frame = read(source, LIVE)
     whole_file = make(None, frame, key=KEY)
-    place = whole_file.index(frame.regions["device/01/far/64"])
-    damaged = whole_file[:place] + bytes([whole_file[place] ^ 1]) + whole_file[place + 1:]
+    index = whole_file.index(frame.regions["device/01/far/64"])
+    damaged = whole_file[:index] + bytes([whole_file[index] ^ 1]) + whole_file[index + 1:]
     with pytest.raises(BadRegionError, match=r"^BAD_REGION: node 1, region far/64 must have the SHA-256"):
         restore(damaged, target, key=KEY)
     assert digest(target) == before
@@ -85,7 +85,7 @@ def test_read_back(rings):
 
 
 def test_silent(rings):
-    """A far memory that says nothing is told, and near memory is as it was."""
+    """A far memory that does not respond is reported, and near memory is unchanged."""
     source, simulation = rings[0]
     filled(rings[0], 5)
     number = CONFIG.memory_map["activations"].number
@@ -95,8 +95,8 @@ def test_silent(rings):
     with pytest.raises(Exception, match="the far memory said nothing for TIMEOUT cycles, after 0 elements"):
         read(source, LIVE)
     simulation.set_far_speed(latency=16, rate=1)
-    assert all((device.read_memory(number, 0, 2048) == mine).all()
-               for device, mine in zip(source.devices, before, strict=True))
+    assert all((device.read_memory(number, 0, 2048) == words).all()
+               for device, words in zip(source.devices, before, strict=True))
 
 
 def test_refused(rings):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of simulated nodes: what is refused, and for which cause, by a target that stays as it is."""
+"""Checkpoints of simulated nodes: refusals with their causes, by a target that stays unchanged."""
 
 import dataclasses
 import hashlib
@@ -33,7 +33,7 @@ def ring():
 
 @pytest.fixture(scope="module")
 def frame(ring):
-    """Frame of nodes with all kinds of contents."""
+    """Frame of nodes with contents of all kinds."""
     generator = np.random.default_rng(5)
     scrub(ring)
     for rank, device in enumerate(ring.devices):
@@ -62,12 +62,12 @@ def checkpoint(frame, **options):
 
 
 def test_there_and_back(target, frame):
-    """Everything that is carried is restored, on nodes that were used before; the rest of them stays."""
+    """A frame is restored completely on nodes that were used before; their other contents stay."""
     before = digest(target)
-    state, found = restore(checkpoint(frame), target, key=KEY, owner=OWNER, expected=EXPECTED)
+    state, restored = restore(checkpoint(frame), target, key=KEY, owner=OWNER, expected=EXPECTED)
     assert state["a"].tolist() == [0, 1, 2]
-    assert found == frame
-    assert found.live_words == LENGTH + 128
+    assert restored == frame
+    assert restored.live_words == LENGTH + 128
     again = read(target, LIVE)
     target.commands.resume_from(*(frame.fields["ring"][name] for name in ("epoch", "collective")))
     assert again.regions == frame.regions
@@ -81,7 +81,7 @@ def test_there_and_back(target, frame):
 
 
 def test_canonical(frame):
-    """The same frames have the same bytes, in whatever order they were put together."""
+    """The same frames have the same bytes, in any order of assembly."""
     turned = dataclasses.replace(frame, regions=dict(reversed(frame.regions.items())),
                                  fields=dict(reversed(frame.fields.items())))
     assert checkpoint(turned) == checkpoint(frame)
@@ -97,7 +97,7 @@ def test_frames_apart(target, frame):
 
 
 def changed(frame, change):
-    """A checkpoint of which the fields of the device frame were changed before it was signed."""
+    """A checkpoint with fields of the device frame changed before it was signed."""
     fields = {**frame.fields, "ring": dict(frame.fields["ring"]),
               "nodes": [{**node, "windows": dict(node["windows"]), "contract": dict(node["contract"])}
                         for node in frame.fields["nodes"]]}
@@ -126,16 +126,16 @@ def other_memory(fields, regions):
 
 
 def flipped(name):
-    """A checkpoint of which a bit of a region was flipped."""
+    """A checkpoint with a flipped bit in a region."""
     def flip(frame):
         whole = checkpoint(frame)
-        place = whole.index(frame.regions[name]) if name in frame.regions else whole.index(b"\x93NUMPY") + 130
-        return whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1:]
+        index = whole.index(frame.regions[name]) if name in frame.regions else whole.index(b"\x93NUMPY") + 130
+        return whole[:index] + bytes([whole[index] ^ 4]) + whole[index + 1:]
     return flip
 
 
 def remarked(frame):
-    """Another weight, in a checkpoint that whoever has the key of manifests has signed, with the mark of before."""
+    """A checkpoint with another weight and the old mark, signed with the key of manifests."""
     archive = open_archive(checkpoint(frame))
     regions = dict(archive.regions)
     name = "device/00/weights/0"
@@ -197,10 +197,10 @@ def bad_program(fields, regions):
 
 @pytest.mark.parametrize("name", REJECTED)
 def test_rejected(ring, frame, clean, name):
-    """Each with its own cause; the target is unchanged."""
-    given, cause, message = REJECTED[name]
+    """Each refusal has its own cause; the target is unchanged."""
+    make_checkpoint, cause, message = REJECTED[name]
     with pytest.raises(rejections.RejectionError, match=message) as caught:
-        restore(given(frame), ring, key=KEY, owner=OWNER, expected=EXPECTED)
+        restore(make_checkpoint(frame), ring, key=KEY, owner=OWNER, expected=EXPECTED)
     assert caught.value.cause is cause
     assert str(caught.value) == f"{cause}: {caught.value.reason}"
     assert KEY.decode() not in str(caught.value)
@@ -209,13 +209,13 @@ def test_rejected(ring, frame, clean, name):
 
 @pytest.fixture(scope="module")
 def clean(ring, frame):
-    """Digest of the target, which the tests with it leave as it is."""
+    """Digest of the target, which the tests of refusals leave unchanged."""
     scrub(ring)
     return digest(ring)
 
 
 def test_usable_behind(ring, frame, clean):
-    """After all of these a checkpoint is restored."""
+    """After all refusals a checkpoint can still be restored."""
     assert digest(ring) == clean
     restore(checkpoint(frame), ring, key=KEY, owner=OWNER, expected=EXPECTED)
     verify(ring, frame)
@@ -232,7 +232,7 @@ def test_too_few_nodes(frame):
 
 
 def test_silent_peer(target, frame, monkeypatch):
-    """A node of the target that does not answer is found before anything is written."""
+    """A node of the target that does not answer is detected before anything is written."""
     before = digest(target)
 
     def silent():
@@ -250,7 +250,7 @@ def test_silent_peer(target, frame, monkeypatch):
     ("register", "^READ_BACK: node 1, region registers must hold CLIP 0x[0-9a-f]{8}, not 0x[0-9a-f]{8}$"),
 ])
 def test_read_back(target, frame, monkeypatch, where, message):
-    """A word that is not what was written is found, and the target gets back what it had."""
+    """A word that differs from the written one is detected, and the target's contents are put back."""
     generator = np.random.default_rng(3)
     device = target.devices[1]
     device.write_memory(1, 1000, random(generator, 50))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of relays: a run goes on on other workers and another server, to the bits of one that was not moved."""
+"""Checkpoints of relays: a run continues on other workers and another server, with the bits of an unmoved run."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, t
 
 
 class Changes:
-    """Assessor with a change of each kind, each of which is sent while a set runs, and one that is refused."""
+    """Assessor that sends a change of each kind while a set runs, and one that is refused."""
 
     GIVEN = ((1, Kind.FORMAT, "mx4"), (2, Kind.ADD, WIDTH), (0, Kind.MICROBATCHES, 2), (2, Kind.FORMAT, "bf16"),
              (2, Kind.REMOVE, 0), (0, Kind.RATE, 0.02))
@@ -74,7 +74,7 @@ def resumed(data, ring, **options):
 
 
 def advance(run):
-    """Do a set; behind the fifth one an edit is proposed, between two sets."""
+    """Do a set; after the fifth, propose an edit between two sets."""
     do(run)
     if len(run.reports) == 5:
         run.propose(0, Kind.RATE, 0.03)
@@ -93,20 +93,20 @@ def versions(ring):
 
 @pytest.fixture(scope="module")
 def whole():
-    """A run that nobody moves: its end, a checkpoint behind each set, and versions of weights behind its last set."""
+    """An unmoved run: its end, a checkpoint after each set, and versions of weights after its last set."""
     with open_streaming() as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=2)
-        run, found = run_of(ring), []
+        run, checkpoints = run_of(ring), []
         while len(run.reports) < SETS:
             advance(run)
-            found.append(saved(run, ring, sequence=len(run.reports)))
-        yield finish(run), found, versions(ring)
+            checkpoints.append(saved(run, ring, sequence=len(run.reports)))
+        yield finish(run), checkpoints, versions(ring)
 
 
 @pytest.fixture(scope="module")
 def other():
-    """Nodes with links and far memories of another pace, and a bank, places and numbers of edits that another run has
-    left."""
+    """Nodes with links and far memories of another speed, and a bank, sets and numbers of edits left by another
+    run."""
     with open_streaming(latency=37) as (ring, simulation):
         for rank in range(3):
             simulation.set_far_speed(latency=7 + 10 * rank, rate=1 / (1 + rank), node=rank)
@@ -118,8 +118,8 @@ def other():
 
 @pytest.mark.parametrize("sets", range(1, SETS))
 def test_same_bits(whole, other, sets):
-    """Behind each set, on a relay that something else ran on: with edits that wait, that were only proposed, and
-    without; the run ends with the same losses, weights, state, counts and log."""
+    """After each set, on a relay that was used before, with pending edits, only proposed edits and no edits, the
+    run ends with the same losses, weights, state, counts and log."""
     expected, checkpoints, last = whole
     run, frame = resumed(checkpoints[sets - 1], other)
     assert run.compare()
@@ -129,7 +129,7 @@ def test_same_bits(whole, other, sets):
 
 
 def test_resident(other):
-    """A relay whose layers stay on the workers, which has other windows in use."""
+    """A relay that keeps its layers on the workers uses other windows."""
     with open_streaming() as (ring, _):
         run = run_of(ring, windows=3)
         do(run, 2)
@@ -143,26 +143,26 @@ def test_resident(other):
 
 
 def test_edits_of_all_kinds(whole):
-    """Some checkpoints have an edit that waits, one an edit that is not sent yet; counts are in the frame."""
+    """Some checkpoints have a pending edit, one has an edit that is not sent yet; counts are in the frame."""
     (described, refused, reports), checkpoints, _ = whole
-    manifests = [open_archive(one).manifest for one in checkpoints]
+    manifests = [open_archive(item).manifest for item in checkpoints]
     assert {edit["kind"] for edit in described["edits"]} == {kind.value for kind in Kind}
     assert len(refused) == 1
     due = [manifest["device"]["banks"]["due"] for manifest in manifests]
-    assert {number if number is None else number - one for one, number in enumerate(due, start=1)} == {None, 0}
+    assert {number if number is None else number - item for item, number in enumerate(due, start=1)} == {None, 0}
     assert due[4] is None
     windows = manifests[-1]["device"]["nodes"]
     assert windows[2]["windows"]["counts"] == [[0, 8]]
     table = np.frombuffer(open_archive(checkpoints[-1]).regions["device/02/counts/0"], "<u4").reshape(2, 4)
-    for half, counts in enumerate((reports[-1].fetched, reports[-1].pushed)):
-        assert table[:, 2 * half:2 * half + 2].tolist() == [[one.zeros, one.saturations] for one in counts.values()]
+    for way, counts in enumerate((reports[-1].fetched, reports[-1].pushed)):
+        assert table[:, 2 * way:2 * way + 2].tolist() == [[item.zeros, item.saturations] for item in counts.values()]
 
 
 # Refusals.
 
 
 def changed(data, change=lambda fields, regions: None, *, key=KEY):
-    """A checkpoint of which fields or regions were changed before it was signed; the mark is that of before."""
+    """A checkpoint with fields or regions changed before it was signed; the mark is the old one."""
     archive = open_archive(data)
     fields = json.loads(canonical({name: value for name, value in archive.manifest.items()
                                    if name not in ("schema", "format", "regions")}))
@@ -176,12 +176,12 @@ def node(fields, rank):
 
 
 def flipped(data, name):
-    place = data.index(open_archive(data).regions[name])
-    return data[:place] + bytes([data[place] ^ 4]) + data[place + 1:]
+    index = data.index(open_archive(data).regions[name])
+    return data[:index] + bytes([data[index] ^ 4]) + data[index + 1:]
 
 
 def longer(fields, regions):
-    """Lists behind the end of a worker's activation memory."""
+    """Move the lists past the end of a worker's activation memory."""
     base, count = node(fields, 1)["windows"]["activations"][0]
     node(fields, 1)["windows"]["activations"][0] = [8192, count]
     regions["device/01/activations/8192"] = regions.pop(f"device/01/activations/{base}")
@@ -193,7 +193,7 @@ def remarked(fields, regions):
 
 
 def before(data):
-    """A file of the form that frames had before nodes could differ."""
+    """A file in the older form of frames, from before nodes could differ."""
     manifest = open_archive(data).manifest
     manifest["device"]["contract"] = node(manifest, 0)["contract"]
     raw, head = canonical(manifest), tarfile.TarInfo("manifest.json")
@@ -230,22 +230,22 @@ REJECTED = {
 
 @pytest.fixture(scope="module")
 def waiting(whole):
-    """A checkpoint with an edit that waits, behind the third set."""
+    """A checkpoint with a pending edit, after the third set."""
     return whole[1][2]
 
 
 @pytest.fixture(scope="module")
 def clean(other, waiting):
-    """Digest of what a restore would write over."""
+    """Digest of the words that a restore would overwrite."""
     return digest(other, windows_of(admit(open_archive(waiting), other)))
 
 
 @pytest.mark.parametrize("name", REJECTED)
 def test_rejected(other, waiting, clean, name):
-    """Each with its own cause; the target is unchanged."""
-    given, cause, message = REJECTED[name]
+    """Each refusal has its own cause; the target is unchanged."""
+    make_checkpoint, cause, message = REJECTED[name]
     with pytest.raises(RejectionError, match=message) as caught:
-        restore(given(waiting), other, key=KEY, owner=OWNER, expected=Expectation(seen=2))
+        restore(make_checkpoint(waiting), other, key=KEY, owner=OWNER, expected=Expectation(seen=2))
     assert caught.value.cause is cause
     assert digest(other, windows_of(admit(open_archive(waiting), other))) == clean
 
@@ -256,7 +256,7 @@ def test_rejected(other, waiting, clean, name):
     (2, {"role": {"broadcast_formats": False}}, "node 2 must have 8 words of counts, not 0"),
 ])
 def test_other_nodes(waiting, rank, change, differs):
-    """A target of which one node computes other bits, or has no table of counts: that node is named."""
+    """A target node that computes other bits, or has no table of counts, is named."""
     configs = list(RELAY)
     configs[rank] = configs[rank].replace(**change)
     ring = Ring([Device(None, config) for config in configs])
@@ -270,8 +270,8 @@ def test_other_nodes(waiting, rank, change, differs):
     ("idle", "^READ_BACK: node 2, region idle must have the CRC-32 of what was sent to it$"),
 ])
 def test_read_back(other, waiting, monkeypatch, space, message):
-    """A count, a word of a list or one of a program that is not what was written is found, and nodes get back what
-    they had; the checkpoint can be restored then."""
+    """A count, or a word of a list or program, that differs from the written one is detected, and the nodes'
+    contents are put back; the checkpoint can be restored then."""
     rank = 1 if space == "activations" else 2
     device, windows = other.devices[rank], windows_of(admit(open_archive(waiting), other))
     clean = digest(other, windows)
@@ -306,32 +306,32 @@ def test_read_back(other, waiting, monkeypatch, space, message):
 
 
 class Nodes:
-    """As much of a relay as the checks of a target ask for."""
+    """The parts of a relay that the checks of a target need."""
 
     nodes, topology = 3, RingTopology(3)
     devices = tuple(Node(None, config) for config in RELAY)
 
 
 def test_mutated_manifests(waiting):
-    """1,000 manifests of nodes that differ, all of them signed: refused or sound."""
+    """1,000 signed manifests of nodes that differ are refused or sound."""
     seed = 5
-    generator, found = random.Random(seed), dict.fromkeys([*Cause, None], 0)
+    generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     archive = open_archive(waiting)
     for _ in range(1000):
         raw = mutated(generator, archive.manifest)
         try:
             admit(dataclasses.replace(archive, manifest=parse(raw)), Nodes)
-            found[None] += 1
+            counts[None] += 1
         except RejectionError as error:
-            found[error.cause] += 1
-    print({str(cause): count for cause, count in found.items() if count}, f"seed {seed}")
-    assert found[Cause.MALFORMED] > 500
+            counts[error.cause] += 1
+    print({str(cause): count for cause, count in counts.items() if count}, f"seed {seed}")
+    assert counts[Cause.MALFORMED] > 500
     for cause in (Cause.BAD_VERSION, Cause.TOO_SMALL, Cause.WRONG_CONTRACT):
-        assert found[cause], cause
+        assert counts[cause], cause
 
 
 def test_not_begun():
-    """A run that has done no set has no place on the nodes; nor does another run go on from a state."""
+    """A run without a finished set has no place on the nodes; a different run does not continue from a state."""
     ring = Ring([Device(None, config) for config in RELAY])
     refuses("Run must have done a set before it is saved", state_of, run_of(ring))
     run = GoldenStreaming(examples(), run_of(ring)._start, workers=2, optimizer=SGD(0.05))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""A tenant's job, which goes on as another tenant of other nodes, whose windows lie elsewhere."""
+"""A tenant's job continues as another tenant of other nodes, in windows at other addresses."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from tests.host.rings import CONFIGS, TIMEOUT, Reference, open_nodes, random
 CONFIG = CONFIGS["engines"]
 KEY = b"k" * 32
 LENGTH, STEPS, MOVED = 300, 6, 3
-#: Bases of the windows of tenant 1 on the source, and of tenant 2 on the target, and sizes of both.
+#: Bases of the windows of tenant 1 on the source and of tenant 2 on the target, and the sizes of both.
 HERE = {"gradients": 64, "weights": 1024, "state_0": 0, "activations": 0}
 THERE = {"gradients": 1504, "weights": 32, "state_0": 320, "activations": 480}
 SIZES = {"gradients": 512, "weights": 512, "state_0": 192, "activations": 32}
@@ -33,21 +33,21 @@ def windows(bases, **sizes):
 
 
 def job_of(host, tenant):
-    """A ring of the tenant that the nodes execute, and the program of its steps."""
+    """A ring of the tenant that the nodes serve, and the program of its steps."""
     ring = Ring(host.devices(tenant), timeout=TIMEOUT)
     ring.connect()
     return ring
 
 
 def program():
-    """An update of the vector, behind a COMPUTE."""
+    """An update of the vector, after a COMPUTE."""
     return [[[Command(operation=Operation.COMPUTE, tag=1, length=32, duration=50, gradient_base=480)],
              [Command(operation=Operation.FUSED_UPDATE, tag=2, rank=rank, size=2, length=LENGTH, after_0=1)]]
             for rank in range(2)]
 
 
 def step(ring, reference, number, gradients):
-    """A step by the program, with momentum, compared with the golden model."""
+    """Run a step of the program, with momentum, and compare it with the golden model."""
     optimizer = create(OptimizerName.MOMENTUM)
     settings = Settings(**dataclasses.asdict(optimizer.settings(number, gradient_scale=0.5)))
     ring.settings.write(settings)
@@ -65,20 +65,20 @@ def opened():
 
 
 def others(ring, outside):
-    """Words of all memories outside of these windows."""
-    found = []
+    """Words of all memories outside of the given windows."""
+    words = []
     for device in ring.devices:
         for space in CONFIG.memory_map:
             if space.name != "trace":
-                words = device.read_memory(space.number, 0, space.words)
+                read = device.read_memory(space.number, 0, space.words)
                 base, count = outside.get(space.name, (0, 0))
-                found.append(np.delete(words, np.s_[base:base + count]))
-    return found
+                words.append(np.delete(read, np.s_[base:base + count]))
+    return words
 
 
 def test_same_bits(opened):
-    """Steps with momentum, before the move and behind it, have the bits of the golden model; commands, lists and the
-    program are those of before, and nothing outside of the window changes."""
+    """Steps with momentum, before and after the move, have the bits of the golden model; commands, lists and the
+    program are unchanged, and so is everything outside of the window."""
     source, target = opened
     generator = np.random.default_rng(8)
     weights = random(generator, LENGTH)
@@ -94,7 +94,7 @@ def test_same_bits(opened):
     here.change(1)
     there.change(1)
     neighbour = job_of(there, 1)
-    for _ in range(MOVED):  # the count of updates is that of all tenants, and these nodes cannot set it
+    for _ in range(MOVED):  # all tenants share the count of updates, and these nodes cannot set it
         neighbour.collectives.fused_update(32)
     there.change(2)
     ring, other = job_of(here, 1), job_of(there, 2)
@@ -106,7 +106,7 @@ def test_same_bits(opened):
         step(ring, reference, number + 1, gradients[number])
     frame = read(ring, LIVE)
     assert [node["windows"] for node in frame.fields["nodes"]] == [
-        {name: [list(one) for one in found] for name, found in LIVE.items()}] * 2
+        {name: [list(window) for window in windows_of_space] for name, windows_of_space in LIVE.items()}] * 2
     data = make(None, frame, key=KEY, stamp=Stamp(tenant=1))
     before = others(target, windows(THERE))
     with pytest.raises(ForeignTenantError, match=r"^FOREIGN_TENANT: checkpoint must be of tenant 2, not 1$"):
@@ -118,13 +118,13 @@ def test_same_bits(opened):
         step(other, reference, number + 1, gradients[number])
     for plane, expected in enumerate(reference.state):
         assert (other.memory.read_state(LENGTH, plane).view(np.uint32) == expected).all()
-    assert all((one == old).all() for one, old in zip(others(target, windows(THERE)), before, strict=True))
+    assert all((window == old).all() for window, old in zip(others(target, windows(THERE)), before, strict=True))
     here.change(0)
     there.change(0)
 
 
 def test_refused(opened):
-    """A window that is too small is told as a memory would be; the target is unchanged, and the window stands."""
+    """A window that is too small is reported like a memory; the target and its window are unchanged."""
     source, target = opened
     here, there = TenantHost(source.devices), TenantHost(target.devices)
     here.grant(1, windows(HERE))

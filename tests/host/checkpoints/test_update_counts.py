@@ -1,4 +1,4 @@
-"""Updates that nodes lack whose count cannot be set."""
+"""Missing updates of nodes with a count of updates that cannot be set."""
 
 import pytest
 
@@ -14,13 +14,13 @@ needs("int16")
 
 
 def counted(counts, *, config=None):
-    """Nodes with these counts of updates."""
-    found = []
+    """Nodes with the given counts of updates."""
+    devices = []
     for count in counts:
         device = Device(None, config or NodeConfig())
         device.read_register = lambda name, count=count: {"WEIGHT_VERSION": count}[name]
-        found.append(device)
-    return found
+        devices.append(device)
+    return devices
 
 
 @pytest.mark.parametrize(("versions", "counts", "expected"), [
@@ -36,7 +36,7 @@ def test_missing(versions, counts, expected):
     ((7, 9), (4, 5), 1, None), ((7, 7), (8, 8), 0, None), ((65_537, 65_537), (0, 0), 0, None),
     ((2, 2), (1, 1), 0, BOARDS["icebreaker"].node)])
 def test_too_small(versions, counts, rank, config):
-    """Counts that differ in another way, lie above, or too far below; and nodes of integers, which have no
+    """Counts that differ in another way, are too high or too far below; and nodes of integers, which have no
     broadcast."""
     nodes = [{"rank": number, "version": version} for number, version in enumerate(versions)]
     with pytest.raises(TooSmallError, match=rf"^TOO_SMALL: node {rank} must have a WEIGHT_VERSION that can be "):

@@ -1,4 +1,4 @@
-"""The walk: costs are the golden model's, skipped periods change nothing, cycles are those of simulated rings."""
+"""The walk's costs match the golden model, skipped periods change nothing, cycles match simulated rings."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ POINTS = points.load()
 
 
 def traffic_of(kind, form, gradients, *, segment):
-    """Traffic by the golden model."""
+    """Traffic of the collective by the golden model."""
     bits = golden.bits(gradients)
     options = {"gradient_codec": GRADIENT_CODECS[form.gradients], "residuals": np.zeros_like(bits),
                "segment": segment, "lanes": 4}
@@ -37,7 +37,7 @@ def traffic_of(kind, form, gradients, *, segment):
 
 
 def words_of(costs):
-    """Words that each rank sends at each hop, of both halves."""
+    """Words that each rank sends at each hop, for both halves."""
     nodes = costs.nodes
     scatter, gather = (np.zeros((nodes - 1, nodes), np.int64) for _ in range(2))
     for number, hop in itertools.product(range(costs.segments), range(nodes - 1)):
@@ -58,8 +58,8 @@ def test_costs_are_the_golden_model_s(kind, form, nodes, length):
     costs = [CountedCosts(form, gradients, segment=64, sums=sums)]
     if form.density == 1:
         costs.append(Costs(form, length=length, nodes=nodes, segment=64, sums=sums))
-    for one in costs:
-        scatter, gather = words_of(one)
+    for model_costs in costs:
+        scatter, gather = words_of(model_costs)
         assert (scatter == traffic.scatter_words).all()
         assert (gather == traffic.gather_words).all()
 
@@ -71,13 +71,13 @@ def test_zeros_of_sums():
 
 
 def test_zeros_of_short_blocks():
-    """Short blocks have as many as a binomial distribution says, the same at every hop; a lone one has its median."""
+    """Zeros of short blocks follow a binomial distribution, equal at every hop; a lone block has the median."""
     costs = Costs(Format(density=0.1), length=32 * 200, nodes=200, segment=256, sums=True)
-    found = costs.positions(0, 0, 0)
-    assert abs(found.mean() - 3.2) < 0.05
-    assert abs(found.std() - math.sqrt(32 * 0.1 * 0.9)) < 0.1
-    assert (found.min(), found.max()) == (0, 9)
-    assert (costs.positions(5, 0, -7) == np.roll(found, 7)).all()
+    zeros = costs.positions(0, 0, 0)
+    assert abs(zeros.mean() - 3.2) < 0.05
+    assert abs(zeros.std() - math.sqrt(32 * 0.1 * 0.9)) < 0.1
+    assert (zeros.min(), zeros.max()) == (0, 9)
+    assert (costs.positions(5, 0, -7) == np.roll(zeros, 7)).all()
     lone = Costs(Format(density=0.1), length=32, nodes=2, segment=256, sums=True)
     assert lone.positions(0, 0, 0).tolist() == [3, 0]
     whole = Costs(Format(density=0.1), length=256 * 200, nodes=200, segment=256, sums=True)
@@ -101,7 +101,7 @@ def test_a_skipped_period_changes_nothing(form, nodes, monkeypatch):
 
 
 def test_points_are_apart():
-    asked = {name: {(one.kind, one.form, one.nodes, one.length, one.latency) for one in points}
+    asked = {name: {(sample.kind, sample.form, sample.nodes, sample.length, sample.latency) for sample in points}
              for name, points in POINTS.items()}
     assert not asked["fitted"] & asked["chosen"]
     assert len(asked["chosen"]) == len(POINTS["chosen"]) >= 500
@@ -110,28 +110,28 @@ def test_points_are_apart():
 
 def test_errors_where_zeros_are_counted():
     compared = points.compare(POINTS["chosen"], counted=True)
-    assert [one.line for one in compared if abs(one.error) > points.WORST] == []
-    assert statistics.mean(abs(one.error) for one in compared) <= 0.01
-    assert all(one.words == one.point.words for one in compared)
+    assert [comparison.line for comparison in compared if abs(comparison.error) > points.WORST] == []
+    assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.01
+    assert all(comparison.words == comparison.point.words for comparison in compared)
 
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_errors_on_large_rings(counted):
-    """No constant was fitted, or changed, for rings of 64 and of 255 nodes."""
+    """No constant was fitted or changed for rings of 64 and 255 nodes."""
     compared = points.compare(POINTS["large"], counted=counted)
-    assert [one.line for one in compared if abs(one.error) > points.WORST] == []
-    assert statistics.mean(abs(one.error) for one in compared) <= 0.02
-    exact = [one for one in compared if counted or "%" not in one.point.form]
+    assert [comparison.line for comparison in compared if abs(comparison.error) > points.WORST] == []
+    assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.02
+    exact = [comparison for comparison in compared if counted or "%" not in comparison.point.form]
     assert exact
-    assert all(one.words == one.point.words for one in exact)
+    assert all(comparison.words == comparison.point.words for comparison in exact)
 
 
 def test_errors_where_zeros_are_expected():
-    """Vectors of 32 elements may have twice as many as their density says, or none."""
+    """Vectors of 32 elements may have twice the number of elements that their density gives, or none."""
     compared = points.compare(POINTS["chosen"])
-    assert statistics.mean(abs(one.error) for one in compared) <= 0.01
-    assert max(abs(one.error) for one in compared) <= 0.1
-    off = [one.point.length for one in compared if abs(one.error) > points.WORST]
+    assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.01
+    assert max(abs(comparison.error) for comparison in compared) <= 0.1
+    off = [comparison.point.length for comparison in compared if abs(comparison.error) > points.WORST]
     assert set(off) <= {32}
     assert len(off) <= 2
 
@@ -141,19 +141,19 @@ def test_constants_fit_best(monkeypatch):
     for hop, command in itertools.product(range(HOP - 2, HOP + 3), range(COMMAND - 4, COMMAND + 5)):
         monkeypatch.setattr(collective, "HOP", hop)
         monkeypatch.setattr(collective, "COMMAND", command)
-        errors[hop, command] = sum(one.error ** 2 for one in points.compare(POINTS["fitted"]))
+        errors[hop, command] = sum(comparison.error ** 2 for comparison in points.compare(POINTS["fitted"]))
     assert min(errors, key=errors.get) == (HOP, COMMAND)
 
 
 @pytest.mark.parametrize("kind", list(estimate._MEASURED))
 def test_table_of_the_default_node(kind):
-    """The table of :mod:`host.cycles.estimate`, which was measured for schedules."""
+    """Errors against the table of :mod:`host.cycles.estimate`, which was measured for schedules."""
     timing, errors = timing_of(NodeConfig()), {}
     for nodes, cycles in estimate._MEASURED[kind].items():
         for length, measured in zip(estimate._LENGTHS, cycles, strict=True):
-            found = timing.alone(length=length) if nodes == 1 else collective.collective_cycles(
+            estimated = timing.alone(length=length) if nodes == 1 else collective.collective_cycles(
                 kind, Format(), timing, length=length, nodes=nodes, latency=16).cycles
-            errors[nodes, length] = abs(found / measured - 1)
+            errors[nodes, length] = abs(estimated / measured - 1)
     assert max(errors.values()) <= 0.05, max(errors, key=errors.get)
     assert statistics.mean(errors.values()) <= 0.01
 
@@ -168,19 +168,19 @@ def test_simulated_ring(name, nodes, latency):
             for kind in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
                 ring.memory.write_gradients(list(generator.standard_normal((nodes, length)).astype(np.float32)))
                 cycles = getattr(ring.collectives, kind.name.lower())(length).cycles
-                found = collective.collective_cycles(kind, form, timing_of(config), length=length, nodes=nodes,
-                                                    latency=latency).cycles
+                predicted = collective.collective_cycles(kind, form, timing_of(config), length=length, nodes=nodes,
+                                                        latency=latency).cycles
                 most = 0.06 if kind is Collective.REDUCE_SCATTER and config.has_residual else 0.05
-                assert abs(found / cycles - 1) <= most, f"{kind.name}, {length}: {cycles}, predicted {found}"
+                assert abs(predicted / cycles - 1) <= most, f"{kind.name}, {length}: {cycles}, predicted {predicted}"
 
 
 def test_a_thousand_nodes():
     begun = time.process_time()
-    found = collective.collective_cycles(Collective.FUSED_UPDATE, Format(), timing_of(NodeConfig()),
-                                         length=25_000_000, nodes=1000,
-                      latency=256)
+    prediction = collective.collective_cycles(Collective.FUSED_UPDATE, Format(), timing_of(NodeConfig()),
+                                              length=25_000_000, nodes=1000,
+                           latency=256)
     assert time.process_time() - begun <= 10
-    assert found.cycles > found.words > 2 * 25_000_000 * 0.999
+    assert prediction.cycles > prediction.words > 2 * 25_000_000 * 0.999
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -189,9 +189,9 @@ def test_a_thousand_nodes():
     ({"latency": 0}, "Link latency must be at least 1 cycle, not 0"),
 ])
 def test_refused(options, message):
-    given = {"length": 32, "nodes": 2, "latency": 1, **options}
+    arguments = {"length": 32, "nodes": 2, "latency": 1, **options}
     with pytest.raises(ValueError, match=message):
-        collective.collective_cycles(Collective.ALL_REDUCE, Format(), timing_of(NodeConfig()), **given)
+        collective.collective_cycles(Collective.ALL_REDUCE, Format(), timing_of(NodeConfig()), **arguments)
 
 
 @pytest.mark.parametrize(("options", "message"), [

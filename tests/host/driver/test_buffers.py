@@ -36,12 +36,12 @@ class TestBuffer:
         refuses(message, Buffer, *options)
 
     def test_overlap(self):
-        one = Buffer("weights", 32, 40)
-        assert one.end == 72
-        assert one.overlaps(Buffer("weights", 64, 1))
-        assert not one.overlaps(Buffer("weights", 96, 1))
-        assert not one.overlaps(Buffer("gradients", 32, 40))
-        assert not one.overlaps(Buffer("weights", 64, 0))
+        buffer = Buffer("weights", 32, 40)
+        assert buffer.end == 72
+        assert buffer.overlaps(Buffer("weights", 64, 1))
+        assert not buffer.overlaps(Buffer("weights", 96, 1))
+        assert not buffer.overlaps(Buffer("gradients", 32, 40))
+        assert not buffer.overlaps(Buffer("weights", 64, 0))
 
     def test_parts(self):
         vector = Buffers(gradients=Buffer("gradients", 64, 9), weights=Buffer("weights", 0, 9))
@@ -61,7 +61,7 @@ class TestBuffer:
 
 class TestAllocator:
     def test_room(self):
-        """A region is as large as its smallest memory: state and masters, gradients and residuals."""
+        """A region has the size of its smallest memory: state and masters, gradients and residuals."""
         allocator = Allocator(CONFIG.memory_map)
         assert [allocator.room(space) for space in ("gradients", "weights", "state")] == [256, 320, 64]
         plain = Allocator(NodeConfig(memories=Memories(planes=0)).memory_map)
@@ -70,9 +70,9 @@ class TestAllocator:
     def test_gaps(self):
         """A buffer goes into the first gap that is long enough; freed words are used again."""
         allocator = Allocator(CONFIG.memory_map)
-        given = [allocator.allocate("weights", length) for length in (33, 1, 32)]
-        assert [buffer.base for buffer in given] == [0, 64, 96]
-        allocator.free(given[1])
+        buffers = [allocator.allocate("weights", length) for length in (33, 1, 32)]
+        assert [buffer.base for buffer in buffers] == [0, 64, 96]
+        allocator.free(buffers[1])
         assert allocator.allocate("weights", 33).base == 128
         assert allocator.allocate("weights", 32).base == 64
         refuses("Buffer of weights must have at most the 128 words of the largest gap, not 129: free another buffer, "
@@ -91,7 +91,7 @@ class TestAllocator:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_never_overlap(self, seed):
-        """Random allocations and frees: no two overlap, all lie in their memories, and a refusal means no room."""
+        """Random allocations and frees: buffers never overlap or leave their memory, and a refusal means no room."""
         generator = random.Random(seed)
         allocator, taken = Allocator(CONFIG.memory_map), {space: {} for space in ("gradients", "weights", "state")}
         for _ in range(300):
@@ -118,7 +118,7 @@ class TestAllocator:
             used[buffer] = True
 
     def test_whole_vectors(self):
-        """Masters take a word for each element of a block, packed state half of one; a failure leaves no buffer."""
+        """Masters take a word per element of a block, packed state half a word; a failure leaves no buffer."""
         allocator = Allocator(CONFIG.memory_map)
         first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
         assert first.state == Buffer("state", 0, 32)
@@ -135,7 +135,7 @@ class TestAllocator:
 
 
 def test_two_vectors_train_in_one_memory():
-    """Two models side by side, by turns and with state, each as if it were alone; queued sums of both at once."""
+    """Two models with state, trained by turns in one memory as if separately; queued sums of both at once."""
     config = rings.CONFIGS["default"]
     generator = np.random.default_rng(11)
     optimizer = SGD(learning_rate=0.1, momentum=0.9)
@@ -153,8 +153,8 @@ def test_two_vectors_train_in_one_memory():
             ring.memory.clear_state(vector, packed_state=packed)
         for step in (1, 2):
             for vector, model, packed in zip(vectors, models, (False, True), strict=True):
-                given = optimizer.settings(step, gradient_scale=0.25)
-                settings = Settings(**{**vars(given), "packed_state": packed})
+                values = optimizer.settings(step, gradient_scale=0.25)
+                settings = Settings(**{**vars(values), "packed_state": packed})
                 gradients = rings.random(generator, (2, vector.length), density=0.6)
                 ring.settings.write(settings)
                 ring.memory.write_gradients(list(gradients), vector)
@@ -164,21 +164,21 @@ def test_two_vectors_train_in_one_memory():
             assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all()
             assert (ring.memory.read_state(vector, packed_state=packed).view(np.uint32) == model.state[0]).all()
 
-        # Sums of both, one command behind the other, and more of them than a node queues.
+        # Sums of both, one command after the other, and more of them than a node queues.
         gradients = [rings.random(generator, (2, vector.length), density=0.6) for vector in vectors]
-        for vector, given in zip(vectors, gradients, strict=True):
-            ring.memory.write_gradients(list(given), vector)
+        for vector, values in zip(vectors, gradients, strict=True):
+            ring.memory.write_gradients(list(values), vector)
         pending = [ring.collectives.submit(Operation.ALL_REDUCE, vector) for vector in (*vectors, *vectors) * 3]
         outcomes = ring.commands.wait()
-        assert all(one.collected for one in pending)
-        assert outcomes == [one.result() for one in pending[-len(outcomes):]]
-        for vector, given in zip(vectors, gradients, strict=True):
-            expected = golden.bits(given)
+        assert all(command.collected for command in pending)
+        assert outcomes == [command.result() for command in pending[-len(outcomes):]]
+        for vector, values in zip(vectors, gradients, strict=True):
+            expected = golden.bits(values)
             for _ in range(6):
                 expected = np.broadcast_to(golden.all_reduce(expected)[0], expected.shape)
             assert (ring.memory.read_gradients(vector).view(np.uint32) == expected).all()
 
-        # Sparsify with errors of its own, beside what lies at the start of the memories.
+        # Sparsify with separate errors, next to the contents at the start of the memories.
         bound = np.float32(0.5)
         ring.memory.clear_errors(vectors[1])
         ring.memory.write_gradients(list(gradients[1]), vectors[1])
@@ -189,21 +189,21 @@ def test_two_vectors_train_in_one_memory():
         assert (ring.memory.read_errors(vectors[1]).view(np.uint32) == errors).all()
         assert outcome.dropped == [int((row == 0).sum()) for row in kept]
 
-        # Masks in a buffer, with lists behind all weights; weights, and gradients before it, stay.
+        # Masks in a buffer, with lists after all weights; weights, and gradients before the buffer, stay.
         data, lists = ring.memory.allocator.allocate("gradients", 96), ring.memory.allocator.allocate("weights", 64)
         matrices = rings.random(generator, (2, 5, 6))
         masked = ring.local.mask([[MaskJob(matrices=matrices, mask=Mask(triangle=True))]] * 2, alternative=-1.0,
                                  data=data, lists=lists)
         expected = np.where(np.arange(6) <= np.arange(5)[:, None], matrices, np.float32(-1))
-        assert all((found[0] == expected).all() for found in masked.results)
+        assert all((results[0] == expected).all() for results in masked.results)
         assert (ring.memory.read_gradients(vectors[1]).view(np.uint32) == kept).all()
         for vector, model in zip(vectors, models, strict=True):
             assert (ring.memory.read_weights(vector).view(np.uint32) == model.weights).all()
 
 
 def test_masters_and_residuals_lie_with_their_vector():
-    """Masters and residuals of a second vector are at its bases, with codecs in both directions, and those of the
-    first one stay."""
+    """Masters and residuals of a second vector are at its bases, with codecs in both directions; the first
+    vector's stay."""
     generator = np.random.default_rng(12)
     with rings.open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
         vectors = [ring.memory.allocate(Allocation(length=length, planes=2)) for length in (300, 500)]
@@ -247,7 +247,7 @@ def test_what_buffers_lack():
 
 
 def test_a_failure_among_queued_commands():
-    """The one that is refused says so; those before and behind it end well, and the ring goes on."""
+    """A refused command reports it; the commands before and after it succeed, and the ring stays usable."""
     config = rings.CONFIGS["default"]
     with rings.open_nodes(2, config=config) as (ring, _):
         ring.memory.write_gradients([np.ones(64, np.float32)] * 2)

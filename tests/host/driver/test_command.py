@@ -1,4 +1,4 @@
-"""Words of commands and events, and the meaning of an event's status: host/driver/command.py."""
+"""Words of commands and events, and the meaning of event statuses: host/driver/command.py."""
 
 import numpy as np
 import pytest
@@ -30,9 +30,9 @@ def test_command_of_words():
     command = Command(operation=Operation.FUSED_UPDATE, rank=3, size=4, gradient_base=64, length=1 << 31, tag=0xABCD,
                       after_1=7, lag_1=2, remote=1, unit=3, stride=4, duration=9)
     assert Command.from_words(command.words()) == command
-    for place, bits in ((0, 0xEE), (15, 1)):
+    for index, bits in ((0, 0xEE), (15, 1)):
         words = command.words()
-        words[place] = bits
+        words[index] = bits
         with pytest.raises(ValueError, match=r"must have zeros where it is reserved|is not a valid Operation"):
             Command.from_words(words)
 

@@ -1,4 +1,4 @@
-"""The contract of driver and node, over every transport of conftest.py; and the driver against bad transports."""
+"""Contract of driver and node, over every transport of conftest.py; and the driver against bad transports."""
 
 
 import numpy as np
@@ -23,13 +23,13 @@ def spaces(config):
 
 
 def trip(device):
-    """Cycles of the way to the node and back, without the time that is asked for; less than 100 without a wire."""
+    """Cycles of the round trip to the node, without the requested wait; less than 100 without a wire."""
     first = device.read_register("CYCLES")
     return 2 * (device.read_register("CYCLES") - first)
 
 
 def exchange(device, *packet):
-    """A raw packet, and the raw response."""
+    """Send a raw packet; the raw response."""
     device.transport.send(words(*packet))
     return device.transport.receive(PATIENCE).tolist()
 
@@ -103,9 +103,9 @@ def test_bits(device):
     values = [0x3F80_0000, 7]
     device.submit_write_bits("GRADIENT_SCALE", values[:1]).result()
     device.submit_write_bits("TIMEOUT", values[1:]).result()
-    found = device.submit_read_bits("ID", "TIMEOUT").result()
-    assert list(found) == [entry.name for entry in REGISTERS[:register("TIMEOUT").address + 1]]
-    assert [found[name] for name in ("ID", "LANES", "GRADIENT_SCALE", "TIMEOUT")] == [
+    registers = device.submit_read_bits("ID", "TIMEOUT").result()
+    assert list(registers) == [entry.name for entry in REGISTERS[:register("TIMEOUT").address + 1]]
+    assert [registers[name] for name in ("ID", "LANES", "GRADIENT_SCALE", "TIMEOUT")] == [
         IDENTIFIER, device.config.lanes, *values]
 
 
@@ -235,7 +235,7 @@ def test_nodes_work_at_the_same_time(devices):
     for n, device in enumerate(devices):
         device.write_memory(Space.WEIGHT, 0, words(n))
     assert [device.read_memory(Space.WEIGHT, 0, 1)[0] for device in devices] == [0, 1]
-    # The second wait had run out by the time that the first had.
+    # The second wait had run out by the time the first had.
     ended = [device.read_register("CYCLES") for device in devices]
     assert [cycles < 3_500 + 8 * trip(device) for cycles, device in zip(ended, devices, strict=True)] == [True, True]
 
@@ -400,7 +400,7 @@ def test_malformed_packets(device):
 
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
-    """At WEIGHT_VERSION, which only nodes that can be restored have written, or else at LAST_ERROR behind it."""
+    """At WEIGHT_VERSION, which only nodes with a settable version accept, or else at the next one, LAST_ERROR."""
     written = 3 if device.config.has("settable_version") else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The error of a failed collective, which tells of slow links and of links that lose words."""
+"""Errors of failed collectives, which report slow links and links that lose words."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def check_usable(ring):
 
 
 class TestSlowLinks:
-    """Words in flight are none that are lost, and who gives up first is not who is slow."""
+    """Words in flight are not lost words, and the first node to time out is not the slow one."""
 
     def fail(self, ring, simulation, length):
         ring.memory.write_gradients(list(np.ones((ring.nodes, length), dtype=np.float32)))
@@ -45,7 +45,7 @@ class TestSlowLinks:
 
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_rate(self, nodes, link):
-        """A word comes so seldom that its receiver gives up in between, but comes."""
+        """Words come so rarely that their receiver times out in between, but they come."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             simulation.links[link].set_rate(1, 1500)
             assert self.fail(ring, simulation, LENGTH) == (
@@ -56,7 +56,7 @@ class TestSlowLinks:
 class TestLostWords:
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_as_many_as_were_lost(self, nodes, link):
-        """A link loses all words from one on; after an earlier loss, counters differ from the beginning."""
+        """A link loses all words from a certain one on; after an earlier loss, counters differ from the beginning."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             for after in (300, 700):
                 cut = simulation.links[link]
@@ -76,7 +76,7 @@ class TestLostWords:
 
     @pytest.mark.parametrize("nodes", [2, 3, 5])
     def test_one_of_a_packet(self, nodes):
-        """The node behind the link knows it."""
+        """The node after the link reports the lost word."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             ring.memory.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
             state = simulation.save()
@@ -94,7 +94,7 @@ class TestLostWords:
 
 
 def test_differences_of_counters():
-    """They wrap, and words that come late make them fall below zero."""
+    """Differences wrap, and words that come late make them negative."""
     counters = RingCounters([None] * 2)
     assert counters.missing([(5, 0), (7, 4)]) == [1, 7]
     assert counters.missing([(3, (1 << 32) - 2), ((1 << 32) - 2, 2)]) == [1, 0]

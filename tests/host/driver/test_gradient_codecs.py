@@ -1,4 +1,4 @@
-"""Gradients through a codec, decoded, added and encoded again at every hop: values, words, cycles, residuals."""
+"""Gradients that a codec decodes, adds and encodes again at every hop: values, words, cycles, residuals."""
 
 import functools
 
@@ -35,7 +35,7 @@ open_nodes = functools.partial(rings.open_nodes, config=BOTH)
 
 
 class Reference(rings.Reference):
-    """Reference with random weights, which all nodes then have."""
+    """Reference with random weights, which are written to all nodes."""
 
     def __init__(self, ring, length, *, seed=1):
         self.generator = np.random.default_rng(seed)
@@ -45,7 +45,7 @@ class Reference(rings.Reference):
         ring.settings.write(SETTINGS)
 
     def gradients(self, *, density=0.8):
-        """New ones, which the nodes then have."""
+        """New random gradients, which are written to the nodes."""
         gradients = random(self.generator, self.errors.shape, density=density)
         self.ring.memory.write_gradients(list(gradients))
         return golden.bits(gradients)
@@ -59,7 +59,7 @@ class Reference(rings.Reference):
                          lanes=self.ring.formats.lanes)
 
     def check_update(self, message="", *, density=0.8):
-        """Update with new gradients, on the ring and here; outcome and traffic."""
+        """Update with new gradients, on the ring and in the model; outcome and traffic."""
         gradients = self.gradients(density=density)
         outcome = self.ring.collectives.fused_update(len(self.master))
         traffic = self.update(gradients)
@@ -67,7 +67,7 @@ class Reference(rings.Reference):
         return outcome, traffic
 
     def check_sum(self, name, message):
-        """Add up new gradients, on the ring and here; traffic."""
+        """Sum new gradients, on the ring and in the model; traffic."""
         gradients = self.gradients()
         getattr(self.ring.collectives, name)(len(self.master))
         total, traffic = self.sum(getattr(golden, name), gradients)
@@ -84,7 +84,7 @@ class TestValues:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_every_operation(self, config, nodes):
-        """The loss of one operation is added in the next."""
+        """The residual of one operation is added in the next."""
         with open_nodes(nodes, config=config) as (ring, _):
             for length in (0, 1, 31, 33, 700, 1300):
                 reference = Reference(ring, length, seed=nodes * 10_000 + length)
@@ -101,7 +101,7 @@ class TestValues:
 
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     def test_not_finite(self, config):
-        """Blocks of the codec are lost, the optimizer's are told, and no residual is: the next update is sound."""
+        """Codec blocks are lost and the optimizer's are reported; residuals stay finite: the next sum is sound."""
         length = 700
         with open_nodes(3, config=config) as (ring, _):
             for operation in ("fused_update", "all_reduce", "reduce_scatter"):
@@ -127,7 +127,7 @@ class TestValues:
                 assert (ring.memory.read_gradients(length).view(np.uint32) == total).all()
 
     def test_bases(self):
-        """Residuals lie where gradients do."""
+        """Residuals are stored at the addresses of gradients."""
         length, base = 600, 96
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)
@@ -141,12 +141,12 @@ class TestValues:
             total, _ = reference.sum(golden.all_reduce, gradients)
             for rank, device in enumerate(ring.devices):
                 assert (device.read_memory(Space.GRADIENT, base, length) == total).all()
-                found = device.read_memory(RESIDUALS, base, length)
-                assert (found == reference.residuals[rank]).all()
+                actual = device.read_memory(RESIDUALS, base, length)
+                assert (actual == reference.residuals[rank]).all()
 
     @pytest.mark.parametrize("config", [RAW, BOTH], ids=lambda config: config.gradients)
     def test_other_operations(self, config):
-        """A broadcast moves weights as they are, a gather through the weight codec."""
+        """A broadcast moves weights unchanged, a gather through the weight codec."""
         length = 700
         weights = random(np.random.default_rng(5), (3, length))
         with open_nodes(3, config=config) as (ring, _):
@@ -165,7 +165,7 @@ class TestValues:
 
 
 def test_counts_of_units():
-    """Counts are in segments: 4 of a block, 3 blocks sent, the last sum the optimizer's."""
+    """Counts are in segments: 4 per block, 3 blocks sent, the last sum by the optimizer."""
     nodes, length = 4, 4096
     names = ("ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
              "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "POSITIONS_ADDED")
@@ -195,7 +195,7 @@ class TestTiming:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
     def test_slow_links(self, config, rates):
-        """Words that come one by one, at any distance, also where a packet is a single block."""
+        """Words come one by one, at any interval, even where a packet is a single block."""
         with open_nodes(3, config=config) as (ring, simulation):
             for link, rate in zip(simulation.links, rates, strict=True):
                 link.set_rate(1, rate)
@@ -228,7 +228,7 @@ class TestTiming:
 
     @pytest.mark.parametrize(("nodes", "ratio"), [(2, 1.08), (4, 1.20)])
     def test_cycles(self, nodes, ratio):
-        """A long vector takes little more than its words, of weights and gradients alike; or on two nodes than the
+        """A long vector takes few cycles more than its words of weights and gradients, or on two nodes than the
         optimizer, which makes one weight per cycle."""
         length = 16384
         with open_nodes(nodes) as (ring, _):
@@ -239,7 +239,7 @@ class TestTiming:
 
 class TestResiduals:
     def test_memory(self):
-        """The residual's memory is as long as the gradients', and behind all others but the trace."""
+        """The residual memory is as long as the gradient memory, and after all memories but the trace."""
         with open_nodes(1) as (ring, _):
             device, space = ring.devices[0], RESIDUALS
             assert space == Space.STATE + BOTH.memories.planes + 1
@@ -255,15 +255,15 @@ class TestResiduals:
             for device in ring.devices:
                 device.write_memory(RESIDUALS, 0, np.full(100, 0x7FC0_0000, np.uint32))
             ring.memory.clear_residual(60)
-            found = ring.memory.read_residual(100)
-            assert not found[:, :60].any()
-            assert np.isnan(found[:, 60:]).all()
+            residual = ring.memory.read_residual(100)
+            assert not residual[:, :60].any()
+            assert np.isnan(residual[:, 60:]).all()
             ring.collectives.distribute(np.ones(100, np.float32))
             assert not ring.memory.read_residual(100).any()
             assert (ring.memory.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
-        """Residuals that the host writes are added first; those of a sum that only the optimizer reads stay."""
+        """Residuals that the host writes are added first; residuals of a sum that only the optimizer reads stay."""
         length = 500
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)
@@ -286,7 +286,7 @@ class TestResiduals:
 class TestFailures:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradients)
     def test_random_damage_never_hangs(self, config):
-        """Every weight and every residual is that before or after, and the next command finds a clean ring."""
+        """Every weight and residual has its old or its new value, and the next command finds a clean ring."""
         generator = np.random.default_rng(11)
         length = 2000
         with open_nodes(3, config=config) as (ring, simulation):
@@ -301,11 +301,11 @@ class TestFailures:
                 link.corrupt(word=word, bit=int(generator.integers(0, 33)))
                 with pytest.raises(RingError):
                     ring.collectives.fused_update(length)
-                found = ring.memory.read_weights(length).view(np.uint32)
-                assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
+                actual = ring.memory.read_weights(length).view(np.uint32)
+                assert ((actual == before) | (actual == reference.weights)).all(), f"{number=}"
                 if ring.formats.has_residual:
-                    found = ring.memory.read_residual(length).view(np.uint32)
-                    assert ((found == 0) | (found == reference.residuals)).all(), f"{number=}"
+                    actual = ring.memory.read_residual(length).view(np.uint32)
+                    assert ((actual == 0) | (actual == reference.residuals)).all(), f"{number=}"
                 ring.recover()
                 check_usable(ring, f"{number=}")
 
@@ -321,22 +321,22 @@ class TestFailures:
             check_usable(ring, "afterwards")
 
     def test_one_node_gathers(self):
-        """Weights in place of gradients."""
+        """One node sends weights instead of gradients."""
         with open_nodes(3, config=WIDE) as (ring, _):
             reference = Reference(ring, 600)
             reference.gradients()
             for rank, device in enumerate(ring.devices):
                 operation = Operation.ALL_GATHER if rank == 1 else Operation.FUSED_UPDATE
                 device.push(Command(operation=operation, rank=rank, size=3, length=600, epoch=2, collective=1000))
-            found = {device.pop_event(20 * TIMEOUT).status for device in ring.devices}
-            assert EventStatus.WRONG_CODEC in found
-            assert EventStatus.OK not in found
+            statuses = {device.pop_event(20 * TIMEOUT).status for device in ring.devices}
+            assert EventStatus.WRONG_CODEC in statuses
+            assert EventStatus.OK not in statuses
             ring.recover()
             check_usable(ring, "afterwards")
 
 
 def test_training():
-    """Every bit of every node agrees after every step, and every bit of the residuals at the end."""
+    """All bits of all nodes agree after every step, and all bits of the residuals at the end."""
     with open_nodes(4, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig(epochs=2))
     assert training.bit_exact is True

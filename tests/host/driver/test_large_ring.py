@@ -1,4 +1,4 @@
-"""Rings of more nodes than ranks of 4 bits tell apart, against the golden model."""
+"""Rings of more nodes than ranks of 4 bits can distinguish, against the golden model."""
 
 import functools
 
@@ -18,7 +18,7 @@ open_nodes = functools.partial(rings.open_nodes, NODES, config=CONFIG, timeout=2
 
 
 def test_sums():
-    """All bits and words: of blocks of several segments, and of blocks of one group and of none."""
+    """All bits and words of blocks of several segments, of one group, and of no group."""
     generator = np.random.default_rng(NODES)
     with open_nodes() as (ring, _):
         for length in (8192, 333):
@@ -32,7 +32,7 @@ def test_sums():
 
 
 def test_updates():
-    """A broadcast, and all bits and words of two updates."""
+    """All bits and words of a broadcast and of two updates."""
     generator, optimizer = np.random.default_rng(NODES), SGD(learning_rate=0.1, momentum=0.9)
     with open_nodes() as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4)

@@ -26,7 +26,7 @@ ALTERNATIVE = -10000.0
 
 
 def random_job(generator, *, count=3, size=20, external=None):
-    """A job of any kinds, with numbers of any bits."""
+    """A job with random kinds of masks and random bits."""
     count, rows, columns = (int(generator.integers(1, most + 1)) for most in (count, size, size))
     kinds = {kind: bool(generator.random() < 0.3) for kind in KINDS}
     if external is not None:
@@ -40,16 +40,16 @@ def random_job(generator, *, count=3, size=20, external=None):
 
 
 def reference(job, alternative=ALTERNATIVE):
-    """Masked bits, and how many elements are replaced."""
+    """Masked bits, and the number of replaced elements."""
     shape = golden.Job(rows=job.rows, columns=job.columns, count=job.count, mask=golden.Mask(**vars(job.mask)))
     kept = golden.kept(shape, None if job.external is None else golden.words(job.external))
     return golden.apply(job.matrices.view(np.uint32), kept, bits_of([alternative])[0]), int((~kept).sum())
 
 
 def assert_masked(jobs, outcome, alternative=ALTERNATIVE):
-    for mine, results, replaced in zip(jobs, outcome.results, outcome.replaced, strict=True):
-        expected = [reference(job, alternative) for job in mine]
-        assert len(results) == len(mine)
+    for node_jobs, results, replaced in zip(jobs, outcome.results, outcome.replaced, strict=True):
+        expected = [reference(job, alternative) for job in node_jobs]
+        assert len(results) == len(node_jobs)
         for result, (values, _) in zip(results, expected, strict=True):
             assert result.dtype == np.float32
             assert np.array_equal(result.view(np.uint32), values)
@@ -160,21 +160,21 @@ class TestPlan:
         for number, job in enumerate(jobs):
             assert sum(piece.count for piece in pieces if piece.job == number) == job.count
         back = unpack(jobs, regions, [region.data for region in regions])
-        for job, found in zip(jobs, back, strict=True):
-            assert np.array_equal(found.view(np.uint32), job.matrices.view(np.uint32))
+        for job, restored in zip(jobs, back, strict=True):
+            assert np.array_equal(restored.view(np.uint32), job.matrices.view(np.uint32))
 
 
 SMALL = NodeConfig(memories=Memories(gradient=576, weight=512, state=32))
 
 
 class RecordedRing(GoldenRing):
-    """Golden nodes that take a cycle for each row of memory, with records of their commands.
+    """Golden nodes that take a cycle per memory row and record their commands.
 
     Parameters
     ----------
     nodes : int
     statuses : dict of int to EventStatus, optional
-        Statuses that nodes end all commands with, by rank.
+        Statuses with which nodes end all commands, by rank.
 
     Members
     -------
@@ -306,11 +306,11 @@ class TestVerilated:
         assert (bits_of(ring.memory.read_weights(weights.size)) == weights).all()
         counters = ring.counters.read()
         assert [counter["ELEMENTS_MASKED"] for counter in counters] == outcome.replaced
-        words = [sum(len(golden.words(job.external)) for job in mine if job.external is not None) for mine in jobs]
+        words = [sum(len(golden.words(job.external)) for job in batch if job.external is not None) for batch in jobs]
         assert [counter["MASK_WORDS_FETCHED"] for counter in counters] == words
 
     def test_passes(self, ring):
-        """More than the gradient memory holds."""
+        """Jobs with more elements than the gradient memory holds."""
         generator = np.random.default_rng(9)
         job = MaskJob(matrices=generator.standard_normal((70, 16, 16)).astype(np.float32),
                       mask=Mask(triangle=True, padding=True, length_rows=16, length_columns=11))
@@ -319,13 +319,13 @@ class TestVerilated:
         assert_masked([[job], [], []], outcome, 0.0)
 
     def test_speed(self, ring):
-        """A memory row per cycle, and little beside it."""
+        """A memory row takes one cycle, with little overhead."""
         job = MaskJob(matrices=np.ones((32, 16, 16), np.float32), mask=Mask(triangle=True))
         outcome = ring.local.mask([[job] * 2] * 3, alternative=0.0)
         assert 4096 <= outcome.cycles <= 4096 * 1.02
 
     def test_nothing_stays(self, ring):
-        """Collectives go on as before after masking."""
+        """Collectives work as before after masking."""
         ring.local.mask([[MaskJob(matrices=np.ones((1, 5, 5), np.float32), mask=Mask())]] * 3, alternative=0.0)
         ring.memory.write_gradients([np.full(64, rank + 1, np.float32) for rank in range(3)])
         ring.collectives.all_reduce(64)
@@ -351,7 +351,7 @@ class TestVerilated:
 
 
 def test_pysim():
-    """The same in Amaranth's simulator, on whole nodes."""
+    """Masking in Amaranth's simulator, on whole nodes."""
     config = NodeConfig(lanes=2, segment=32, memories=Memories(gradient=128, weight=160, state=32, planes=0))
     simulation = PysimRing(lambda: Node(config), nodes=1, latency=3)
     ring = whole_ring([Device(transport, config) for transport in simulation.transports])

@@ -1,4 +1,4 @@
-"""Rings of nodes of different configurations: bits, words and cycles, states, and what nodes must have alike."""
+"""Rings of differently configured nodes: bits, words, cycles, states, and parameters that must be equal."""
 
 import functools
 import operator
@@ -36,7 +36,7 @@ open_streaming = functools.partial(rings.open_nodes, NODES, config=RELAY)
 
 
 def play(seed, *, threads, host_port, data=16, credit=16):
-    """Broadcasts, sums and updates on the relay, compared with the golden model; cycles, and the state at the end."""
+    """Compare broadcasts, sums and updates on the relay with the golden model; cycles and final state."""
     message = f"seed {seed}, {threads} threads"
     generator = np.random.default_rng(seed)
     cycles = []
@@ -44,10 +44,10 @@ def play(seed, *, threads, host_port, data=16, credit=16):
         for link in simulation.links:
             link.set_latency(data=data, credit=credit)
         for root, length in ((0, 333), (NODES - 1, 2048), (1, 40)):
-            given = rings.random(generator, (NODES, length))
-            ring.memory.write_weights_of(list(given))
+            weights = rings.random(generator, (NODES, length))
+            ring.memory.write_weights_of(list(weights))
             cycles.append(ring.collectives.broadcast(length, root=root).cycles)
-            assert (ring.memory.read_weights(length).view(np.uint32) == golden.bits(given[root])).all(), message
+            assert (ring.memory.read_weights(length).view(np.uint32) == golden.bits(weights[root])).all(), message
 
             gradients = rings.random(generator, (NODES, length), density=0.6)
             ring.memory.write_gradients(list(gradients))
@@ -59,7 +59,7 @@ def play(seed, *, threads, host_port, data=16, credit=16):
             ring.memory.write_gradients(list(gradients))
             ring.counters.clear()
             cycles.append(ring.collectives.fused_update(length).cycles)
-            expected = golden.fused_update(golden.bits(gradients), golden.bits(given[root]), [],
+            expected = golden.fused_update(golden.bits(gradients), golden.bits(weights[root]), [],
                                            golden.settings(**RATES))
             assert (ring.memory.read_weights(length).view(np.uint32) == expected.weights).all(), message
             counters = ring.counters.read()
@@ -69,21 +69,21 @@ def play(seed, *, threads, host_port, data=16, credit=16):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_collectives(seed):
-    """Bits and words are those of the golden model; one, two and three threads have the same cycles and state."""
+    """Bits and words match the golden model; one, two and three threads have the same cycles and state."""
     generator = np.random.default_rng(seed)
     data, credit = (int(cycles) for cycles in generator.integers(1, 60, 2))
-    found = [play(seed, threads=threads, host_port=False, data=data, credit=credit) for threads in (1, 2, 3)]
-    assert found[1:] == found[:1] * 2, f"seed {seed}"
+    results = [play(seed, threads=threads, host_port=False, data=data, credit=credit) for threads in (1, 2, 3)]
+    assert results[1:] == results[:1] * 2, f"seed {seed}"
 
 
 def test_host_port():
-    """Memories are reached through the port of each node; cycles of commands are the same."""
+    """Memories are accessed through each node's port; cycles of commands are the same."""
     through, around = (play(7, threads=2, host_port=host_port) for host_port in (True, False))
     assert through[0] == around[0]
 
 
 def test_memories():
-    """Each node has the memories of its own configuration, by their own numbers."""
+    """Each node has the memories of its own configuration, with their own numbers."""
     with open_streaming() as (ring, simulation):
         spaces = [[space for space in config.memory_map if space.name != "trace"] for config in RELAY]
         assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
@@ -110,7 +110,7 @@ def test_memories():
 
 
 def test_saved_in_mid_command():
-    """A state goes on in another ring with other threads, to the same end; a reset has every node as configured."""
+    """A state continues in another ring with other threads, to the same end; a reset restores every node."""
     libraries = [rings.library(config) for config in RELAY]
     generator = np.random.default_rng(5)
     with open_streaming(threads=2, host_port=False) as (ring, simulation):
@@ -158,7 +158,7 @@ def test_rule_that_some_nodes_lack():
 
 
 def ring_of(*configs):
-    """A ring on no transport: nothing can be sent."""
+    """A ring without a transport, which can send nothing."""
     return Ring([Device(None, config) for config in configs])
 
 
@@ -179,7 +179,7 @@ def test_room_is_that_of_the_smallest():
         assert ring.formats.lanes
 
 
-#: Of a node that differs from the default in one parameter that all nodes of a ring must have alike.
+#: Parameters that all nodes of a ring must have alike, each changed from the default.
 OTHERS = {"segment": {"segment": 128}, "weights": {"weights": Weights(codec="mx9")},
           "gradients": {"gradients": "raw"}, "link": {"link": Replay()}, "queues": {"programs": Programs()},
           "role.root_reduce": {"role": RootReduce()}, "role.interleaved": {"role": Peer(interleaved=True)}}

@@ -1,4 +1,4 @@
-"""Commands that wait for those of other nodes, and nodes that wait for one that computes, on simulated rings."""
+"""Commands that wait for other nodes, and nodes that wait for a computing node, on simulated rings."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ def open_nodes(nodes=NODES, config=CONFIG, **options):
 
 
 def relay_race(nodes, *, first, passes_back=0, duration=1500):
-    """A program in which node ``first`` computes, and all others wait for that."""
+    """A program where node ``first`` computes and all other nodes wait for it."""
     program = Program(nodes=nodes)
     source = program.add("source", operation="COMPUTE", queue=Queue.COMPUTE,
                          fields={"duration": [duration if rank == first else 1 for rank in range(nodes)]})
@@ -37,7 +37,7 @@ def relay_race(nodes, *, first, passes_back=0, duration=1500):
 
 
 def played(ring, program, *, passes=1):
-    """Spans of a run, by node, name and pass."""
+    """Run the program; spans by node, name and pass."""
     nodes = ring.nodes
     ring.programs.load([program.commands(rank, nodes) for rank in range(nodes)])
     result = ring.programs.run(collectives=program.collectives, passes=passes)
@@ -48,14 +48,14 @@ def played(ring, program, *, passes=1):
 
 @pytest.mark.parametrize("wire", [1, 16, 60])
 def test_cycles(wire):
-    """From the end of a command to the start of one that waited for it, by hops: the formula, and at most one cycle
+    """Cycles from the end of a command to the start of a waiting one, by hops: the formula, and at most one cycle
     more, since queues take turns at both ends."""
     with open_nodes(latency=wire) as (ring, _):
         rows = []
         for first in range(NODES):
-            found = played(ring, relay_race(NODES, first=first))
-            end = found[first, "source", 0].end
-            rows += [((rank - first) % NODES, found[rank, "target", 0].start - end)
+            spans = played(ring, relay_race(NODES, first=first))
+            end = spans[first, "source", 0].end
+            rows += [((rank - first) % NODES, spans[rank, "target", 0].start - end)
                      for rank in range(NODES) if rank != first]
         for hops in range(1, NODES):
             measured = sorted({cycles for number, cycles in rows if number == hops})
@@ -65,12 +65,12 @@ def test_cycles(wire):
 
 
 def test_passes():
-    """Waits over passes with a lag, several in a circle of nodes, for twenty passes, on links of other latencies."""
+    """Waits across passes with a lag, in a circle of nodes, for twenty passes, on links of different latencies."""
     program = Program(nodes=3)
-    one = program.add("one", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": [30, 200, 90]})
-    two = program.add("two", operation="QUIESCE", queue=Queue.COMMUNICATE)
-    program.wait(two, one, unit=[1, 2, 0])
-    program.wait(one, two, unit=[2, 0, 1], lag=1)
+    first = program.add("one", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": [30, 200, 90]})
+    second = program.add("two", operation="QUIESCE", queue=Queue.COMMUNICATE)
+    program.wait(second, first, unit=[1, 2, 0])
+    program.wait(first, second, unit=[2, 0, 1], lag=1)
     compiled = program.compile()
     with open_nodes(3) as (ring, simulation):
         for link, latency in zip(simulation.links, (3, 60, 16), strict=True):
@@ -78,36 +78,36 @@ def test_passes():
         ring.recover()
         simulation.run(300)
         for _ in range(2):
-            found = played(ring, compiled, passes=20)
+            spans = played(ring, compiled, passes=20)
             for number in range(20):
                 for rank in range(3):
-                    assert found[rank, "two", number].start > found[(rank + 1) % 3, "one", number].end
+                    assert spans[rank, "two", number].start > spans[(rank + 1) % 3, "one", number].end
                     if number:
-                        assert found[rank, "one", number].start > found[(rank - 1) % 3, "two", number - 1].end
+                        assert spans[rank, "one", number].start > spans[(rank - 1) % 3, "two", number - 1].end
 
 
 def test_counts_of_earlier_runs():
-    """Commands that nodes have done in earlier runs never count: after one that failed, after other programs were
-    loaded, and after the ring was put in order."""
+    """Commands of earlier runs never count: after a failed run, after other programs were loaded, and after
+    recovery of the ring."""
     program = relay_race(3, first=2)
     with open_nodes(3) as (ring, _):
         def check():
-            found = played(ring, program)
+            spans = played(ring, program)
             for rank in range(2):
-                assert found[rank, "target", 0].start >= found[2, "source", 0].end + signal_cycles((rank - 2) % 3)
+                assert spans[rank, "target", 0].start >= spans[2, "source", 0].end + signal_cycles((rank - 2) % 3)
 
         check()
-        # Node 2 has done its commands when the others fail.
+        # Node 2 has done its commands when the other nodes fail.
         commands = [program.commands(rank, 3) for rank in range(3)]
         commands[0][1][0] = dataclasses.replace(commands[0][1][0], operation=99)
         ring.programs.load(commands)
         events = ring.programs.play(1)
         assert [[event.status for event in queues[0]] for queues in events] == [[], *[[EventStatus.OK]] * 2]
         check()
-        # Many passes of another program, with counts far beyond those of the next one.
+        # Many passes of another program, with counts far beyond the next program's.
         other = Program(nodes=3)
-        for place in range(5):
-            other.add(f"{place}", operation="QUIESCE", queue=Queue.COMPUTE)
+        for index in range(5):
+            other.add(f"{index}", operation="QUIESCE", queue=Queue.COMPUTE)
         played(ring, other.compile(), passes=8)
         check()
         ring.recover()
@@ -119,7 +119,7 @@ def test_counts_of_earlier_runs():
 
 
 def test_random_programs_see_a_missing_wait(monkeypatch):
-    """Random programs whose commands do not wait for other nodes, against a model in which they do: found at once."""
+    """A comparison with a model that waits detects random programs without waits for other nodes."""
     commands = CompiledProgram.commands
     monkeypatch.setattr(CompiledProgram, "commands", lambda *arguments, **options: [
         [dataclasses.replace(command, remote=0) for command in queue] for queue in commands(*arguments, **options)])
@@ -133,12 +133,12 @@ def test_alone():
     program.wait(program.add("target", operation="QUIESCE", queue=Queue.COMMUNICATE), source, unit=0)
     with open_nodes(1) as (ring, _):
         for _ in range(3):
-            found = played(ring, program.compile(), passes=3)
-            assert all(found[0, "target", n].start - found[0, "source", n].end == 3 for n in range(3))
+            spans = played(ring, program.compile(), passes=3)
+            assert all(spans[0, "target", n].start - spans[0, "source", n].end == 3 for n in range(3))
 
 
 def test_statuses():
-    """A wait for a node that cannot tell is refused, one that never holds ends, and a right program is as before."""
+    """Impossible waits are refused, waits that never hold time out, and a correct program runs as before."""
     program = relay_race(NODES, first=1)
     with open_nodes() as (ring, _):
         cases = [
@@ -159,7 +159,7 @@ def test_statuses():
                 (status, detail)]
             ring.recover()
             played(ring, program)
-        # A number of 0 and no place: nobody is told anything.
+        # A number of 0 and no place: no node sends any signal.
         for rank, device in enumerate(ring.devices):
             device.run(ProgramRun(1, rank=rank))
         event = ring.devices[0].pop_event(20 * TIMEOUT)
@@ -169,7 +169,7 @@ def test_statuses():
 
 
 def test_programs_that_nodes_cannot_run():
-    """Commands that are sent one by one do not wait, and nodes must count the same commands."""
+    """Commands sent one by one do not wait, and nodes must count the same commands."""
     command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
     with open_nodes(2) as (ring, _):
         refuses("Queues must have as many commands on each node where commands wait for other nodes, not (0, 1) and "
@@ -190,7 +190,7 @@ def test_nodes_without_control_words():
 
 
 def straggler(late, duration, nodes=NODES):
-    """A program in which one node computes for long before all sum."""
+    """A program where one node computes for long before all nodes sum."""
     program = Program(nodes=nodes)
     region = Region("gradients", 0, 256)
     program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region],
@@ -198,7 +198,7 @@ def straggler(late, duration, nodes=NODES):
                         "gradient_base": 0, "state_base": 256, "length": 256}, duration=duration)
     program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True, reads=[region],
                 writes=[region], fields={"gradient_base": 0, "length": 256})
-    # All wait for the sum, which those in front of it have begun long before.
+    # All nodes wait for the sum, which the nodes before the late one have begun long before.
     last = program.add("last", operation="QUIESCE", queue=Queue.COMPUTE)
     program.wait(last, program.tasks[1])
     return program.compile()
@@ -206,23 +206,23 @@ def straggler(late, duration, nodes=NODES):
 
 @pytest.mark.parametrize("late", range(NODES))
 def test_a_straggler_is_not_a_broken_link(late):
-    """All nodes wait for one that computes for ten time-outs, with the sum and with commands behind it; the sum is
-    right. A time-out must be longer than the period in which it tells."""
+    """All nodes wait for a node that computes for ten time-outs, with the sum and with commands after it; the sum
+    is right. A time-out must be longer than the period of keep-alive words."""
     duration = 10 * TIMEOUT
     assert KeepAlive.period < TIMEOUT
     values = np.random.default_rng(late).integers(-50, 50, (NODES, 256)).astype(np.float32)
     with open_nodes() as (ring, _):
-        for device, mine in zip(ring.devices, values, strict=True):
-            device.write_memory(Space.GRADIENT, 256, mine)
-        found = played(ring, straggler(late, duration))
-        assert all(found[rank, "sum", 0].end > duration for rank in range(NODES))
-        assert all(found[rank, "sum", 0].start < 1000 for rank in range(NODES) if rank != late)
+        for device, row in zip(ring.devices, values, strict=True):
+            device.write_memory(Space.GRADIENT, 256, row)
+        spans = played(ring, straggler(late, duration))
+        assert all(spans[rank, "sum", 0].end > duration for rank in range(NODES))
+        assert all(spans[rank, "sum", 0].start < 1000 for rank in range(NODES) if rank != late)
         for device in ring.devices:
             assert (device.read_memory(Space.GRADIENT, 0, 256).view(np.float32) == values.sum(axis=0)).all()
 
 
 def test_a_node_that_others_wait_for_in_a_sum():
-    """A node has begun a sum that the others begin only when its computing has ended, after ten time-outs."""
+    """A node begins a sum; the other nodes begin it only after its COMPUTE has ended, after ten time-outs."""
     program = Program(nodes=NODES)
     long = program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
                        fields={"duration": [10 * TIMEOUT, 1, 1, 1]})
@@ -230,13 +230,13 @@ def test_a_node_that_others_wait_for_in_a_sum():
                         fields={"gradient_base": 0, "length": 256})
     program.wait(total, long, unit=[None, 0, 0, 0])
     with open_nodes() as (ring, _):
-        found = played(ring, program.compile())
-        assert found[0, "sum", 0].start < 100
-        assert all(found[rank, "sum", 0].start > 10 * TIMEOUT for rank in range(1, NODES))
+        spans = played(ring, program.compile())
+        assert spans[0, "sum", 0].start < 100
+        assert all(spans[rank, "sum", 0].start > 10 * TIMEOUT for rank in range(1, NODES))
 
 
 def test_without_control_words_it_is():
-    """The same on nodes that cannot tell: they give up."""
+    """Nodes without control words time out while they wait for a straggler."""
     program = straggler(1, 10 * TIMEOUT, nodes=2)
     with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
         ring.programs.load([program.commands(rank, 2) for rank in range(2)])
@@ -245,7 +245,7 @@ def test_without_control_words_it_is():
 
 
 def busy():
-    """A program in which all nodes compute for long beside a sum."""
+    """A program where all nodes compute for long during a sum."""
     program = Program(nodes=NODES)
     program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
                 fields={"duration": 10 * TIMEOUT})
@@ -257,17 +257,17 @@ def busy():
 @pytest.mark.parametrize("program", [straggler(0, 100), straggler(0, 10 * TIMEOUT), busy()],
                          ids=["nobody", "one", "all"])
 def test_a_cut_link_is_named(program):
-    """A link that is cut ends the sum within a time-out, even while some node in front of it computes, or all do."""
+    """A cut link ends the sum within a time-out, even while a node before it computes, or all nodes do."""
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
         ring.programs.load([program.commands(rank, NODES) for rank in range(NODES)])
-        # Node 1 sends, but node 2 hears nothing of it, nor of any other node.
+        # Node 1 sends, but node 2 receives nothing from it or any other node.
         simulation.links[1].cut(simulation.cycle + 300)
         with pytest.raises(RingError) as caught:
             ring.programs.run(collectives=program.collectives)
         assert caught.value.cause == 1
         event = caught.value.events[2]
-        # Behind the time-out it waits as long for the end of its predecessor's packets.
+        # After the time-out it waits for the same time for the end of its predecessor's packets.
         assert event.status is EventStatus.INGRESS_TIMEOUT
         assert event.cycles < 2 * TIMEOUT + 300
         simulation.links[1].mend()

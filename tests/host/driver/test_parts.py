@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Collectives of parts of a vector, updates in several commands, and the numbers that keep collectives apart."""
+"""Collectives of parts of a vector, updates in several commands, and numbers that distinguish collectives."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def settings(config, *, packed_state=False):
 
 
 def reset(ring, weights, state, where, *, packed_state):
-    """Give all nodes the same contents, whatever ran before."""
+    """Give all nodes the same contents after any earlier commands."""
     ring.collectives.distribute(weights, where)
     ring.settings.write(settings(ring.devices[0].config, packed_state=packed_state))
     if state is not None:
@@ -41,7 +41,7 @@ def reset(ring, weights, state, where, *, packed_state):
 
 
 def found(ring, where, *, packed_state):
-    """All that a fused update changes."""
+    """All memory contents that a fused update changes."""
     config = ring.devices[0].config
     memories = [ring.memory.read_weights(where)]
     if config.weights.has_master:
@@ -54,7 +54,7 @@ def found(ring, where, *, packed_state):
 
 
 def held(state, *, packed_state):
-    """State as nodes hold it."""
+    """State as nodes store it."""
     bits = golden.bits(state)
     return moments.unpack(moments.pack(bits), len(bits)) if packed_state else bits
 
@@ -63,7 +63,7 @@ def held(state, *, packed_state):
     ("default", 1), ("default", 2), ("default", 3), ("default", 4), ("mx9", 3), ("table", 3), ("centroid", 3),
     ("narrow", 3)])
 def test_updates_of_random_cuts(name, nodes):
-    """Updates of the parts in any order leave the bits of one update, in buffers that begin anywhere."""
+    """Updates of the parts in any order give the bits of one update, in buffers at any base."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     length = 900 if name == "narrow" else 1300
@@ -122,8 +122,8 @@ def test_sums_of_random_cuts(nodes):
     ("default", 1, 700), ("default", 2, 1300), ("default", 3, 1000), ("default", 4, 33), ("default", 5, 1300),
     ("centroid", 3, 1300), ("mx9", 1, 300), ("mx9", 2, 1300), ("table", 4, 1300), ("narrow", 3, 900)])
 def test_update_in_three_commands(name, nodes, length):
-    """Sums of the parts to their owners, updates of the own blocks, and one gather of all: a fused update, with its
-    masters and residuals. Weights go through their codec twice, which changes nothing."""
+    """Sums of the parts to their owners, updates of the owned blocks, and one gather equal a fused update, with its
+    masters and residuals. Weights pass through their codec twice, which changes nothing."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
@@ -169,7 +169,7 @@ def test_masters_beside_packed_state():
 
 
 class TestNumbers:
-    """Nodes keep collectives apart by their numbers."""
+    """Nodes distinguish collectives by their numbers."""
 
     @pytest.mark.parametrize("lengths", [(600, 600), (600, 568), (32, 600)])
     @pytest.mark.parametrize("operation", [Operation.ALL_REDUCE, Operation.FUSED_UPDATE])
@@ -212,17 +212,17 @@ class TestNumbers:
 
     @pytest.mark.parametrize("nodes", [1, 2])
     def test_repeated(self, nodes):
-        """The number of the collective before is refused, whatever else has run since, until links are reset."""
+        """The previous collective's number is refused, after any other commands, until links are reset."""
         gradients = np.random.default_rng(nodes).standard_normal((nodes, 100)).astype(np.float32)
         with rings.open_nodes(nodes, config=DEFAULT) as (ring, _):
             def push(number, operation=Operation.ALL_REDUCE, **fields):
                 for rank, device in enumerate(ring.devices):
                     device.push(Command(**{"operation": operation, "rank": rank, "size": nodes, "length": 100,
                                            "collective": number, **fields}))
-                found = [device.pop_event(20 * rings.TIMEOUT) for device in ring.devices]
-                assert len({event.status for event in found}) == 1
-                assert all(event.detail == 0 for event in found if event.status is EventStatus.REPEATED)
-                return found[0].status
+                events = [device.pop_event(20 * rings.TIMEOUT) for device in ring.devices]
+                assert len({event.status for event in events}) == 1
+                assert all(event.detail == 0 for event in events if event.status is EventStatus.REPEATED)
+                return events[0].status
 
             ring.memory.write_gradients(list(gradients))
             assert push(5) is EventStatus.OK
@@ -242,7 +242,7 @@ class TestNumbers:
             assert push(0) is EventStatus.OK
 
     def test_driver_never_repeats(self):
-        """Numbers of the driver wrap around, and all commands of any kind take one."""
+        """Numbers of the driver wrap around, and every command of any kind takes one."""
         with rings.open_nodes(2, config=DEFAULT) as (ring, _):
             ring.memory.write_gradients([np.ones(40, np.float32)] * 2)
             ring.commands.resume_from(0, (1 << 16) - 3)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The contract of a ring's parts, on the rings of every kind: of nodes, of a grid, and of tenants."""
+"""Contract of a ring's parts, on rings of every kind: of nodes, of a grid, and of tenants."""
 
 import contextlib
 import importlib
@@ -42,9 +42,9 @@ from tests.refusals import refuses
 
 ROOT = Path(__file__).parents[3]
 LENGTH = 100
-#: Settings that make new weights of the mean of gradients, from weights of zero.
+#: Settings that make new weights from the mean of gradients, with weights of zero before.
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}
-#: Half of each memory that tenants need.
+#: Half of each memory for the tenants.
 WINDOWS = {name: (0, CONFIG.memory_map[name].words // 2)
            for name in ("gradients", "weights", "state_0", "activations")}
 
@@ -65,7 +65,7 @@ def open_shape(shape):
 
 @contextlib.contextmanager
 def open_tenant(*, own):
-    """A tenant's ring: of its own driver, or of the privileged host for its job."""
+    """A tenant's ring, from its own driver or from the privileged host for its job."""
     with open_nodes(2, config=CONFIG) as (nodes, _):
         host = TenantHost(nodes.devices)
         host.grant(1, WINDOWS)
@@ -76,7 +76,7 @@ def open_tenant(*, own):
         yield ring
 
 
-#: Golden nodes, with one port for cycles that are modelled.
+#: Golden nodes, with one port for modelled cycles.
 GOLDEN = CONFIG.replace(topology=SingleRing(), features=())
 
 
@@ -98,17 +98,17 @@ RINGS = {"golden": open_golden, "golden_flat": lambda: open_golden(shape=Shape.F
          "golden_grid": lambda: open_golden(shape=Shape.GRID), "ring": open_ring,
          "flat": lambda: open_shape(Shape.FLAT), "grid": lambda: open_shape(Shape.GRID),
          "tenant": lambda: open_tenant(own=False), "driver": lambda: open_tenant(own=True)}
-#: Parts that rings do not have, and how messages about them begin.
+#: Parts that rings do not have, and the beginnings of their messages.
 LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
                     "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
                     "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid",
                     "inference": "Quantized inference must be of nodes in one flat ring, not in rings of shape grid"}}
 LACKING["golden_grid"] = LACKING["grid"]
-#: Rings whose collectives have no model of their cycles.
+#: Rings without a model of the cycles of collectives.
 NOT_MODELLED = ("golden_flat", "golden_grid")
 NO_ROUNDS = {"quorum": "Nodes must have rounds for gradients that may be late"}
 NO_INFERENCE = {"inference": "Nodes must have quantization in their configuration, to infer"}
-#: Classes of parts that features have.
+#: Classes of parts that come with features.
 CLASSES = {kind.__name__: kind for kind in (ListCompute, NodeInference, QuorumUpdates, RingPrograms)}
 
 
@@ -124,20 +124,20 @@ def ring(kind):
 
 
 def members(kind):
-    """Names and declarations of all members of a class or protocol, its bases' too."""
-    return {name: value for one in reversed(kind.__mro__) if one.__module__.startswith("host.")
-            for name, value in vars(one).items() if not name.startswith("_")}
+    """Names and declarations of all members of a class or protocol and its bases."""
+    return {name: value for base in reversed(kind.__mro__) if base.__module__.startswith("host.")
+            for name, value in vars(base).items() if not name.startswith("_")}
 
 
 def parts():
-    """Parts of a ring, and the class of each, a ring's in one flat ring last."""
+    """Parts of a ring with their classes; parts of only flat rings are last."""
     known = {**vars(protocols), **CLASSES}
     return {name: typing.get_type_hints(value.fget, known)["return"]
             for name, value in members(protocols.FlatRing).items() if isinstance(value, property)}
 
 
 def mean(ring):
-    """Weights of zero and gradients of 1, 2, … in memory; the weights that an update must give."""
+    """Write weights of zero and gradients of 1, 2, …; the weights that an update must give."""
     ring.memory.write_weights(np.zeros(LENGTH, np.float32))
     ring.memory.write_gradients([np.full(LENGTH, rank + 1, np.float32) for rank in range(ring.nodes)])
     ring.settings.write(Settings(gradient_scale=1 / ring.nodes, **MEAN))
@@ -145,7 +145,7 @@ def mean(ring):
 
 
 def check_lacking(ring, lacking):
-    """All parts are there with all their methods and parameters, or give their error."""
+    """Check that each part has all its methods and parameters, or gives its error."""
     checked = set()
     lacking = lacking if ring.config.has("quantization") else {**NO_INFERENCE, **lacking}
     for name, kind in parts().items():
@@ -159,7 +159,7 @@ def check_lacking(ring, lacking):
                 assert hasattr(part, method), (name, method)
                 if inspect.isfunction(declared) and name != "collectives":
                     assert list(inspect.signature(getattr(part, method)).parameters) == [
-                        one for one in inspect.signature(declared).parameters if one != "self"], (name, method)
+                        arg for arg in inspect.signature(declared).parameters if arg != "self"], (name, method)
         checked.add(name)
     assert checked >= {"memory", "commands", "programs", "counters", "collectives", "local", "quorum", "compute",
                        "inference"}
@@ -187,7 +187,7 @@ def test_parts(kind, ring):
 
 
 def test_parts_of_plain_nodes():
-    """Parts that a configuration lacks: a clear error, each time that they are asked for."""
+    """A part that a configuration lacks gives a clear error at each access."""
     with open_nodes(1, config=CONFIGS["default"]) as (ring, _):
         for _ in range(2):
             check_lacking(ring, {**NO_ROUNDS, "compute": "Nodes must have compute in their configuration, to run "
@@ -230,7 +230,7 @@ def test_memory(ring):
 
 
 def test_partition(kind, ring):
-    """Each element has one owner; in two dimensions blocks are of the size that they have in one ring of all."""
+    """Each element has one owner; in two dimensions blocks have the size of those in one flat ring."""
     owned = ring.partition.owned(LENGTH)
     assert sorted(np.concatenate(owned).tolist()) == list(range(LENGTH))
     assert sorted(map(len, owned)) == sorted(map(len, block_indices(LENGTH, ring.nodes)))
@@ -242,12 +242,12 @@ def test_partition(kind, ring):
             ring.partition.set_root(0)
         return
     ring.partition.set_root(1)
-    assert [len(one) for one in ring.partition.owned(LENGTH)][:2] == [0, LENGTH]
+    assert [len(block) for block in ring.partition.owned(LENGTH)][:2] == [0, LENGTH]
     ring.partition.set_root(None)
 
 
 def check_cycles(kind, outcome):
-    """Cycles are measured, modelled, or None."""
+    """Check that cycles are measured, modelled, or None."""
     assert outcome.cycles is None if kind in NOT_MODELLED else outcome.cycles > 0
 
 
@@ -262,7 +262,7 @@ def test_updates(kind, ring):
 
 
 def test_counters(kind, ring):
-    """Counters of an update; the driver of a tenant may not clear them."""
+    """Counters of an update; a tenant's driver may not clear them."""
     if kind == "driver":
         with pytest.raises(ForeignTenantError):
             ring.counters.clear()
@@ -297,7 +297,7 @@ def test_local_operations(ring):
 
 
 def test_programs(kind, ring):
-    """An update by a program, in passes, and in the order of a queue of commands."""
+    """An update by a program, in passes, in the order of a command queue."""
     if "programs" in LACKING.get(kind, {}):
         return
     expected = mean(ring)
@@ -325,7 +325,7 @@ def test_collectives(kind, ring):
 
 
 def test_recovery(kind, ring):
-    """Settings are forgotten, memories stay, and commands run again; a tenant's own driver may not."""
+    """Recovery clears settings, keeps memories, and commands run again; a tenant's driver may not recover."""
     expected = mean(ring)
     if kind == "driver":
         with pytest.raises(RingError, match=r"^The ring must be brought in order by the privileged host"):

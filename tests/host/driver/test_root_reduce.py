@@ -1,4 +1,4 @@
-"""Collectives in which one rank owns all groups, on simulated rings: docs/ring/root_reduce.md."""
+"""Collectives with one owner of all groups, on simulated rings: docs/ring/root_reduce.md."""
 
 import dataclasses
 
@@ -41,7 +41,7 @@ def test_configuration():
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 16])
 def test_values_and_words(nodes):
-    """Weights, state, sums, words and bursts are those of the golden model with that owner, for any lengths, owners,
+    """Weights, state, sums, words and bursts match the golden model with the same owner, for any lengths, owners,
     rates and latencies."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
@@ -82,14 +82,14 @@ def test_values_and_words(nodes):
                     if nodes > 1:
                         assert [node["OPTIMIZER_BURSTS"] > 0 for node in counters] == [
                             rank == owner for rank in range(nodes)], case
-                found = ring.memory.read_state(length, packed_state=packed).view(np.uint32)
-                assert (found == reference.state[0]).all(), case
+                state = ring.memory.read_state(length, packed_state=packed).view(np.uint32)
+                assert (state == reference.state[0]).all(), case
             ring.partition.set_root(None)
 
 
 def test_queued():
-    """Updates and sums of changing owners and of groups in turn, queued behind each other, on nodes that begin at any
-    times; parts of a vector as well."""
+    """Updates and sums with changing owners and with partitioned groups, queued after each other, on nodes that
+    begin at any times; parts of a vector as well."""
     generator = np.random.default_rng(4)
     nodes, length = 4, 5 * SEGMENT
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
@@ -123,7 +123,7 @@ def test_queued():
 
 
 def push(ring, operation, *, collective, each=None, **fields):
-    """Give every node its command, and return the statuses of the events."""
+    """Push each node's command and return the statuses of the events."""
     for rank, device in enumerate(ring.devices):
         device.push(Command(operation=operation, **{
             "rank": rank, "size": ring.nodes, "collective": collective, "epoch": 77, "root_reduce": 1, **fields,
@@ -132,21 +132,21 @@ def push(ring, operation, *, collective, each=None, **fields):
 
 
 def test_refused():
-    """An owner without room for all state, and one that there is not, are refused by the host and by every node."""
+    """An owner without room for all state, and a nonexistent owner, are refused by the host and by every node."""
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
         ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         for length, status in ((STATE + 32, EventStatus.BAD_LENGTH), (STATE, EventStatus.OK)):
-            found = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
-            assert found == [status] * 3
-        # The same length is dealt to three nodes, and SGD without state takes any.
+            statuses = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
+            assert statuses == [status] * 3
+        # The same length fits when partitioned over three nodes, and SGD without state takes any length.
         more = {"operation": Operation.FUSED_UPDATE, "length": STATE + 32}
         assert push(ring, collective=1, root_reduce=0, **more) == [EventStatus.OK] * 3
         ring.settings.write(PLAIN)
         assert push(ring, collective=2, root=2, **more) == [EventStatus.OK] * 3
         for operation, owned in ((Operation.FUSED_UPDATE, True), (Operation.ALL_REDUCE, True),
                                  (Operation.REDUCE_SCATTER, False), (Operation.ALL_GATHER, False)):
-            found = push(ring, operation, collective=10 + operation, length=64, root=3)
-            assert found == [EventStatus.BAD_RANK if owned else EventStatus.OK] * 3
+            statuses = push(ring, operation, collective=10 + operation, length=64, root=3)
+            assert statuses == [EventStatus.BAD_RANK if owned else EventStatus.OK] * 3
         ring.recover()
         refuses("Owner must be a rank below 3, not 3", ring.collectives.fused_update, 64, owner=3)
         refuses("Owner of all groups must have room for their state, 544 words, not for 512: rank 1 cannot own them",
@@ -168,12 +168,12 @@ def test_refused():
 
 
 def test_buffers():
-    """Buffers of an owner have room for all state; state moves from one partition to another and back."""
+    """Buffers of an owner have room for all state; state moves between partitionings and back."""
     generator = np.random.default_rng(9)
     optimizer = SGD(learning_rate=0.1, momentum=0.5)
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
         length = 300
-        ring.memory.allocate(Allocation(length=100, planes=1))  # what lies in front
+        ring.memory.allocate(Allocation(length=100, planes=1))  # words before the tested vector
         vector = ring.memory.allocate(Allocation(length=length, planes=1, root_reduce=True))
         weights = random(generator, length)
         reference = Reference(ring, weights, planes=1)
@@ -194,7 +194,7 @@ def test_buffers():
 
 
 def test_training():
-    """Two steps of an optimizer with state, as in any partition."""
+    """Two steps of an optimizer with state, as with any partitioning."""
     generator = np.random.default_rng(11)
     with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
         ring.partition.set_root(3)
@@ -205,16 +205,16 @@ def test_training():
         settings = SGD(learning_rate=0.1, momentum=0.9, weight_decay=0.25)
         for step in (1, 2):
             gradients = random(generator, (4, 400))
-            one = settings.settings(step, gradient_scale=0.25)
-            ring.settings.write(one)
+            step_settings = settings.settings(step, gradient_scale=0.25)
+            ring.settings.write(step_settings)
             ring.memory.write_gradients(list(gradients))
             ring.collectives.fused_update(400)
-            reference.step(gradients, one)
+            reference.step(gradients, step_settings)
             reference.compare(f"step {step}")
 
 
 class TestFaults:
-    """A command that ends early leaves a ring that works, whichever link is at fault."""
+    """The ring works after a command that ends early, for a fault on any link."""
 
     @pytest.mark.parametrize("link", range(4))
     def test_damage(self, link):
@@ -225,13 +225,13 @@ class TestFaults:
             for number in range(12):
                 owner = int(generator.integers(nodes))
                 ring.memory.write_gradients(list(gradients))
-                one = simulation.links[link]
-                carried = one.status().words_carried
+                damaged = simulation.links[link]
+                carried = damaged.status().words_carried
                 sent = root_reduce.all_reduce(golden.bits(gradients), owner, segment=SEGMENT)[1].words[link]
-                one.corrupt(word=carried + int(generator.integers(sent)), bit=int(generator.integers(32)))
-                behind = ring.collectives.submit(Operation.ALL_REDUCE, length, owner=owner)
+                damaged.corrupt(word=carried + int(generator.integers(sent)), bit=int(generator.integers(32)))
+                pending = ring.collectives.submit(Operation.ALL_REDUCE, length, owner=owner)
                 with pytest.raises(RingError):
-                    behind.result()
+                    pending.result()
                 ring.recover()
                 ring.memory.write_gradients(list(gradients))
                 owner = (owner + 1) % nodes
@@ -257,16 +257,16 @@ class TestFaults:
                 assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), link
 
     def test_another_owner(self):
-        """Nodes that name different owners do not sum: packets are not those that are expected."""
+        """Nodes with different owners in their commands do not sum: they receive unexpected packets."""
         with open_nodes(3, config=CONFIG, host_port=False, timeout=3000) as (ring, _):
-            found = push(ring, Operation.ALL_REDUCE, collective=5, length=600, root=0, each={1: {"root": 1}})
-            assert EventStatus.OK not in found
+            statuses = push(ring, Operation.ALL_REDUCE, collective=5, length=600, root=0, each={1: {"root": 1}})
+            assert EventStatus.OK not in statuses
             ring.recover()
             assert push(ring, Operation.ALL_REDUCE, collective=6, length=600, root=1) == [EventStatus.OK] * 3
 
 
 class TestPartitioning:
-    """Rates of links, measured, and the choice of an owner."""
+    """Measured rates of links, and the choice of an owner."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 4])
     def test_rates(self, nodes):
@@ -278,17 +278,17 @@ class TestPartitioning:
                 return
             for rank, rate in ((0, (1, 2)), (nodes - 1, (1, 4)), (1, (3, 4))):
                 simulation.links[rank].set_rate(*rate)
-                found = link_rates(ring)
+                measured = link_rates(ring)
                 expected = [1.0] * nodes
                 expected[rank] = rate[0] / rate[1]
-                assert found == pytest.approx(expected, abs=0.03), (rank, rate)
+                assert measured == pytest.approx(expected, abs=0.03), (rank, rate)
                 simulation.links[rank].set_rate(1, 1)
             assert (ring.memory.read_weights(1000) == np.arange(1000)).all()
 
     def test_choice(self):
         with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
             rates = [1, 1, 0.5, 1]
-            # A segment of 64 is short beside the way round; so it takes a still slower link.
+            # A segment of 64 is short compared with the way around the ring, so it takes a still slower link.
             partitioning = choose(ring, 2048, rates)
             assert partitioning.root == 2
             assert partitioning.gain > 0.05

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The driver against transports that misbehave, and its own refusals."""
+"""The driver with misbehaving transports, and its own refusals."""
 
 import numpy as np
 import pytest

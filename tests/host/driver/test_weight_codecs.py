@@ -1,4 +1,4 @@
-"""Weights through a codec, from the optimizer to every node's memory: values, words, cycles, and failures."""
+"""Weights sent through a codec from the optimizer to every node's memory: values, words, cycles, failures."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
 def prepare(ring, length, *, seed=1):
-    """Write weights, gradients and settings to all nodes; their reference."""
+    """Write weights, gradients and settings to all nodes; the reference and the gradients."""
     generator = np.random.default_rng(seed)
     reference = Reference(ring, random(generator, length))
     ring.collectives.distribute(golden.floats(reference.master))
@@ -49,7 +49,7 @@ def prepare(ring, length, *, seed=1):
 
 
 def check_update(ring, length, message=""):
-    """Update prepared nodes, and compare them with their reference; outcome."""
+    """Update prepared nodes and compare them with their reference; the outcome."""
     reference, gradients = prepare(ring, length)
     outcome = ring.collectives.fused_update(length)
     reference.step(gradients, SETTINGS)
@@ -72,7 +72,7 @@ class TestFusedUpdate:
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
-        """A block with an infinity or a NaN is NaN on every node, its owner too; masters stay as they were."""
+        """A block with an infinity or a NaN becomes NaN on every node including its owner; masters are unchanged."""
         length = 700
         weights = random(np.random.default_rng(2), length)
         weights[[3, 300, 650]] = np.inf, -np.inf, 1e-45
@@ -81,12 +81,12 @@ class TestFusedUpdate:
             reference = Reference(ring, weights)
             ring.collectives.distribute(weights)
             reference.compare()
-            found = ring.memory.read_weights(length)
-            assert np.isnan(found[:, :16]).all()
-            assert not np.isnan(found[:, 16:288]).any()
+            decoded = ring.memory.read_weights(length)
+            assert np.isnan(decoded[:, :16]).all()
+            assert not np.isnan(decoded[:, 16:288]).any()
 
     def test_counts_of_units(self):
-        """Counts are those of raw weights; fewer words, in as many packets."""
+        """Counts and packets equal those with raw weights; words are fewer."""
         nodes, length = 3, 3072  # 16 segments per block
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
             ring.collectives.distribute(np.ones(length, np.float32))
@@ -95,12 +95,12 @@ class TestFusedUpdate:
             ring.counters.clear()
             ring.collectives.fused_update(length)
             for counters in ring.counters.read():
-                found = {name: counters[name] for name in (
+                counts = {name: counters[name] for name in (
                     "ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
                     "COMPRESSED_WORDS")}
-                assert found == {"ENCODES": 32, "COMPRESSED_ADDS": 16, "DECODES": 16, "OPTIMIZER_BURSTS": 16,
-                                 "PACKETS_SENT": 64, "WORDS_SENT": 32 * (66 + 4) + 32 * (17 + 4),
-                                 "COMPRESSED_WORDS": 32 * 66}
+                assert counts == {"ENCODES": 32, "COMPRESSED_ADDS": 16, "DECODES": 16, "OPTIMIZER_BURSTS": 16,
+                                  "PACKETS_SENT": 64, "WORDS_SENT": 32 * (66 + 4) + 32 * (17 + 4),
+                                  "COMPRESSED_WORDS": 32 * 66}
 
     def test_same_bits_for_any_threads_and_latency(self):
         results = []
@@ -133,7 +133,7 @@ class TestFusedUpdate:
                 reference.compare(f"{seed=}")
 
     def test_cycles(self):
-        """A vector of dense gradients takes little more than its words and headers, though packets are short."""
+        """A vector of dense gradients takes few cycles more than its words and headers, though packets are short."""
         length, nodes = 3072, 3
         generator = np.random.default_rng(3)
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
@@ -148,11 +148,11 @@ class TestFusedUpdate:
 
 
 class TestOtherOperations:
-    """Sums and a broadcast are as they are without a codec; a gather goes through it."""
+    """Sums and a broadcast work as without a codec; a gather uses the codec."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 3])
     def test_weights(self, nodes):
-        """The owner of a block too ends with decoded weights. Masters do not change."""
+        """The owner of a block also ends with decoded weights. Masters do not change."""
         length = 700
         weights = random(np.random.default_rng(nodes), (nodes, length))
         with open_nodes(nodes) as (ring, _):
@@ -190,15 +190,15 @@ class TestOtherOperations:
 class TestMasters:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 500])
     def test_there_and_back(self, length):
-        """Each block at its owner, at the start of the memory behind the state planes."""
+        """Each block is stored at its owner, at the start of the memory after the state planes."""
         with open_nodes(2) as (ring, _):
             master = np.arange(1, length + 1, dtype=np.float32)
             ring.memory.write_master(master)
             assert (ring.memory.read_master(length) == master).all()
             for rank, device in enumerate(ring.devices):
                 owned = block_indices(length, 2)[(rank + 1) % 2]
-                found = device.read_memory(Space.STATE + CONFIG.memories.planes, 0, len(owned))
-                assert (found.view(np.float32) == master[owned]).all()
+                words = device.read_memory(Space.STATE + CONFIG.memories.planes, 0, len(owned))
+                assert (words.view(np.float32) == master[owned]).all()
 
     def test_end_of_the_memory(self):
         with open_nodes(1) as (ring, _):
@@ -226,7 +226,7 @@ class TestMasters:
             check_update(ring, 300)
 
     def test_base(self):
-        """Masters begin where state does."""
+        """Masters begin at the base of state."""
         length, base = 600, 96
         generator = np.random.default_rng(6)
         weights, gradients = random(generator, length), random(generator, (2, length))
@@ -251,7 +251,7 @@ class TestMasters:
 
 class TestFailures:
     def test_random_damage_never_hangs(self):
-        """Every weight is that before or after, and the next command finds a clean ring."""
+        """Every weight has its old or its new value, and the next command finds a clean ring."""
         generator = np.random.default_rng(11)
         length = 2000
         with open_nodes(3) as (ring, simulation):
@@ -265,13 +265,13 @@ class TestFailures:
                 link.corrupt(word=word, bit=int(generator.integers(0, 33)))
                 with pytest.raises(RingError):
                     ring.collectives.fused_update(length)
-                found = ring.memory.read_weights(length).view(np.uint32)
-                assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
+                actual = ring.memory.read_weights(length).view(np.uint32)
+                assert ((actual == before) | (actual == reference.weights)).all(), f"{number=}"
                 ring.recover()
                 check_update(ring, 600, f"{number=}")
 
     def test_damaged_word_of_the_gather(self):
-        """The last segment is the gather's: its damage is found, and none of it is written."""
+        """The last segment is the gather's: its damage is detected, and none of it is written."""
         with open_nodes(2) as (ring, simulation):
             reference, gradients = prepare(ring, 512)
             before = reference.weights
@@ -280,29 +280,29 @@ class TestFailures:
             link.corrupt(word=link.status().words_carried + sent + 20, bit=3)
             with pytest.raises(RingError, match=r"^fused-update failed: node 1: .* ended with BAD_CRC: "):
                 ring.collectives.fused_update(512)
-            found = ring.memory.read_weights(512).view(np.uint32)
+            actual = ring.memory.read_weights(512).view(np.uint32)
             owned = block_indices(512, 2)[1]  # by node 0
-            assert (found[1, owned] == before[owned]).all()
+            assert (actual[1, owned] == before[owned]).all()
             assert (ring.memory.read_master(512).view(np.uint32) == reference.master).all()
             ring.recover()
             check_update(ring, 600, "afterwards")
 
     def test_one_node_sends_raw_weights(self):
-        """Its successor refuses them. It has nothing to wait for itself."""
+        """Its successor refuses them; the node itself has nothing to wait for."""
         with open_nodes(3) as (ring, _):
             prepare(ring, 600)
             for rank, device in enumerate(ring.devices):
                 operation = Operation.BROADCAST if rank == 1 else Operation.FUSED_UPDATE
                 device.push(Command(operation=operation, rank=rank, size=3, root=1, length=600, epoch=2,
                                     collective=1000))
-            found = [device.pop_event(20 * TIMEOUT).status for device in ring.devices]
-            assert found == [EventStatus.PEER_ABORT, EventStatus.OK, EventStatus.WRONG_CODEC]
+            statuses = [device.pop_event(20 * TIMEOUT).status for device in ring.devices]
+            assert statuses == [EventStatus.PEER_ABORT, EventStatus.OK, EventStatus.WRONG_CODEC]
             ring.recover()
             check_update(ring, 600, "afterwards")
 
 
 def test_training_reaches_the_bar():
-    """Every bit of every node, masters too, after every step; within half a point of raw weights and
+    """All bits of all nodes and masters agree after every step; accuracy is within half a point of raw weights and
     gradients, which reach 97.22 % of 360 images."""
     with open_nodes(4, threads=2, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig())

@@ -1,4 +1,4 @@
-"""Arguments of the library: all are checked where a function is called, by type and range, and numpy's are taken."""
+"""Arguments of the library: types and ranges are checked at the call, and numpy's types are accepted."""
 
 import contextlib
 import fractions
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 
 
 class Buffers:
-    """Places in no memory."""
+    """Buffers without a memory."""
 
     length = 64
 
@@ -36,11 +36,11 @@ class Buffers:
 
 
 class AskedError(Exception):
-    """A stand-in is asked for what nodes would do."""
+    """A stub is asked for an operation of real nodes."""
 
 
 class Nodes:
-    """Nodes that have room, and do nothing."""
+    """Nodes that have room and do nothing."""
 
     nodes, formats = 2, Formats([gradring.NodeConfig()])
     memory = property(lambda self: self)
@@ -53,7 +53,7 @@ class Nodes:
 
 
 class Opening:
-    """Sessions that are opened and closed in place of built ones."""
+    """Sessions that are opened and closed instead of built ones."""
 
     def __init__(self):
         self.events = []
@@ -81,7 +81,7 @@ def job(**options):
     return gradring.simulate(**{"nodes": 2, "length": 64, "optimizer": gradring.SGD(0.1), **options})
 
 
-#: Functions of the library, each with the arguments of a call that is right.
+#: Functions of the library, each with the arguments of a correct call.
 CALLS = {
     "simulate": lambda **options: job(**options),
     "node_for": lambda **options: gradring.node_for(**{"length": 64, "nodes": 2, **options}),
@@ -101,14 +101,14 @@ CALLS = {
 #: Methods of a job without arguments.
 WITHOUT = {"Job.state", "Job.close"}
 
-#: Values that are wrong somewhere, most of them almost everywhere.
+#: Values that are wrong for some parameters, most of them for almost all.
 VALUES = [
     object(), gradring.Adam, gradring.Adam(), "2", "adam", "[/b]\n", b"2", True, np.True_, None, -1, 0, 2, 1.5, -0.5,
     math.nan, math.inf, -math.inf, 10**400, 1j, [], [1.5], ["a"], [object()], {}, {"clock": "x"}, (1, 2, 3),
     np.float32(1.5), np.array(1.5), np.array(["x", "y"]), np.zeros((2, 2)), np.array([None]), lambda: None, math,
     TransportName.PYSIM, "x" * 1000, fractions.Fraction(-1, 3)]
 
-#: Parameters that take any value of these.
+#: Parameters that take any of these values.
 FREE = {"announce", "say"}
 
 
@@ -122,7 +122,7 @@ def parameters():
 
 @pytest.mark.parametrize(("name", "parameter"), [*parameters()])
 def test_wrong_values(name, parameter, opening):
-    """Every parameter refuses wrong values, at the call, in a line that names it, the right kind and the value."""
+    """Every parameter refuses wrong values at the call, in a line with its name, the right kind and the value."""
     refused = 0
     for value in VALUES:
         opening.events.clear()
@@ -136,13 +136,13 @@ def test_wrong_values(name, parameter, opening):
         except AskedError:
             pass  # the value is right
     assert refused >= (3 if parameter in FREE else 15)
-    # A value of no type that the library knows is never taken.
+    # A value of a type unknown to the library is never accepted.
     with pytest.raises(TypeError, match=r"^[A-Z][a-z' ]* must be [^\n]+, not [^\n]+$"):
         CALLS[name](**{parameter: object()})
 
 
 def test_all_walked():
-    """What the package exports and can be called is walked, and all methods of a job."""
+    """All exported functions of the package, and all methods of a job, are tested."""
     methods = {f"Job.{name}" for name, value in vars(gradring.Job).items()
                if inspect.isfunction(value) and not name.startswith("_")}
     assert methods == {name for name in CALLS if "." in name} | WITHOUT
@@ -177,7 +177,7 @@ def test_messages(options, error, message, opening):
     {"check": np.True_}, {"part": np.uint16(32)}, {"threads": np.int8(1)}, {"density": np.float32(0.5)},
     {"optimizer": [gradring.SGD(np.float32(0.5))]}])
 def test_numpy(options, opening):
-    """Integers, numbers and truth values of numpy are taken, as Python's."""
+    """Integers, numbers and truth values of numpy are accepted and converted to Python's."""
     with job(**options) as made:
         assert made.length == 64
     for value in (*opening.events[0].values(), made.length, *vars(gradring.Adam(np.float32(0.5), eps=1)).values()):
@@ -185,7 +185,7 @@ def test_numpy(options, opening):
 
 
 def test_closing(opening, monkeypatch):
-    """A job ends with its block, by close(), once more without effect, or when nothing refers to it."""
+    """A job ends with its block, by close(), or when nothing refers to it; closing it again has no effect."""
     with job() as made:
         assert opening.events[1:] == ["open"]
     assert opening.events[1:] == ["open", "closed"]
@@ -201,7 +201,7 @@ def test_closing(opening, monkeypatch):
     assert job().nodes == 2
     gc.collect()
     assert opening.events[1:] == ["open", "closed"]
-    # A session of the caller's stays open.
+    # A caller's session stays open.
     opening.events.clear()
     outer = job()
     inner = gradring.Job(outer.session, [64])
@@ -215,7 +215,7 @@ def test_closing(opening, monkeypatch):
     assert opening.events[1:] == ["open", "closed"]
 
 
-#: A notebook's use of a job, which is never closed, in a process that may have a child with a copy of it.
+#: A notebook's use of a job without closing it, in a process that may have a child with a copy of the job.
 UNCLOSED = """
 import os, sys
 from tests.host.jobs.test_arguments import Opening, gradring, module
@@ -234,7 +234,7 @@ print(job.nodes, flush=True)
 
 @pytest.mark.parametrize("child", ["", "child"])
 def test_end_of_process(child):
-    """A job that is still open when the process ends is closed then, once, without a word."""
+    """A job that is still open when the process ends is closed then, once, without messages."""
     ended = subprocess.run([sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", UNCLOSED, child],
                            capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "2\nclosed\n"), ended.stderr
@@ -243,11 +243,11 @@ def test_end_of_process(child):
 
 
 def test_moments_that_stay(opening):
-    """A warning, at the caller's line, names the factor with which bfloat16 moments do not decay."""
+    """A warning at the caller's line names the factor that is too close to 1 for bfloat16 moments to decay."""
     with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
         job(optimizer=gradring.Adam(), packed_state=True).close()
     assert caught[0].filename == __file__
-    # A launched script's jobs say it once, in place of warnings.
+    # A launched script's jobs report it once, instead of warnings.
     said = []
     with contextlib.ExitStack() as stack:
         jobs = Jobs(Options(nodes=2, packed_state=True), stack, say=said.append)
@@ -276,7 +276,7 @@ def test_kinds():
 
 
 def test_checked_together():
-    """Arguments are checked together with the defaults of those that are left out; Python's own errors stay."""
+    """Arguments are checked together with defaults of missing arguments; Python's own errors stay."""
     seen = []
 
     @checked(lambda **options: seen.append(options), count=Integer(1))

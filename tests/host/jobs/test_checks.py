@@ -1,4 +1,4 @@
-"""Jobs that there cannot be are refused before anything is built."""
+"""Impossible jobs are refused before anything is built."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A density, and each codec of gradients: where zeros make no packet shorter, the pair is refused."""
+"""A density with each codec of gradients: pairs are refused where zeros do not make packets shorter."""
 
 import re
 
@@ -43,7 +43,7 @@ def test_pairs(name, run, tmp_path, monkeypatch):
 
 
 def test_default(run, tmp_path):
-    """Gradients are raw, or without zeros where a density makes zeros; a codec that is named stays."""
+    """By default gradients are raw, or zero_value where a density makes zeros; a named codec stays."""
     assert node_for(100, nodes=4).gradients == RAW
     assert node_for(100, nodes=4, density=0.5).gradients == ZERO_VALUE
     for name in GRADIENT_CODECS:

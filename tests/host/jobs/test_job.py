@@ -1,4 +1,4 @@
-"""Jobs: sums and updates of vectors of any length, in parts that take turns in the nodes' memories."""
+"""Jobs: sums and updates of vectors of any length, with parts that take turns in the nodes' memories."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from host.training.optimizers import SGD, Adam, AdamW
 from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
-#: Nodes whose libraries other tests use as well.
+#: Nodes with libraries that are shared with other tests.
 DEFAULT, LOSSY = CONFIGS["default"], CONFIGS["mx9"]
 
 
@@ -38,26 +38,26 @@ def test_sums():
         assert figures.words_dense > figures.words == figures.words_zero_value > 0
         assert figures.host_cycles > 2000
         assert figures.seconds > 0
-        one, _ = job.all_reduce(values[:, :1])
-        np.testing.assert_array_equal(bits(one), bits(sums[:1]))
+        single, _ = job.all_reduce(values[:, :1])
+        np.testing.assert_array_equal(bits(single), bits(sums[:1]))
         assert job.figures.elements == 1001
 
 
 def test_raw_gradients():
-    """Gradients are raw where no codec is named: the same sums and weights as in zero_value, and the words that it
-    would have taken."""
+    """Gradients are raw without a named codec: the same sums and weights as with zero_value, and the words that
+    zero_value would have taken."""
     values = gradients(5, 3, 1000)
     with simulate(nodes=3, length=1000, optimizer=Adam(0.01)) as raw, \
             simulate(nodes=3, length=1000, optimizer=Adam(0.01), node=DEFAULT) as masked:
         for operation in ("all_reduce", "step"):
-            (found, figures), (expected, other) = (getattr(job, operation)(values) for job in (raw, masked))
-            np.testing.assert_array_equal(bits(found), bits(expected))
+            (sums, figures), (expected, other) = (getattr(job, operation)(values) for job in (raw, masked))
+            np.testing.assert_array_equal(bits(sums), bits(expected))
             assert figures.words == figures.words_dense == other.words_dense
             assert figures.words_zero_value == other.words == other.words_zero_value < figures.words
 
 
 def test_sums_in_parts():
-    """A part is a vector of its own; the parts' figures add up."""
+    """A part is summed like a separate vector; the parts' figures add up."""
     values = gradients(2, 3, 1000)
     with simulate(nodes=3, length=1000, part=384) as job:
         sums, figures = job.all_reduce(values)
@@ -70,7 +70,7 @@ def test_sums_in_parts():
 
 @pytest.mark.parametrize("part", [None, 640, 256])
 def test_steps(part):
-    """Weights and state are the same bits whether they stay on the nodes, take turns there, or are restored."""
+    """Weights and state have the same bits whether they stay on the nodes, take turns there, or are restored."""
     length, optimizer = 640, AdamW(0.01)
     first = gradients(3, 1, length)[0]
     shares = [gradients(4 + step, 2, length) for step in range(4)]
@@ -90,7 +90,7 @@ def test_steps(part):
 
 
 def adamw(optimizer, weights, means):
-    """AdamW in double precision, as its paper has it."""
+    """AdamW in double precision, as in its paper."""
     weights, moment, square = weights.astype(np.float64), 0.0, 0.0
     first, second = optimizer.betas
     for number, mean in enumerate(means, start=1):
@@ -102,7 +102,7 @@ def adamw(optimizer, weights, means):
 
 
 def test_groups():
-    """Groups have optimizers of their own, and steps of their own."""
+    """Each group has its own optimizer and its own steps."""
     lengths = (100, 70)
     optimizers = [SGD(0.5, momentum=0.9), SGD(0.25, momentum=0.9)]
     with simulate(node=DEFAULT, nodes=2, length=lengths, optimizer=optimizers) as job:
@@ -120,7 +120,7 @@ def test_groups():
 
 
 def test_lossy_sums():
-    """Errors of a codec are added the next time, to the same elements, whatever was summed in between."""
+    """Errors of a codec are added to the same elements in the next sum, after any sums in between."""
     values = gradients(9, 2, 700)
     order = np.random.default_rng(9).permutation(700)
     with simulate(nodes=2, length=700, node=LOSSY) as job:
@@ -140,7 +140,7 @@ def test_lossy_sums():
 
 
 def test_lossy_steps():
-    """Masters, residuals and state of parts that take turns are those of the golden model."""
+    """Masters, residuals and state of parts that take turns match the golden model."""
     length = 900
     with simulate(nodes=2, length=length, node=LOSSY, optimizer=Adam(0.01), part=320) as job:
         job.load(gradients(10, 1, length)[0])
@@ -154,26 +154,26 @@ def test_lossy_steps():
 
 
 def test_density():
-    """Nodes send a part of their elements, and the rest later."""
+    """Nodes send a fraction of their elements, and the rest later."""
     length, density = 1000, 0.2
     with simulate(nodes=2, length=length, density=density, part=512) as job:
-        sums, given = np.zeros(length), np.zeros(length)
+        sums, added = np.zeros(length), np.zeros(length)
         for step in range(30):
             values = gradients(30 + step, 2, length)
             total, _ = job.all_reduce(values, places=np.arange(length))
             sums += total
-            given += values.sum(axis=0)
+            added += values.sum(axis=0)
         assert 0.5 * density < job.figures.density < 1.5 * density
         assert job.figures.sparsify_cycles > 0
         errors = job.state()["contents"]["errors"].sum(axis=0)
-        np.testing.assert_allclose(sums + errors, given, rtol=1e-4, atol=1e-4)  # all that was not sent is kept
+        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # unsent values are kept
         _whole, figures = job.all_reduce(values)
         assert figures.density > 0.7
         assert figures.sparsify_cycles == 0
 
 
 def test_moments():
-    """bfloat16 state keeps its bits as parts take turns."""
+    """State in bfloat16 keeps its bits while parts take turns."""
     with simulate(nodes=3, length=500, optimizer=Adam(0.01, betas=(0.9, 0.99)), packed_state=True, part=160) as job:
         for step in range(3):
             job.step(gradients(40 + step, 3, 500))
@@ -182,7 +182,7 @@ def test_moments():
 
 
 def test_difference(monkeypatch):
-    """A result that the golden model does not have is an error that names the node."""
+    """A result that differs from the golden model is an error that names the node."""
     with simulate(nodes=2, length=64) as job:
         values = gradients(50, 2, 64)
         read = job.session.ring.memory.read_gradients
@@ -202,7 +202,7 @@ def test_difference(monkeypatch):
 
 
 def test_without_check():
-    """The same bits without the golden model, and no figures that only that knows."""
+    """Without the golden model bits are the same, and figures from the model are missing."""
     values = gradients(60, 2, 96)
     with simulate(node=DEFAULT, nodes=2, length=96, optimizer=SGD(0.1), check=False) as job:
         weights, figures = job.step(values)
@@ -243,7 +243,7 @@ def test_bad_input():
 
 
 def test_values_of_bits():
-    """NaN, infinities, subnormal numbers and zeros of both signs are summed as the nodes' formats have them."""
+    """NaN, infinities, subnormal numbers and zeros of both signs are summed as in the nodes' formats."""
     corners = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38], np.float32)
     values = np.stack([np.repeat(corners, len(corners)), np.tile(corners, len(corners))])
     with simulate(nodes=2, length=values.shape[1]) as job:
@@ -256,7 +256,7 @@ def test_values_of_bits():
 
 
 def test_replaced_optimizer():
-    """A schedule changes scalars of a step alone."""
+    """A schedule changes only the scalars of a step."""
     values = np.ones((2, 32), np.float32)
     optimizer = SGD(1.0)
     with simulate(node=DEFAULT, nodes=2, length=32, optimizer=optimizer) as job:

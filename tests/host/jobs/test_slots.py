@@ -1,4 +1,4 @@
-"""Parts of a vector, and the longest for which nodes have room."""
+"""Parts of a vector, and the longest part that fits the nodes."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ from host.jobs.slots import largest_part, parts_of
 @pytest.mark.parametrize(("planes", "packed_state", "errors"), [
     (0, False, False), (1, False, True), (2, True, False)])
 def test_largest(nodes, planes, packed_state, errors):
-    """There is room for the longest part, and none for 32 elements more."""
+    """Nodes have room for the longest part, but not for 32 more elements."""
     config = NodeConfig(memories=Memories(gradient=1024, weight=960, state=192))
     shape = {"planes": planes, "packed_state": packed_state, "errors": errors}
-    found = largest_part(config, nodes=nodes, **shape)
-    assert found % 32 == 0
-    Allocation(length=found, **shape).check(config, nodes=nodes)
+    longest = largest_part(config, nodes=nodes, **shape)
+    assert longest % 32 == 0
+    Allocation(length=longest, **shape).check(config, nodes=nodes)
     with pytest.raises(ValueError, match=r"must"):
-        Allocation(length=found + 32, **shape).check(config, nodes=nodes)
+        Allocation(length=longest + 32, **shape).check(config, nodes=nodes)
 
 
 def test_no_room():

@@ -1,4 +1,4 @@
-"""Real runs of make in a copy of the tree, in which programs print their arguments and do nothing else."""
+"""Real runs of make in a copy of the tree with programs that only print their arguments."""
 
 import fcntl
 import json
@@ -45,7 +45,7 @@ def tree(tmp_path):
     for name in ("python", "gradring", "ruff", "mypy"):
         (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
         (tmp_path / ".venv/bin" / name).chmod(0o755)
-    for name in ("base", *EXTRAS):  # none is older than base
+    for name in ("base", *EXTRAS):  # none older than base
         (tmp_path / f".venv/.{name}").touch()
     (tmp_path / "build").mkdir()
     return tmp_path
@@ -59,7 +59,7 @@ def start(tree, *words, environment=(), **options):
 
 
 def make(tree, *words, **options):
-    """Exit code, printed lines, what programs were run with, and lines of errors but for make's own."""
+    """Exit code, printed lines, arguments of the programs, and error lines other than make's own."""
     process = start(tree, f"PYTHON={sys.executable} -S", *words, **options)
     out, errors = process.communicate(timeout=200)
     lines = out.splitlines()
@@ -75,7 +75,7 @@ VALUES = {"HIDDEN": "2;id", "WEIGHTS": "256;1024 # no", "GRADIENTS": "$(id) `id`
 
 
 def test_values(tree):
-    """Any characters reach the command, and no shell."""
+    """All characters reach the command, without a shell."""
     code, _, ((_, words, _),), errors = make(tree, "sim", *(f"{name}={value}" for name, value in VALUES.items()))
     assert (code, errors) == (0, [])
     variables = find_target("sim").variables
@@ -83,13 +83,13 @@ def test_values(tree):
         [f"{variable.option}={VALUES[name]}"] if VALUES[name][0] == "-" else [variable.option, VALUES[name]]))]
 
 
-@pytest.mark.parametrize(("flags", "letters", "given"), [
+@pytest.mark.parametrize(("flags", "letters", "assignments"), [
     ("", "", {}), ("n", "n", {}), ("ks -j2 --jobserver-auth=3,4", "ks", {}), (" -- N=2", "", {"N": "2"}),
     (" -j4 -- M=a\\ b\\\tc\\\\d$$x$$$$y\"q'#z N=2;id", "", {"M": "a b\tc\\d$x$$y\"q'#z", "N": "2;id"}),
     ("w -- N:=2 L=a\nb E= Q=a=b", "w", {"N": "2", "L": "a\nb", "E": "", "Q": "a=b"}),
     (" --no-print-directory -Ia\\ b -- N=1 A=--\\ B=1", "", {"N": "1", "A": "-- B=1"})])
-def test_flags(flags, letters, given):
-    assert read_flags(flags) == (letters, given)
+def test_flags(flags, letters, assignments):
+    assert read_flags(flags) == (letters, assignments)
 
 
 def test_nothing_passes_a_shell(tree):
@@ -117,7 +117,7 @@ def test_assignments(tree, words):
 
 
 def test_environment(tree):
-    """Variables of the environment are not taken, and a make within the command takes none of this one."""
+    """Environment variables are ignored, and a make within the command inherits no variables of this one."""
     _, _, ran, _ = make(tree, "sim", "STEPS=3", environment={"NODES": "8", "RESUME": "1"}.items())
     assert ran[0][1] == ["train", "--steps", "3"]
     assert ran[0][2]["NODES"] == "8"
@@ -127,7 +127,7 @@ def test_environment(tree):
 
 
 def test_modes_of_make(tree):
-    """Commands are printed by -n and not run, and run and not printed by -s."""
+    """With -n commands are printed and not run; with -s they are run and not printed."""
     (tree / ".venv/.tiling").unlink()
     code, lines, ran, _ = make(tree, "-n", "tiling", "FULL=1")
     assert (code, ran) == (0, [])
@@ -143,7 +143,7 @@ def test_modes_of_make(tree):
 
 
 def test_two_goals(tree):
-    """A variable is one of a goal, and all are checked before the first goal runs."""
+    """A variable belongs to one goal, and all are checked before the first goal runs."""
     _, lines, _, _ = make(tree, "-s", "sim", "wave", "NODES=8", "STEPS=2")
     assert lines == []
     _, lines, _, _ = make(tree, "sim", "wave", "NODES=8", "STEPS=2")
@@ -194,14 +194,14 @@ def test_signals(tree, target, number):
 
 
 def test_signals_that_are_ignored(tree):
-    """The command is not started with signals that Python ignores."""
+    """The command does not inherit Python's ignored signals."""
     (tree / ".venv/bin/gradring").write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
     line = make(tree, "-s", "sim")[1][0]
     assert not int(line.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 
 
 def test_front_end_needs_no_packages(tree):
-    """It runs without site-packages, from a fresh clone, where Python's own are all there is."""
+    """It runs without site-packages, from a fresh clone, with only Python's standard library."""
     shutil.rmtree(tree / ".venv")
     code, lines, _, errors = make(tree, "help")
     assert (code, errors) == (0, [])
@@ -216,7 +216,7 @@ def test_front_end_needs_no_packages(tree):
 
 class TestInstall:
     def test_stamps(self, tree):
-        """Packages are installed where a stamp is missing or a list of packages is later, and only then."""
+        """Packages are installed if a stamp is missing or a list of packages is newer, and only then."""
         (tree / ".venv/.tiling").unlink()
         _, lines, ran, _ = make(tree, "tiling")
         assert [words[0] for words in ran] == ["python", "gradring"]
@@ -229,7 +229,7 @@ class TestInstall:
         assert next(line for line in make(tree, "-n", "sim")[1] if "install" in line).endswith("--editable .")
 
     def test_failure(self, tree):
-        """A line names what to do, and the next command tries again."""
+        """A line says what to do, and the next command tries again."""
         (tree / ".venv/.tiling").unlink()
         code, _, ran, errors = make(tree, "tiling", environment={"CODE": "3"}.items())
         assert (code, len(ran)) == (2, 1)
@@ -269,7 +269,7 @@ class TestInstall:
                                  "install python3.")
 
     def test_missing_python(self, tree):
-        """An environment with a Python that was removed is made from the start."""
+        """An environment with a removed Python is rebuilt."""
         (tree / ".venv/bin/python").unlink()
         (tree / ".venv/bin/python").symlink_to("nowhere")
         assert f"{sys.executable} -m venv --clear .venv" in make(tree, "-n", "sim")[1]

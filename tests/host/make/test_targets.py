@@ -1,4 +1,4 @@
-"""Targets, their variables and their help: all of them, by the tables that the front end has."""
+"""Targets, their variables and their help: all of them, compared with the front end's tables."""
 
 import re
 import tomllib
@@ -13,26 +13,26 @@ from host.make.run import install
 from host.make.targets import OFF, check_known, find_target, manual, overview, targets
 
 ROOT = Path(__file__).parents[3]
-#: Beginning of a message about a name.
+#: Start of a message about a name.
 UNKNOWN = f"Variable of make sim must be one of the {len(targets()['sim'].variables)} of 'make help-sim', not"
-#: Targets, each with a number in messages.
+#: Fragment of messages about targets, with their number.
 ONE_OF = f"must be one of the {len(targets())} of 'make help', not"
 #: All targets, and their modes.
 CHOSEN = [chosen for target in targets().values() for chosen in (target, *target.modes.values())]
 
 
-def call(monkeypatch, capsys, target, *, letters="n", **given):
+def call(monkeypatch, capsys, target, *, letters="n", **variables):
     """Exit code, lines and errors of a target that only prints its commands."""
-    words = [f"{name}={value}".replace(" ", "\\ ") for name, value in given.items()]
+    words = [f"{name}={value}".replace(" ", "\\ ") for name, value in variables.items()]
     monkeypatch.setenv("GRADRING_MAKEFLAGS", " ".join([letters, "--", *words]))
     code = run.main([target, target])
     out, errors = capsys.readouterr()
     return code, out.splitlines(), errors.splitlines()
 
 
-@pytest.mark.parametrize("target", [chosen for chosen in CHOSEN if len(chosen.run) == 1], ids=lambda one: one.run[0])
+@pytest.mark.parametrize("target", [chosen for chosen in CHOSEN if len(chosen.run) == 1], ids=lambda x: x.run[0])
 def test_values_of_all_variables(target):
-    """A variable adds words, and 0, no and false switch it off, in whatever letters: for each of each target."""
+    """For every target: a variable adds words, and 0, no and false disable it, in upper or lower case."""
     before = target.commands(dict.fromkeys(target.needs, "x"))
     for name, variable in target.variables.items():
         on = next(iter(variable.values), "2")
@@ -49,7 +49,7 @@ def test_values_of_all_variables(target):
 
 
 def test_switches(monkeypatch, capsys):
-    """Switches that were on with any value, or took a wrong one without a word."""
+    """Switches that any value used to set, or that ignored a wrong value."""
     for target, name, words in (("clean", "ALL", ".venv"), ("quantize", "TRAIN", "--train"),
                                 ("quantize", "ONNX", " --onnx"), ("quantize", "PER_OUTPUT", "--per-output"),
                                 ("random-programs", "REMOTE", "--remote"), ("synth", "NATIVE", "--native"),
@@ -66,7 +66,7 @@ def test_switches(monkeypatch, capsys):
 
 
 def test_all_options_are_variables():
-    """Each option of `gradring train`, and of each command that a target runs by itself."""
+    """All options of `gradring train`, and of each command that a target runs directly."""
     program = typer.main.get_command(cli.app)
     for target in CHOSEN:
         if len(target.run) == 1 and target.run[0].startswith("gradring "):
@@ -78,11 +78,11 @@ def test_all_options_are_variables():
                 variable.option for variable in target.variables.values()}, target.name
     assert len(targets()["sim"].variables) > 60
     assert all(variable.section for variable in targets()["sim"].variables.values())
-    reserved = {"PATH", "HOME", "SHELL", "PYTHON", "MAKE", "CC", "CXX", "TMPDIR"}  # of the environment, and of make
+    reserved = {"PATH", "HOME", "SHELL", "PYTHON", "MAKE", "CC", "CXX", "TMPDIR"}  # names in the environment and make
     assert not {name for target in CHOSEN for name in target.variables} & reserved
 
 
-@pytest.mark.parametrize(("target", "given", "error"), [
+@pytest.mark.parametrize(("target", "variables", "error"), [
     ("sim", {"STPES": "3"}, f"{UNKNOWN} 'STPES': did you mean STEPS or SETS?"),
     ("sim", {"OPTIMISER": "adam"}, f"{UNKNOWN} 'OPTIMISER': did you mean OPTIMIZER?"),
     ("sim", {"steps": "3"}, f"{UNKNOWN} 'steps': did you mean STEPS?"),
@@ -106,13 +106,13 @@ def test_all_options_are_variables():
     ("help", {"STEPS": "3"}, "Variable of make help must be left out, since there is none to choose, not 'STEPS'"),
     (".venv/.onxn", {}, "Extra must be one of base, test, check, synth, registers, wave, docs, tensorboard, cluster, "
                         "mpi, chakra, tiling, onnx, torch, not 'onxn': did you mean onnx?")])
-def test_errors(monkeypatch, capsys, target, given, error):
+def test_errors(monkeypatch, capsys, target, variables, error):
     """One line with the nearest name, and nothing is installed or run."""
     monkeypatch.setattr(run, "install", None)
-    assert call(monkeypatch, capsys, target, **given) == (2, [], [f"error: {error}"])
+    assert call(monkeypatch, capsys, target, **variables) == (2, [], [f"error: {error}"])
 
 
-@pytest.mark.parametrize(("target", "given", "command"), [
+@pytest.mark.parametrize(("target", "variables", "command"), [
     ("sim", {"MOMENTUM": "0.5", "LATENCY": "32", "INTERVAL": "3"},
      "gradring train --interval 3 --momentum 0.5 --link-latency 32"),
     ("sim", {"CHECKPOINT": "no", "COMPARE": "0", "PLANES": "2", "STALENESS_FACTOR": "0.9", "TENSORBOARD": "0",
@@ -139,14 +139,14 @@ def test_errors(monkeypatch, capsys, target, given, error):
      "python -m boards.optimizer_table --rules SGD --rules 'all four' --lanes 1 --lanes 2"),
     ("packets", {"FIRST": "2", "WAVE": "x.fst"}, "gradring packets x.fst --first 2"),
     ("docs", {}, "NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict")])
-def test_commands(monkeypatch, capsys, target, given, command):
-    code, lines, errors = call(monkeypatch, capsys, target, **given)
+def test_commands(monkeypatch, capsys, target, variables, command):
+    code, lines, errors = call(monkeypatch, capsys, target, **variables)
     assert (code, errors) == (0, [])
     assert lines[-1] == command if "=" in command.split()[0] else f".venv/bin/{command}"
 
 
 def test_extras():
-    """Each target with each of its variables needs extras that pyproject.toml has; those of TORCH are not all's."""
+    """All variables need extras that pyproject.toml has; not all targets need the extras of TORCH."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     known = set(project["optional-dependencies"])
     for target in CHOSEN:
@@ -183,19 +183,19 @@ def test_lines_of_the_pages():
     """Each is known, with its variables."""
     lines = list(shown())
     assert len(lines) > 150
-    for page, goal, given in lines:
-        given = {name: value.strip('"') for name, value in given.items() if value.strip('"')}
+    for page, goal, variables in lines:
+        variables = {name: value.strip('"') for name, value in variables.items() if value.strip('"')}
         try:
-            check_known([goal], given)
-            target = find_target(goal).mode(given)
-            target.commands(dict.fromkeys(target.needs, "x") | given)
+            check_known([goal], variables)
+            target = find_target(goal).mode(variables)
+            target.commands(dict.fromkeys(target.needs, "x") | variables)
         except ValueError as error:
-            pytest.fail(f"{page}: make {goal} {given}: {error}")
+            pytest.fail(f"{page}: make {goal} {variables}: {error}")
 
 
 class TestHelp:
     def test_overview(self):
-        """All targets, on one screen."""
+        """All targets on one screen."""
         lines = overview().splitlines()
         assert len(lines) <= 40
         assert max(map(len, lines)) <= 100
@@ -204,7 +204,7 @@ class TestHelp:
 
     @pytest.mark.parametrize("name", targets())
     def test_manual(self, name):
-        """Each variable with its values, in lines that fit."""
+        """Each variable with its values, in lines that fit the screen."""
         text = manual(name)
         assert max(map(len, text.splitlines())) <= 100
         target = targets()[name]
@@ -226,7 +226,7 @@ class TestHelp:
 
 
 def test_install_of_nothing(monkeypatch, tmp_path, capsys):
-    """A dry run prints what would be installed, and makes nothing."""
+    """A dry run prints the packages to install, and creates nothing."""
     monkeypatch.chdir(tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()

@@ -1,13 +1,12 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations between processes of which one is killed, or of which a message is lost.
+"""Migrations between processes with one killed process, or one lost message.
 
     python -m tests.host.migration.failures --folder build/migrate-failures
 
-has a source, a target, a ledger and a tenant as processes of their own. In each case the tenant moves a job, and
-either kills a party before a step or within one, by SIGKILL, or loses a message. Dead parties are then started anew,
-with nothing but what is on the disk, and another tenant settles. After that exactly one site must run, the one that
-the ledger names, and the job must end with the bits of one that nobody has moved. ``--few`` has each step once, and
-each party twice.
+has a source, a target, a ledger and a tenant as separate processes. In each case the tenant moves a job, and either
+kills a party before or within a step, by SIGKILL, or loses a message. Dead parties then restart with only the data on
+disk, and another tenant settles. After that exactly one site must run, the one that the ledger names, and the job
+must end with the bits of a job that was never moved. ``--few`` has each step once, and each party twice.
 """
 
 import argparse
@@ -38,7 +37,7 @@ KEY = b"parties of one machine"
 PARTIES = ("source", "target", "ledger", "tenant")
 CONFIG, MOVED = with_optimizer(MOMENTUM, max_steps=4), 2
 
-#: Seconds that a tenant may take.
+#: Time limit of a tenant, in seconds.
 PATIENCE = 240
 
 
@@ -53,14 +52,14 @@ class Job(Site):
             self.run.advance()
 
     def digest(self):
-        """Digest of the bits that the job ends with, of its losses and of the counts of updates."""
+        """Digest of the job's final bits, its losses, and the counts of updates."""
         return hashlib.sha256(pickle.dumps(result(self))).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A party that is killed before a step, or so many seconds into it, or the number of a message that is lost;
-    neither for a good end."""
+    """A party that is killed before a step, or a number of seconds into it, or the number of a lost message; neither
+    for a good case."""
 
     victim: str = ""
     step: Step | None = None
@@ -95,7 +94,7 @@ def address(folder, name):
 
 
 def forked(act):
-    """Number of a process that does this and ends."""
+    """Process ID of a child that runs the function and ends."""
     sys.stdout.flush()
     number = os.fork()
     if number == 0:
@@ -122,7 +121,7 @@ def started(name, folder):
 
 
 def ended(number):
-    """How a process has ended; one that does not is killed."""
+    """Exit of a process; a process that does not end is killed."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if os.waitpid(number, os.WNOHANG)[0]:
@@ -139,7 +138,7 @@ def proxies(folder, **options):
 
 
 class Messages:
-    """Messages in their order, of which one is lost."""
+    """Messages in order, one of them lost."""
 
     def __init__(self, lost):
         self.lost, self.seen = lost, []
@@ -158,8 +157,8 @@ def move(folder, case, numbers):
 
     killers = []
 
-    def on_step(found):
-        if found is case.step:
+    def on_step(current):
+        if current is case.step:
             kill = functools.partial(os.kill, os.getpid() if case.victim == "tenant" else numbers[case.victim],
                                      signal.SIGKILL)
             if case.delay:
@@ -181,19 +180,20 @@ def move(folder, case, numbers):
 
 
 def finish(folder):
-    """The tenant's process behind that: it settles, and has the owner do the rest."""
+    """The next tenant's process: it settles, and makes the owner finish the job."""
     sites = proxies(folder)[:2]
     ledger = proxies(folder)[2]
-    before = [one.name for one in sites if one.running]
+    before = [party.name for party in sites if party.running]
     owner = settle(ledger, sites)
-    running = [one.name for one in sites if one.running]
+    running = [party.name for party in sites if party.running]
     (folder / "end.json").write_text(json.dumps({
         "before": before, "running": running, "owner": ledger.read().owner, "digest": owner.call("digest"),
-        "left": [one.name for one in sites if one is not owner and (folder / one.name / "checkpoint.tar").exists()]}))
+        "left": [party.name for party in sites
+                 if party is not owner and (folder / party.name / "checkpoint.tar").exists()]}))
 
 
 def play(folder, case):
-    """Result of a case: what the tenant says, and what is found in the end."""
+    """Result of a case: the tenant's report, and the final state."""
     shutil.rmtree(folder, ignore_errors=True)
     ledger_of(folder, "source")
     numbers = {name: started(name, folder) for name in PARTIES[:3]}
@@ -203,10 +203,10 @@ def play(folder, case):
             os.waitpid(numbers.pop(case.victim), 0)
             numbers[case.victim] = started(case.victim, folder)
         assert ended(forked(lambda: finish(folder))), f"{case}: tenant has not settled"
-        found = json.loads((folder / "end.json").read_text())
+        result = json.loads((folder / "end.json").read_text())
         with contextlib.suppress(FileNotFoundError):
-            found |= json.loads((folder / "tenant.json").read_text())
-        return found
+            result |= json.loads((folder / "tenant.json").read_text())
+        return result
     finally:
         for number in numbers.values():
             os.kill(number, signal.SIGKILL)
@@ -214,7 +214,7 @@ def play(folder, case):
 
 
 def whole(folder):
-    """Digest of the job where it is not moved."""
+    """Digest of the job without a migration."""
     job = site("source", folder)
     job.begin()
     try:
@@ -223,18 +223,18 @@ def whole(folder):
         job.close()
 
 
-def check(case, found, expected):
-    """Raise AssertionError unless one site runs, that of the ledger, to the same bits."""
-    assert found["digest"] == expected, f"{case}: {found}"
-    assert found["running"] == [found["owner"]], f"{case}: {found}"
-    assert set(found["before"]) <= {found["owner"]}, f"{case}: {found}"
-    assert not found["left"], f"{case}: {found}"
+def check(case, result, expected):
+    """Raise AssertionError unless only the ledger's site runs, to the same bits."""
+    assert result["digest"] == expected, f"{case}: {result}"
+    assert result["running"] == [result["owner"]], f"{case}: {result}"
+    assert set(result["before"]) <= {result["owner"]}, f"{case}: {result}"
+    assert not result["left"], f"{case}: {result}"
     if case.step is not None and not case.delay:
         # From LOAD on nobody needs the source, so its death stops nothing; and a commit does not need the target,
         # which has kept the checkpoint.
         last = {"source": Step.READ, "target": Step.READY}.get(case.victim, Step.COMMIT)
         steps = list(Step)
-        assert found["owner"] == ("target" if steps.index(case.step) > steps.index(last) else "source"), found
+        assert result["owner"] == ("target" if steps.index(case.step) > steps.index(last) else "source"), result
 
 
 def main():
@@ -242,7 +242,7 @@ def main():
     parser.add_argument("--folder", type=Path, default=Path("build/migrate-failures"), help="folder of all moves")
     parser.add_argument("--few", action="store_true", help="lose four of the messages only")
     options = parser.parse_args()
-    library(CONFIGS["wide"])  # known to all processes from here on
+    library(CONFIGS["wide"])  # built before the processes start
     folder = options.folder.absolute()
     numbered = forked(lambda: (folder / "whole").parent.mkdir(parents=True, exist_ok=True) or
                       (folder / "whole.txt").write_text(whole(folder / "whole")))
@@ -254,17 +254,17 @@ def main():
     messages = good["messages"]
     lost = [Case(message=number) for number in range(len(messages))]
     if options.few:
-        lost = [one for one in lost if messages[one.message] in (
+        lost = [loss for loss in lost if messages[loss.message] in (
             "answer to capture, source", "request of commit, ledger", "answer to commit, ledger",
             "answer to start, target")]
     owners = {"source": 0, "target": 0}
     print(f"times within steps: seed {SEED}")
     for case in itertools.chain(FEW if options.few else KILLS, lost):
-        found = play(folder / "case", case)
-        check(case, found, expected)
-        owners[found["owner"]] += 1
+        result = play(folder / "case", case)
+        check(case, result, expected)
+        owners[result["owner"]] += 1
         what = str(case) if case.message is None else f"{messages[case.message]}: lost"
-        print(f"{what}: {found['owner']} runs, same bits", flush=True)
+        print(f"{what}: {result['owner']} runs, same bits", flush=True)
     print(f"{sum(owners.values())} cases: {owners['source']} end on the source, {owners['target']} on the target, "
           f"all with the bits of a run that was not moved")
 

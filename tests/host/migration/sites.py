@@ -1,4 +1,4 @@
-"""Sites of migrations on the simulated rings that tests share."""
+"""Migration sites on the simulated rings that tests share."""
 
 import contextlib
 import dataclasses
@@ -24,12 +24,12 @@ def few(examples=48):
     return Dataset(data.train_x[:examples], data.train_y[:examples], data.test_x[:20], data.test_y[:20], data.classes)
 
 
-#: 12 steps to an epoch, 24 in all.
+#: 12 steps per epoch, 24 in total.
 CONFIG = TrainingConfig(epochs=2, batch=4, hidden=(), interval=100)
 
 
 def fabric_of(name, *, nodes, **options):
-    """Opens a ring of a configuration that tests share."""
+    """Open a ring of a configuration that tests share."""
     @contextlib.contextmanager
     def opens():
         with open_nodes(nodes, config=CONFIGS[name], **options) as (ring, simulation):
@@ -57,7 +57,7 @@ def advance(site, steps):
 
 
 def result(site):
-    """Bits that a run ends with, and its losses: those of the model, and of the nodes' memories."""
+    """Final bits of a run, of the model and the nodes' memories, and its losses."""
     while not site.run.complete:
         advance(site, 1)
     site.run.finish()
@@ -69,7 +69,7 @@ def result(site):
     if reference["residuals"] is not None:
         arrays.append(reference["residuals"])
     versions = [device.read_register("WEIGHT_VERSION") for device in site.open().devices]
-    return ([np.ascontiguousarray(one).tobytes() for one in arrays], training.losses,
+    return ([np.ascontiguousarray(array).tobytes() for array in arrays], training.losses,
             [step.loss for step in training.steps], versions)
 
 

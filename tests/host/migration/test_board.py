@@ -1,4 +1,4 @@
-"""A job that moves by the serial line of a simulated board: from a ring in this process to it, and on to another."""
+"""A job that moves by a simulated board's serial line: from a local ring to it, and to another ring."""
 
 import contextlib
 import dataclasses
@@ -26,8 +26,8 @@ def board():
 
 
 def test_same_bits(tmp_path):
-    """From nodes with four lanes, whose optimizer takes four elements at a time, to nodes of a board with one, where
-    a step is done, and back to the others."""
+    """From nodes with four lanes and an optimizer that takes four elements at a time, to board nodes with one lane,
+    for a step, and back."""
     config = with_optimizer(MOMENTUM, max_steps=3)
     small = dataclasses.replace(few(), train_x=few().train_x[:, 24:40], test_x=few().test_x[:, 24:40])  # a short line
     ring, here = (site_of(name, tmp_path, fabric, config=config, data=small)
@@ -55,8 +55,8 @@ def test_same_bits(tmp_path):
 
 
 def test_serial_port():
-    """Contents of a board at a serial port, which here is a pseudo-terminal: read, loaded, and read back, in the time
-    of the clock."""
+    """State of a board at a serial port, here a pseudo-terminal: read, loaded, and read back, with times from
+    the line's clock."""
     built = dataclasses.replace(BOARDS["simulated"], node=CONFIG)
     live = {"weights": [(0, 32)]}
     words = np.arange(64, dtype=np.uint32)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Time for which a job stands still: three passes over its live words, and 4,000 cycles, at the most."""
+"""Downtime of a job: three passes over its live words, and 4,000 cycles, at the most."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def test_digits(tmp_path):
 
 
 def test_a_whole_node():
-    """Each of two nodes with 40,960 words, from the end of a QUIESCE to the beginning of one."""
+    """Each of two nodes with 40,960 words, from the end of a QUIESCE to the start of the next one."""
     live = {"gradients": [(0, 16384)], "weights": [(0, 16384)], "state_0": [(0, 8192)]}
     generator = np.random.default_rng(4)
     with open_nodes(2, config=CONFIGS["default"]) as (source, here), open_nodes(

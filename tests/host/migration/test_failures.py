@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations in which a party is killed or a message is lost: one owner runs the job, to the same bits."""
+"""Migrations with a killed party or a lost message: one owner runs the job, to the same bits."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ STEPS = list(Step)
 
 
 def sites(folder):
-    """Two sites on small nodes, whose fabrics open and close quickly."""
+    """Two sites on small nodes with fabrics that open and close quickly."""
     return [site_of(name, folder, fabric_of("wide", nodes=2, latency=latency), config=CONFIG)
             for name, latency in (("here", 16), ("there", 29))]
 
@@ -44,7 +44,7 @@ def begun(folder):
 
 
 def check(here, there, owner, expected, ledger):
-    """One site runs, that of the ledger, and ends with the bits of a run that nobody has moved."""
+    """Only the ledger's site runs, and ends with the bits of a run that was never moved."""
     try:
         running = [site.name for site in (here, there) if site.running]
         assert running == [owner.name] == [ledger.read().owner]
@@ -58,19 +58,19 @@ def check(here, there, owner, expected, ledger):
 @pytest.mark.parametrize("victim", ["here", "there"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_killed(tmp_path, expected, step, victim):
-    """A process and its fabric are lost before each step; those left settle by the ledger."""
+    """A process and its fabric are lost before each step; the remaining parties settle by the ledger."""
     here, there, ledger = begun(tmp_path)
     owner = there if STEPS.index(step) > STEPS.index(Step.COMMIT) else here
 
-    def on_step(found):
-        if found is step:
+    def on_step(current):
+        if current is step:
             for site in (here, there):
                 if site.name == victim:
                     site.close()
             raise MigrationError(f"{victim} lost")
 
     refuses(f"{victim} lost", migrate, here, there, ledger, on_step=on_step, error=MigrationError)
-    assert settle(ledger, [here, there]) is owner  # again, as each of those left may
+    assert settle(ledger, [here, there]) is owner  # again, as each remaining party may
     check(here, there, owner, expected, ledger)
 
 
@@ -79,16 +79,16 @@ def test_lost_message(tmp_path, expected, message):
     here, there, ledger = begun(tmp_path)
     owner = there if message in (Message.COMMITTED, Message.STARTED) else here
 
-    def channel(found):
-        if found is message:
-            raise MigrationError(f"no {found.value}")
+    def channel(current):
+        if current is message:
+            raise MigrationError(f"no {current.value}")
 
     refuses(f"no {message.value}", migrate, here, there, ledger, channel=channel, error=MigrationError)
     check(here, there, owner, expected, ledger)
 
 
 def test_silent_target(tmp_path, expected, monkeypatch):
-    """Nodes that cease to answer are given up, and the job goes on where it was."""
+    """Nodes that stop responding are abandoned, and the job continues where it was."""
     here, there, ledger = begun(tmp_path)
 
     def silent(*arguments, **options):
@@ -106,7 +106,7 @@ def test_silent_target(tmp_path, expected, monkeypatch):
 
 def test_processes(tmp_path):
     """Source, target, ledger and tenant as processes: each step once with one of them killed by SIGKILL, and four
-    messages lost. ``make migrate-failures`` has each party at each step, and each message."""
+    messages lost. ``make migrate-failures`` kills each party at each step, and loses each message."""
     done = subprocess.run([sys.executable, "-m", "tests.host.migration.failures", "--few", "--folder", tmp_path],
                           timeout=900, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
     print(done.stdout)
@@ -117,7 +117,7 @@ def test_processes(tmp_path):
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it is written", "read back"])
 def test_rejected(tmp_path, expected, monkeypatch, late):
-    """A target that refuses a checkpoint holds what it held before, and can be used; the job goes on where it was."""
+    """A target that refuses a checkpoint keeps its state, and can be used; the job continues where it was."""
     here, there, ledger = begun(tmp_path)
     nodes = there.open().devices
     nodes[0].write_memory(1, 7, np.arange(5, dtype=np.uint32))
@@ -138,7 +138,7 @@ def test_rejected(tmp_path, expected, monkeypatch, late):
 
 
 def moved_twice(folder):
-    """A job that was moved from here to there following step 1, and back following step 2; and the checkpoints."""
+    """A job that was moved from here to there after step 1, and back after step 2; and the checkpoints."""
     here, there, ledger = begun(folder)
     kept = []
     for source, target in ((here, there), (there, here)):
@@ -149,8 +149,8 @@ def moved_twice(folder):
 
 
 def test_older_checkpoint(tmp_path, expected):
-    """An owner whose process has died continues from the checkpoint that the ledger names, or its own next one, and
-    from no older one, no newer one, and not from the beginning."""
+    """An owner with a dead process continues from the checkpoint that the ledger names, or its own next one: from no
+    older or newer one, and not from the beginning."""
     here, there, ledger, kept = moved_twice(tmp_path)
     here.close()
     try:
@@ -162,7 +162,7 @@ def test_older_checkpoint(tmp_path, expected):
                                             r"not missing$"):
             settle(ledger, [here, there])
         assert not here.running
-        for sequence in (2, 1):  # that of the ledger, and the owner's next one
+        for sequence in (2, 1):  # the ledger's checkpoint, and the owner's next one
             here.close()
             here.path.write_bytes(kept[1])
             here.go_on(sequence=sequence)
@@ -177,8 +177,8 @@ def test_older_checkpoint(tmp_path, expected):
 
 
 def test_older_run(tmp_path, expected, monkeypatch):
-    """A source that was never scrubbed has the run of before; once the job is moved back, it does not continue that
-    one, although the start was lost."""
+    """A source that was never scrubbed still has its earlier run; when the job has moved back, it does not continue
+    that run, although the start was lost."""
     here, there, ledger = begun(tmp_path)
     monkeypatch.setattr(here, "scrub", lambda: None)
     advance(here, 1)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Full disks and memories in a migration: at each step of each party, one owner runs the job, to the same bits."""
+"""Full disks and memories at each step of a migration: one owner runs the job, to the same bits."""
 
 import contextlib
 import errno
@@ -15,13 +15,13 @@ CONFIG = with_optimizer(MOMENTUM, max_steps=2)
 
 FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "memory": MemoryError}
 
-#: Functions that the calls of parties consist of, where a fault leaves one of them half done.
+#: Functions within the parties' calls; a fault leaves a call half done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
                                           "verify", "scrub", "make_trainer")] + [(migrate_module, "write_json")]
 
 
 class Fault:
-    """A function that fails once, before it does anything or when it is done; or from then on each time."""
+    """A function that fails before it runs or after it has run, once or from then on."""
 
     def __init__(self, act, error, *, late=False, forever=False):
         self.act, self.error, self.late, self.forever = act, error, late, forever
@@ -38,7 +38,7 @@ class Fault:
 
 @pytest.fixture(scope="module")
 def rings():
-    """Two fabrics that stay open, of small nodes."""
+    """Two open fabrics of small nodes."""
     with contextlib.ExitStack() as stack:
         yield {name: stack.enter_context(fabric_of("wide", nodes=2, latency=latency)())
                for name, latency in (("here", 16), ("there", 29))}
@@ -63,7 +63,7 @@ def expected(tmp_path_factory, rings):
 
 
 def calls(folder, rings):
-    """Calls of each party in a migration: the steps of it."""
+    """Calls of each party in a migration: its steps."""
     here, there, ledger, made = *begun(folder, rings), []
     with pytest.MonkeyPatch.context() as patch:
         for title, party in (("here", here), ("there", there), ("ledger", ledger)):
@@ -88,19 +88,19 @@ def begun(folder, rings):
 
 
 def check(here, there, ledger, expected, label):
-    """One site runs, that of the ledger, to the same bits; with the disk as full as it was, and later."""
+    """Only the ledger's site runs, to the same bits, while the disk is full and afterwards."""
     running = [site for site in (here, there) if site.running]
     assert [site.name for site in running] == [ledger.read().owner], label
     assert result(running[0])[:3] == expected, label
 
 
-#: Calls of a migration, in their order; a test compares them with those that are made.
+#: Calls of a migration, in order; a test compares them with the calls that are made.
 CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", "capture"), ("there", "load"),
          ("there", "read_back"), ("there", "keep"), ("ledger", "commit"), ("there", "start"), ("here", "scrub")]
 
 
 def test_calls(tmp_path, rings):
-    """The walk below has each call of a migration."""
+    """The sequence below has each call of a migration."""
     assert calls(tmp_path, rings) == CALLS
 
 
@@ -108,7 +108,7 @@ def test_calls(tmp_path, rings):
                          ids=["disk", "disk, when it is done", "memory"])
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
 def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
-    """Each call of each party fails, before it has done anything or when it has."""
+    """Each call of each party fails, before it has done anything or after it is done."""
     here, there, ledger = begun(tmp_path, rings)
     party = {"here": here, "there": there, "ledger": ledger}[call[0]]
     failing = Fault(getattr(party, call[1]), FAULTS[fault], late=late)
@@ -133,7 +133,7 @@ def test_within_steps(tmp_path, rings, expected, part, fault, forever):
         with contextlib.nullcontext() if name == "scrub" else pytest.raises((OSError, MemoryError)):
             migrate(here, there, ledger)
         assert failing.failed
-    if not any(site.running for site in (here, there)):  # the target, which has no room to start as long as that
+    if not any(site.running for site in (here, there)):  # the target, which lacks room to start meanwhile
         assert (name, forever) == ("make_trainer", True)
         settle(ledger, [here, there])
     check(here, there, ledger, expected, part)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes with late gradients, moved while some of them wait for a round."""
+"""Migration of nodes with late gradients while some of these wait for a quorum update."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ CONFIG = LateConfig(workers=3, late=Late.APPLY, slow={1: 3}, quorum=2, skew=0.9,
 
 
 def train(nodes):
-    """A run of blocks of three rounds, which goes on on other nodes after each block if there are more."""
+    """A run of blocks of three updates, which continues on other nodes after each block if there are more."""
     state = data = None
     pending = []
     for threads in nodes:
@@ -40,10 +40,10 @@ def train(nodes):
                     "gradients": [(0, slots)], "scales": [(0, 512)]}
             if not run.complete:
                 frame = read(ring, live)
-                found = [[bits & 0xFFFF for bits in node["slots"] if bits >> 17 & 1]
-                         for node in frame.fields["nodes"]]
-                assert [sorted(one) for one in found] == [sorted(one) for one in run.executor.pending()]
-                pending.append(sum(map(len, found)))
+                waiting = [[bits & 0xFFFF for bits in node["slots"] if bits >> 17 & 1]
+                           for node in frame.fields["nodes"]]
+                assert [sorted(steps) for steps in waiting] == [sorted(steps) for steps in run.executor.pending()]
+                pending.append(sum(map(len, waiting)))
                 data = make(ProcessFrame(state=run.state()), frame, key=KEY)
             else:
                 break
@@ -58,8 +58,8 @@ def test_same_bits():
     assert sum(pending) > 0
     assert moved.executor.fates == whole.executor.fates
     assert moved.executor.counts() == whole.executor.counts()
-    found, expected = moved.state(), whole.state()
-    assert (found["master"] == expected["master"]).all()
-    assert all(np.array_equal(one, other) for one, other in zip(found["state"], expected["state"], strict=True))
+    actual, expected = moved.state(), whole.state()
+    assert (actual["master"] == expected["master"]).all()
+    assert all(np.array_equal(item, other) for item, other in zip(actual["state"], expected["state"], strict=True))
     assert moved.executor.outcome.losses == whole.executor.outcome.losses
-    assert any(late for one in whole.executor.fates for late in [one.late])
+    assert any(late for item in whole.executor.fates for late in [item.late])

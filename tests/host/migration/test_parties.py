@@ -1,4 +1,4 @@
-"""Calls of a party in another process: results, errors, and messages that do not come."""
+"""Calls of a party in another process: results, errors, and missing messages."""
 
 import contextlib
 import pickle
@@ -44,12 +44,12 @@ def test_calls(served):
                 name, error=MigrationError)
     assert remote.read() == Entry("there", 4)
     remote.close()
-    assert remote.read() == Entry("there", 4)  # which connects anew
+    assert remote.read() == Entry("there", 4)  # which connects again
     remote.close()
 
 
 def test_lost_messages(served):
-    """A request that is lost does nothing, an answer that is lost has done it; the next call is answered."""
+    """A lost request has no effect, a call with a lost answer has run; the next call is answered."""
     ledger, address = served
     lost = []
     remote = RemoteLedger("ledger", address, key=KEY, lost=lambda *message: message in lost)
@@ -80,7 +80,7 @@ def raw(address):
 
 
 def test_tenants_at_once(served):
-    """Several tenants take turns in calls, while others are silent: no connection waits for another one."""
+    """Several tenants take turns in calls, while other connections are silent: none waits for another."""
     _, address = served
     silent = [raw(address) for _ in range(5)]
     tenants = [RemoteLedger("ledger", address, key=KEY) for _ in range(3)]
@@ -93,7 +93,7 @@ def test_tenants_at_once(served):
 
 
 def frames(registry):
-    """Messages that are none, that no tenant without a key may send, and that are half."""
+    """Messages that are invalid, that need the key, and that are incomplete."""
     call = registry.encode(Call(name="commit", arguments=(Entry("thief", 9),), options={}))
     wrong = registry.encode(Proof(drawn=b"1" * 32, mac=b"2" * 32))
     generator = random.Random(8)
@@ -105,7 +105,7 @@ def frames(registry):
 
 @pytest.mark.parametrize("kind", frames(MESSAGES))
 def test_other_bytes(served, kind):
-    """A tenant that sends anything else ends its own connection, and nothing else."""
+    """A tenant that sends anything else ends only its own connection."""
     ledger, address = served
     remote = RemoteLedger("ledger", address, key=KEY)
     remote.read()
@@ -113,7 +113,7 @@ def test_other_bytes(served, kind):
     assert len(other.recv(1000)) > 32  # the challenge
     other.sendall(frames(MESSAGES)[kind])
     if kind == "half":
-        assert remote.read() == Entry("here", 3)  # while it is awaited
+        assert remote.read() == Entry("here", 3)  # while the other half is awaited
     with contextlib.suppress(ConnectionResetError):
         assert other.recv(1000) == b""
     other.close()
@@ -140,7 +140,7 @@ def test_random_calls(served):
 
 
 def test_impostor(tmp_path):
-    """A party without the key is refused by the tenant."""
+    """The tenant refuses a party without the key."""
     address = tmp_path / "socket"
     server = Server(address, MESSAGES, greet=lambda peer: peer.send(Challenge(drawn=b"3" * 32)))
 
@@ -160,7 +160,7 @@ def test_impostor(tmp_path):
 
 
 def test_file_at_the_address(tmp_path):
-    """A socket of before is made again; another file is not removed."""
+    """An earlier socket is created again; another file is not removed."""
     address = tmp_path / "file"
     address.write_text("kept")
     with pytest.raises(OSError, match=r"in use"):

@@ -13,7 +13,7 @@ def slope(function, vector, direction, step=1e-6):
 
 
 def away_from_zero(values):
-    """No kink of a ReLU within reach of the difference step."""
+    """Keep values away from a ReLU's kink by more than the difference step."""
     return np.where(np.abs(values) < 1e-3, 1e-3, values)
 
 
@@ -129,15 +129,15 @@ class TestModel:
         assert not np.array_equal(first.parameters, third.parameters)
 
     def test_aligned(self):
-        """Layers begin at multiples of 32; parameters and gradients are those of a model without gaps."""
+        """Layers start at multiples of 32; parameters and gradients equal those in a model without gaps."""
         generator = np.random.default_rng(4)
         x, labels = generator.standard_normal((9, 5)), generator.integers(0, 4, 9)
         model, other = (perceptron(5, (6, 7), 4, dtype=np.float64, align=align) for align in (32, 1))
-        for one in (model, other):
-            one.initialize(4)
+        for network in (model, other):
+            network.initialize(4)
         assert model.size == 64 + 64 + 32
         assert [view["weight"].__array_interface__["data"][0] for view in model.views(model.parameters)[::2]] == [
-            model.parameters[place:].__array_interface__["data"][0] for place in (0, 64, 128)]
+            model.parameters[start:].__array_interface__["data"][0] for start in (0, 64, 128)]
         assert np.array_equal(model.parameters[model.places], other.parameters)
         loss, gradient = model.differentiate(x, labels)
         expected = other.differentiate(x, labels)

@@ -1,4 +1,4 @@
-"""Passes side by side, with the same bits as one by one."""
+"""Passes in lockstep, with the same bits as one after another."""
 
 import numpy as np
 
@@ -25,15 +25,15 @@ class TestLockstep:
                     for request in requests]
 
         batches = self.batches()
-        found = lockstep([model.gradient_pass(batch) for batch in batches], answer)
-        for batch, (loss, gradient) in zip(batches, found, strict=True):
+        results = lockstep([model.gradient_pass(batch) for batch in batches], answer)
+        for batch, (loss, gradient) in zip(batches, results, strict=True):
             expected_loss, expected = model.differentiate(batch)
             assert loss == expected_loss
             assert same(gradient, expected)
         scores = [(Use.SCORES, (3, 2, 5, 5)), (Use.SCORES, (1, 2, 3, 3)), None, (Use.SCORES, (2, 2, 5, 5))]
         rows = [(Use.ROWS, (3, 1, 5, 7)), (Use.ROWS, (1, 1, 3, 7)), None, (Use.ROWS, (2, 1, 5, 7))]
         assert asked == [*[scores] * TINY.layers, rows]
-        assert lockstep([model.loss_pass(batch) for batch in batches], answer) == [loss for loss, _ in found]
+        assert lockstep([model.loss_pass(batch) for batch in batches], answer) == [loss for loss, _ in results]
 
     def test_output(self):
         model = tiny(6)
@@ -41,9 +41,9 @@ class TestLockstep:
         (scores, weights), = lockstep([model.output_pass(batch)], lambda requests: [
             mask(request.values, request.lengths) for request in requests])
         assert same(scores, model.scores(batch.inputs, batch.lengths))
-        assert [one.shape for one in weights] == [(3, 2, 5, 5)] * TINY.layers
+        assert [layer_weights.shape for layer_weights in weights] == [(3, 2, 5, 5)] * TINY.layers
         kept = np.broadcast_to(keep(5, batch.lengths)[:, None], weights[0].shape)
-        assert all(np.array_equal(one > 0, kept) for one in weights)
+        assert all(np.array_equal(layer_weights > 0, kept) for layer_weights in weights)
 
     def test_nothing_to_do(self):
         assert lockstep([], None) == []

@@ -13,9 +13,9 @@ class TestMask:
     @pytest.mark.parametrize("positions", [1, 2, 5, 17])
     def test_keep(self, positions):
         lengths = np.arange(1, positions + 1)
-        found = keep(positions, lengths)
-        for n, i, j in np.ndindex(found.shape):
-            assert found[n, i, j] == (j <= i and j < lengths[n])
+        kept = keep(positions, lengths)
+        for n, i, j in np.ndindex(kept.shape):
+            assert kept[n, i, j] == (j <= i and j < lengths[n])
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_replaces(self, dtype):
@@ -67,9 +67,9 @@ class TestMask:
             assert np.array_equal(masked[n, :, row], expected)
 
     def test_left_out(self):
-        """The causal mask and the mask of rows decide the gradient. The mask of padded columns decides the scores of
-        padding alone, whose gradient the mask of rows has made zero; it cannot take that mask's place, as padding
-        has a loss of its own.
+        """The causal mask and the row mask determine the gradient. The mask of padded columns determines only the
+        scores of padding, and the row mask has zeroed their gradient; it cannot replace the row mask, as padding has
+        its own loss.
         """
         def causal(scores, lengths):
             return mask(scores, np.full(len(scores), scores.shape[-1]))

@@ -1,4 +1,4 @@
-"""Layers in binary32 have the bits that the golden order of summation gives, forward and backward."""
+"""Layers in binary32 have the bits of the golden order of summation, forward and backward."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.host.models.tiny import same, single
 
 
 def draw(layer, shape, seed=1):
-    """Parameters, input, upstream gradient and room for gradients."""
+    """Parameters, input, upstream gradient and buffers for gradients."""
     generator = np.random.default_rng(seed)
     parameters = single(layer.shapes, generator.standard_normal)
     x = generator.standard_normal(shape).astype(np.float32)
@@ -42,7 +42,7 @@ def test_linear_of_sequences():
 
 
 def test_relu():
-    """A gradient is selected, not multiplied by zero: an infinite one does not become a NaN."""
+    """A gradient is selected, not multiplied by zero: an infinite gradient does not become a NaN."""
     x = np.array([-1, -0.0, 0.0, 1e-45, 2, np.inf, -np.inf, np.nan], np.float32)
     output, cache = ReLU().forward(x, {})
     assert output.view(np.uint32).tolist()[:7] == np.array(
@@ -82,8 +82,8 @@ def test_embedding():
     x = generator.integers(0, 4, (5, 4))
     layer.backward(upstream, x, parameters, gradients)
     characters = np.zeros((4, 3), np.float32)
-    for row, place in zip(upstream.reshape(20, 3), x.reshape(20), strict=True):
-        characters[place] += row
+    for row, character in zip(upstream.reshape(20, 3), x.reshape(20), strict=True):
+        characters[character] += row
     assert same(gradients["character"], characters)
     positions = np.zeros((6, 3), np.float32)
     for sequence in upstream:
@@ -120,7 +120,7 @@ def test_attention():
 
 @pytest.mark.parametrize("size", [1e20, np.inf, np.nan])
 def test_nans_are_canonical(size):
-    """Numbers that overflow, and those that are none, give gradients whose NaNs all have one pattern."""
+    """After overflows and NaNs, all NaNs in gradients have the same bit pattern."""
     model = perceptron(5, (4,), 3)
     model.initialize(1)
     model.parameters[:20] *= np.float32(size)

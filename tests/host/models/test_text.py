@@ -59,8 +59,8 @@ class TestTopics:
         assert [sequence.tolist() for sequence in text.train] == [encode(line).tolist() for line in expected]
 
     def test_no_line_in_both(self):
-        found = lines(source)
-        assert not set(found[9::10]) & {line for n, line in enumerate(found) if n % 10 != 9}
+        pieces = lines(source)
+        assert not set(pieces[9::10]) & {line for n, line in enumerate(pieces) if n % 10 != 9}
 
     def test_lengths(self):
         text = topics(context=16)
@@ -116,8 +116,8 @@ class TestBigram:
         text = topics(context=16)
         bigram = Bigram(text.train)
         judges = text.train[9::10]
-        others = [sequence for n, sequence in enumerate(text.train) if n % 10 != 9]
-        losses = {k: Bigram(others, smoothing=k).loss(judges) for k in (0.001, 0.01, 0.1, bigram.smoothing, 1.0, 3.0)}
+        rest = [sequence for n, sequence in enumerate(text.train) if n % 10 != 9]
+        losses = {k: Bigram(rest, smoothing=k).loss(judges) for k in (0.001, 0.01, 0.1, bigram.smoothing, 1.0, 3.0)}
         assert min(losses.values()) == losses[bigram.smoothing]
         assert np.array_equal(bigram.logarithms, Bigram(text.train, smoothing=bigram.smoothing).logarithms)
 

@@ -16,7 +16,7 @@ from tests.refusals import refuses
 
 
 class Adam:
-    """Adam with a learning rate that falls to zero along a straight line."""
+    """Adam with a learning rate that falls linearly to zero."""
 
     def __init__(self, model, *, learning_rate, steps, betas=(0.9, 0.999)):
         self.model = model
@@ -59,9 +59,9 @@ class TestGradients:
     def test_sum_over_shares(self):
         generator = np.random.default_rng(4)
         model = tiny(4, dtype=np.float64)
-        given = sequences(generator, [5, 1, 3, 2, 4])
-        loss, gradient = model.differentiate(collate(given))
-        shares = [collate(part) for part in (given[:2], given[2:], [])]
+        examples = sequences(generator, [5, 1, 3, 2, 4])
+        loss, gradient = model.differentiate(collate(examples))
+        shares = [collate(part) for part in (examples[:2], examples[2:], [])]
         losses, gradients = zip(*map(model.differentiate, shares), strict=True)
         assert sum(losses) == pytest.approx(loss)
         assert sum(gradients) == pytest.approx(gradient)
@@ -116,13 +116,13 @@ class TestPadding:
             assert same(model.scores(other.inputs, other.lengths)[real(other)], scores)
 
     def test_neighbours_change_little(self):
-        """Alone, or padded beside a longer one: the same to rounding, as the sum of all losses is one sum."""
+        """On its own or padded next to a longer one: equal up to rounding, as all losses form one sum."""
         generator = np.random.default_rng(5)
         model = tiny(5, dtype=np.float64)
-        given = sequences(generator, [1, 5, 2])
-        losses = [model.loss(collate([sequence])) for sequence in given]
-        assert model.loss(collate(given)) == pytest.approx(sum(losses), rel=1e-12)
-        assert mean_loss(model, given, batch=2) == pytest.approx(sum(losses) / 8, rel=1e-12)
+        examples = sequences(generator, [1, 5, 2])
+        losses = [model.loss(collate([sequence])) for sequence in examples]
+        assert model.loss(collate(examples)) == pytest.approx(sum(losses), rel=1e-12)
+        assert mean_loss(model, examples, batch=2) == pytest.approx(sum(losses) / 8, rel=1e-12)
 
 
 class TestModel:
@@ -212,7 +212,7 @@ class TestModel:
 
 
 def batches(sequences, batch, generator):
-    """Sequences of each step, without end: each epoch in a new order, in batches of sizes as equal as possible."""
+    """Batches without end: each epoch in a new order, in batches of sizes as equal as possible."""
     while True:
         order = generator.permutation(len(sequences))
         for part in np.array_split(order, -(-len(sequences) // batch)):
@@ -227,7 +227,7 @@ class TestTraining:
         model.initialize(seed)
         adam = Adam(model, learning_rate=0.03, steps=steps)
         stream = itertools.islice(batches(text.train, 64, np.random.default_rng((seed, 1))), stop or steps)
-        losses = [adam.step(number, collate(given)) for number, given in enumerate(stream, 1)]
+        losses = [adam.step(number, collate(batch)) for number, batch in enumerate(stream, 1)]
         return text, model, losses
 
     def test_same_every_time(self):
@@ -242,7 +242,7 @@ class TestTraining:
 
 
 def test_order_of_losses():
-    """The loss of a batch is the sum of those of its sequences, from the first on, rounded after each."""
+    """A batch's loss is the sum of its sequences' losses, from the first on, rounded after each."""
     model, generator = Transformer(TransformerConfig()), np.random.default_rng(4)
     model.initialize(4)
     sequences = [generator.integers(0, 64, length + 1) for length in (16, 3, 9, 16, 1)]

@@ -17,36 +17,36 @@ def slope(function, vector, index, step=1e-6):
 
 
 def sequences(generator, lengths, characters=TINY.characters):
-    """Random sequences with the given numbers of predicted characters."""
+    """Random sequences with these numbers of predicted characters."""
     return [generator.integers(0, characters, length + 1) for length in lengths]
 
 
 def tiny(seed, dtype=np.float32):
     model = Transformer(TINY, dtype=dtype)
-    # No parameter at a special value, as a shift is that is zero.
+    # No parameter has a special value, as a shift of zero would be.
     model.parameters[...] = np.random.default_rng(seed).standard_normal(model.size) * 0.6
     return model
 
 
 def same(a, b):
-    """Bit for bit."""
+    """Equality of all bits."""
     return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 def mean_loss(model, sequences, batch=64):
-    """Loss per predicted character, in nats; ``batch`` sequences at a time, in the order of their lengths."""
+    """Loss per predicted character, in nats; ``batch`` sequences at a time, in order of length."""
     ordered = sorted(sequences, key=len)
     total = sum(model.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
     return total / sum(len(sequence) - 1 for sequence in sequences)
 
 
 def real(batch):
-    """True at every place that is not padding; of the shape of the inputs."""
+    """True at all positions without padding; in the shape of the inputs."""
     return np.arange(batch.inputs.shape[1]) < batch.lengths[:, None]
 
 
 def repad(batch, generator, characters=TINY.characters):
-    """The same batch with anything in its padding."""
+    """The same batch with arbitrary padding."""
     other = generator.integers(0, characters, (2, *batch.inputs.shape))
     return Batch(np.where(real(batch), batch.inputs, other[0]), np.where(real(batch), batch.targets, other[1]),
                  batch.lengths)

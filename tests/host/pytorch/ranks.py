@@ -1,4 +1,4 @@
-"""Ranks without PyTorch: clients of a server, each in a thread."""
+"""Ranks without PyTorch: clients of a server, each in its own thread."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ TIMEOUT = 60
 
 
 class Ranks:
-    """Clients of a server, and a pool in which they ask.
+    """Clients of a server, and a thread pool for their requests.
 
     Members
     -------
@@ -26,7 +26,7 @@ class Ranks:
         self.server, self.clients, self.pool, self.said = server, clients, pool, said
 
     def ask(self, *requests):
-        """Have each rank ask for its request at the same time; results, or errors."""
+        """Submit each rank's request at the same time; results, or errors."""
         futures = [self.pool.submit(client.ask, request)
                    for client, request in zip(self.clients, requests, strict=True) if request is not None]
         return [future.exception(TIMEOUT) or future.result() for future in futures]
@@ -34,7 +34,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def serving(folder, jobs, *, ranks, patience=None, join=True):
-    """Serve in a thread of its own, and end in the end."""
+    """Serve in a separate thread, and stop it afterwards."""
     said = []
     patience = patience or Patience(slow=20, timeout=40)
     server = RingServer(folder / "ring", ranks=ranks, jobs=jobs, patience=patience, say=said.append)
@@ -56,7 +56,7 @@ def serving(folder, jobs, *, ranks, patience=None, join=True):
     finally:
         ended.set()
         thread.join()
-        server.close()  # which ends what clients still wait for
+        server.close()  # which ends pending requests
         pool.shutdown()
         for client in clients:
             client.close()

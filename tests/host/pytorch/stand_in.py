@@ -1,4 +1,4 @@
-"""A ring whose ranks are all this process."""
+"""A ring with all ranks in this process."""
 
 import contextlib
 import dataclasses
@@ -10,11 +10,11 @@ from host.pytorch import jobs as module
 from host.pytorch.jobs import Jobs, Options
 from host.pytorch.messages import AllReduce, Open, Save
 
-__all__ = ["ComputeModel", "standing_in"]
+__all__ = ["SimulatedJobs", "standing_in"]
 
 
-class ComputeModel:
-    """A client whose requests each rank makes, with this process's values times a factor of its own."""
+class SimulatedJobs:
+    """A client that makes each request for all ranks: this process's values times the rank's factor."""
 
     def __init__(self, jobs, factors):
         self._jobs, self._factors = jobs, factors
@@ -31,10 +31,10 @@ class ComputeModel:
 
 @contextlib.contextmanager
 def standing_in(monkeypatch, node, *factors):
-    """A client of a ring of such nodes, one for each factor."""
+    """A client of a ring of such nodes, with one node per factor."""
     def simulated(*, gradients, weights, **options):
         return simulate(node=node, **options)
 
     monkeypatch.setattr(module, "simulate", simulated)
     with contextlib.ExitStack() as stack:
-        yield ComputeModel(Jobs(Options(nodes=len(factors)), stack), factors)
+        yield SimulatedJobs(Jobs(Options(nodes=len(factors)), stack), factors)

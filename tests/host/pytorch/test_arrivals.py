@@ -1,4 +1,4 @@
-"""Ranks that are awaited in init_process_group()."""
+"""Waiting for ranks in init_process_group()."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.host.pytorch.commands import SCRIPTS, launch
 
 
 class Server:
-    """A server of which some ranks have joined the group."""
+    """A server with some ranks in the group."""
 
     error = None
 
@@ -29,7 +29,7 @@ class Server:
 
 
 def watched(*codes, joined=(), waited, begun=None):
-    """Lines, and reasons to end, of two looks at processes with such exit codes."""
+    """Lines, and reasons to end, of two checks of processes with these exit codes."""
     begun = len(codes) if begun is None else begun
     said, server = [], Server(*joined, begun=begun, since=time.monotonic() - waited)
     processes = [SimpleNamespace(pid=-1, poll=lambda code=code: code) for code in codes]
@@ -45,7 +45,7 @@ def watched(*codes, joined=(), waited, begun=None):
     ({"joined": (1,)}, "rank 0, rank 2"),
 ])
 def test_awaited(case, who):
-    """A line is said once, after the time for it, and the end has its own."""
+    """A line is printed once, after its time limit, and the end has its own time limit."""
     assert watched(None, None, None, waited=5, **case) == ([], [])
     said, reasons = watched(None, None, None, waited=11, **case)
     assert [re.sub(r"1\d\.\d s", "… s", line) for line in said] == [
@@ -70,7 +70,7 @@ def test_not_awaited():
     ("multiprocessing.spawn", "torch.multiprocessing.spawn"), ("multiprocessing.forkserver", "multiprocessing"),
     ("multiprocessing.resource_tracker", None), ("worker", None)])
 def test_starters(word, way):
-    """Processes that start ranks are known by their command lines, and by the environment of a rank."""
+    """Processes that start ranks are recognized by their command lines, and by the environment of a rank."""
     begun = [subprocess.Popen([sys.executable, "-S", "-c", "input()", word], stdin=subprocess.PIPE,
                               env={**os.environ, **environment}) for environment in ({ADDRESS: "x"}, {})]
     try:

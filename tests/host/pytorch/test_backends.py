@@ -14,23 +14,23 @@ NAMED = "the script asked for {} by name: leave the name out, or say gradring"
 
 
 def test_collectives(tmp_path):
-    """Every collective of this PyTorch, with every type, has gloo's results and errors; a name that is new is none
-    that the script knows."""
+    """Every collective of this PyTorch, with every type, has gloo's results and errors; the script lists all names of
+    collectives."""
     launch("-n", 3, "--timeout", 100, "--output", tmp_path, SCRIPTS / "collectives.py", tmp_path)
     for rank in range(3):
-        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        assert not found["differences"]
-        assert not found["unknown"]
-        assert found["cases"] > 90
-        assert found["types"] > 40
+        result = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert not result["differences"]
+        assert not result["unknown"]
+        assert result["cases"] > 90
+        assert result["types"] > 40
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["operations"] > 20
     assert report["gloo"]["allreduce"]["calls"] > 1000
 
 
 def test_gloo_by_name(tmp_path):
-    """The launcher warns, counts what gloo has carried, also by DDP, and ends by an error where the ring is
-    required."""
+    """The launcher warns, counts the data that gloo has carried, also from DDP, and exits with an error where the
+    ring is required."""
     printed, errors = launch("-n", 1, "--require-ring", "--output", tmp_path, SCRIPTS / "by_name.py", "gloo",
                              expect=1)
     assert printed.count(NAMED.format("gloo")) == 1
@@ -43,8 +43,8 @@ def test_gloo_by_name(tmp_path):
 
 
 def test_replaced(tmp_path, monkeypatch):
-    """A framework's fixed backend means the ring; a group of some ranks as well. The script has modules of its own
-    with the names of the clone's packages, beside it and on the path."""
+    """A framework's fixed backend means the ring; so does a group of some ranks. The script has its own modules with
+    the names of the clone's packages, next to it and on the path."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -1,4 +1,4 @@
-"""Hooks of DistributedDataParallel, in a process group of this process alone, on a ring that stands in for more."""
+"""Hooks of DistributedDataParallel, in a process group of one process, on a ring that simulates more."""
 
 import copy
 
@@ -20,13 +20,13 @@ from host.pytorch.optimizers import SGD  # noqa: E402
 
 LOSSY = CONFIGS["mx9"]
 
-#: Begin of a forward pass in a launched script.
+#: Start of a forward pass in a launched script.
 BEGIN = hooks.counted(DistributedDataParallel._pre_forward)
 
 
 @pytest.fixture
 def group():
-    """A process group of this process, which is the ring's by name."""
+    """A process group of this process, with the ring's name."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -41,7 +41,7 @@ def model(group):
 
 
 def attached(module, monkeypatch, ring, *, keeps=False):
-    """Give a module the hook, in a group that is the ring's."""
+    """Attach the hook to a module, in a group of the ring."""
     monkeypatch.setattr(hooks, "client", lambda: ring)
     monkeypatch.setattr(hooks, "RING", module.process_group.name())
     monkeypatch.setattr(DistributedDataParallel, "_pre_forward", BEGIN)
@@ -49,7 +49,7 @@ def attached(module, monkeypatch, ring, *, keeps=False):
 
 
 def gradients(model):
-    """Gradient of each parameter, of the same loss each time."""
+    """Gradient of each parameter, for the same loss each time."""
     model.zero_grad()
     model(torch.linspace(-1, 1, 40).reshape(5, 8)).square().sum().backward()
     return [parameter.grad.numpy().copy() for parameter in model.parameters()]
@@ -63,7 +63,7 @@ def test_local(model):
 
 
 def test_errors(model, monkeypatch):
-    """The loss of a codec is added to the next gradient of the same parameter, whatever the buckets."""
+    """The rounding error of a codec is added to the next gradient of the same parameter, with any buckets."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         attached(model, monkeypatch, ring, keeps=True)
@@ -76,8 +76,8 @@ def test_errors(model, monkeypatch):
 
 @pytest.mark.parametrize(("node", "keeps"), [("default", False), ("mx9", True)])
 def test_owners(model, monkeypatch, node, keeps):
-    """Gradients stay local while an optimizer on the nodes exists, and are summed before and afterwards, here of two
-    ranks like this one."""
+    """Gradients stay local while an optimizer on the nodes exists, and are summed before and afterwards, here over
+    two equal ranks."""
     expected = gradients(copy.deepcopy(model.module))
     parameters = list(model.module.parameters())
 
@@ -85,7 +85,7 @@ def test_owners(model, monkeypatch, node, keeps):
         for number, (gradient, exact) in enumerate(zip(gradients(model), expected, strict=True)):
             if number in local:
                 np.testing.assert_array_equal(gradient, exact)
-            else:  # exact sums of two, or with a codec's loss
+            else:  # exact sums of two, or with a codec's error
                 np.testing.assert_allclose(gradient, 2 * exact, rtol=0,
                                            atol=0.03 * np.abs(2 * exact).max() if keeps else 0)
 
@@ -103,7 +103,7 @@ def test_owners(model, monkeypatch, node, keeps):
 
 
 def test_gradients_of_one_rank(model, monkeypatch):
-    """Gradients that were left local are refused by an optimizer of PyTorch and by clipping, until the next pass."""
+    """Gradients that stayed local are refused by PyTorch's optimizers and clipping until the next pass."""
     ownership.install()
     parameters = list(model.module.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.5)
@@ -122,7 +122,7 @@ def test_gradients_of_one_rank(model, monkeypatch):
 
 
 def test_frozen(model, monkeypatch):
-    """Parameters may be frozen and trained again at any time: what is kept back of a gradient stays with each."""
+    """Parameters may be frozen and trained again at any time: each keeps its own gradient residual."""
     parameters = list(model.module.parameters())
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
@@ -139,7 +139,7 @@ def test_frozen(model, monkeypatch):
 
 
 def test_wrapped_again(model, monkeypatch):
-    """What is kept back of a gradient stays with its parameter if its module is wrapped again."""
+    """A gradient residual stays with its parameter if its module is wrapped again."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         means = []
@@ -154,7 +154,7 @@ def test_wrapped_again(model, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types(group, monkeypatch, dtype):
-    """Gradients of other types than float32 are summed over gloo, and nothing is asked of the ring."""
+    """Gradients of types other than float32 are summed over gloo, without a request to the ring."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2, dtype=dtype))
     attached(model, monkeypatch, None, keeps=True)
     model(torch.ones(1, 3, dtype=dtype)).sum().backward()
@@ -162,7 +162,7 @@ def test_other_types(group, monkeypatch, dtype):
 
 
 def test_other_group(group, monkeypatch):
-    """A module in another group than the ring's is summed in its own, and no node may have its parameters."""
+    """A module in another group than the ring's is summed there, and no node may own its parameters."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     monkeypatch.setattr(hooks, "client", lambda: None)
     hooks.attach(model, keeps=True)
@@ -175,7 +175,7 @@ def test_other_group(group, monkeypatch):
 
 
 def test_passes(model, monkeypatch):
-    """Each request has the passes of its module so far; those without a sum are not counted."""
+    """Each request has the number of its module's passes so far; passes without a sum are not counted."""
     asked = []
 
     class Ring:

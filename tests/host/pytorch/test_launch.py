@@ -1,4 +1,4 @@
-"""Scripts of PyTorch on a simulated ring, as `gradring launch` runs them."""
+"""PyTorch scripts on a simulated ring, as `gradring launch` runs them."""
 
 import dataclasses
 import json
@@ -26,11 +26,11 @@ SLOW_SCRIPT = Path(__file__).parents[2] / "slow_ranks" / "script.py"
 
 
 def test_tutorial(tmp_path):
-    """Losses are gloo's, up to the order of sums; all ranks have the same bits; figures of every sum are printed."""
+    """Losses match gloo's, up to the order of sums; ranks have the same bits; figures of sums are printed."""
     printed, _ = launch("-n", 4, "--output", tmp_path, SCRIPTS / "same_as_gloo.py", tmp_path / "losses.json")
     losses = np.array(json.loads((tmp_path / "losses.json").read_text()))
     assert len(losses) == 15
-    # Sums of four float32 numbers in another order, of gradients below 1.
+    # Sums of four float32 numbers below 1, in another order.
     np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=1e-5)
     assert losses[-1, 0] < losses[0, 0] - 0.5
     report = json.loads((tmp_path / "report.json").read_text())
@@ -45,7 +45,7 @@ def test_tutorial(tmp_path):
 
 
 def test_optimizer_on_nodes(tmp_path):
-    """A step on the nodes is `Job.step`, bit for bit, whatever the script does around it."""
+    """A step on the nodes equals `Job.step` bit for bit, regardless of the rest of the script."""
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "on_nodes.py", tmp_path)
     assert not errors
     ranks = [dict(np.load(tmp_path / f"rank{rank}.npz")) for rank in (0, 1)]
@@ -59,14 +59,14 @@ def test_optimizer_on_nodes(tmp_path):
         job.load(vector[0])
         for step, rates in enumerate(ranks[0]["rates"]):
             vector[:, places] = [rank["gradients"][step] for rank in ranks]
-            weights, _ = job.step(vector, [dataclasses.replace(one, learning_rate=float(rate))
-                                           for one, rate in zip(groups, rates, strict=True)])
+            weights, _ = job.step(vector, [dataclasses.replace(optimizer, learning_rate=float(rate))
+                                           for optimizer, rate in zip(groups, rates, strict=True)])
             np.testing.assert_array_equal(weights[places].view(np.uint32),
                                           ranks[0]["weights"][step + 1].view(np.uint32))
 
 
 def test_failing_ranks(tmp_path):
-    """Late ranks are named, and no others. When one is killed amid a sum, all others end with the reason within two
+    """Only late ranks are named. When a rank is killed within a sum, the other ranks end with the reason within two
     seconds, and no process is left."""
     slow, seed = 0.5, random.randrange(1 << 31)
     print(f"seed {seed}")
@@ -82,7 +82,7 @@ def test_failing_ranks(tmp_path):
             assert time.monotonic() < limit
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        time.sleep(0.3)  # into a sum, of half a second and more
+        time.sleep(0.3)  # into a sum of at least half a second
         ranks = [int(file.read_text()) for file in files]
         begun = time.monotonic()
         os.kill(ranks[1], signal.SIGKILL)
@@ -109,8 +109,8 @@ def running(processes):
 
 
 def test_error_of_a_rank(tmp_path):
-    """The first rank's error is the reason on all ranks, also on one that waits in gloo; a process group may have a
-    shorter timeout than the ring."""
+    """The first rank's error is the reason on all ranks, also on a rank that waits in gloo; a process group may have
+    a shorter timeout than the ring."""
     (tmp_path / "script.py").write_text(
         "import datetime\n"
         "import torch.distributed as dist\n"
@@ -125,21 +125,21 @@ def test_error_of_a_rank(tmp_path):
 
 
 def test_what_is_true_at_each_pass(tmp_path):
-    """Optimizers that end, groups, frozen parameters, types and scaled losses: the values of gloo on all ranks."""
+    """Optimizers that end, groups, frozen parameters, types, scaled losses: gloo's values on all ranks."""
     launch("-n", 4, "--output", tmp_path, SCRIPTS / "steps.py", tmp_path / "ends.json")
     ends = json.loads((tmp_path / "ends.json").read_text())
-    # Means of 1 to 4 times the factor: 4 and 64 are stepped by, the first and the third step have an infinity.
+    # Means of 1 to 4 times the factor: steps use 4 and 64, and the first and the third step have an infinity.
     assert ends["scaler"] == [[1 - 2.5 * (4 + 64), 1.0]] * 4
-    # Adam's steps are of 0.5 up to its epsilon, which float32 rounds off here; means are 2.5 and -2.
+    # Adam's steps are 0.5 up to its epsilon, which float32 rounds off here; means are 2.5 and -2.
     assert ends["another_optimizer"] == [[[1 - 3 * 0.5 - 3 * 0.5 * 2.5, 2 + 3 * 0.5 + 3 * 0.5 * 2]]] * 4
     assert ends["groups"] == [[[1.5]], [[1.5]], [[3.5]], [[3.5]]]
     # The output weight's gradient is 1 * 2 r + 2 * 2, in three of four steps of 0.25.
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
     # One local pass on even ranks and two on odd ones; the step in the middle is left out on all.
-    # With a momentum of 0.5, steps of 1 and 1.5 means, and one of 1 that begins again.
+    # With a momentum of 0.5, steps of 1 and 1.5 means, and one of 1 after a reset.
     assert ends["copies"] == [[2.5, 2.5, -2.5 * (1 + 1.5 + 1)]] * 4
-    # Two of five steps are skipped, the scale is halved twice.
+    # Two of five steps are skipped, and the scale is halved twice.
     assert ends["unequal_skips"] == [[-(1.0 + 8 + 16), 1.0]] * 4
     assert ends["circle"] == [-2 * 2.5] * 4
     own = ("Parameters of an optimizer of gradring.torch must be in a module of all ranks, not in one of a process "
@@ -167,7 +167,7 @@ def test_what_is_true_at_each_pass(tmp_path):
     ("plain", "asks for a step of job 0 after 2 steps, 3 forward passes and 2 backward passes, and rank 0 after "
               "2 steps, 2 forward passes and 2 backward passes")])
 def test_step_that_one_rank_skips(tmp_path, case, text):
-    """A step that is left out on one rank is refused on all at once, with its cause."""
+    """A step that one rank skips is refused on all at once, with its cause."""
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "skipped.py", case, expect=1)
     assert errors.rstrip().splitlines()[-1] == (
         f"error: Rank 1 {text}: all ranks must make the same steps and passes; look for one that is skipped on some "

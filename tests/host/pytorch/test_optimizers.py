@@ -1,4 +1,4 @@
-"""Optimizers on the nodes beside those of PyTorch, and beside `Job.step`; no rank has a process here."""
+"""Optimizers on the nodes compared with PyTorch's, and with `Job.step`; no rank has a process here."""
 
 import inspect
 import io
@@ -21,7 +21,7 @@ from host.pytorch.optimizers import SGD, Adam, AdamW  # noqa: E402
 
 STEPS = 4
 
-#: Kind, arguments that torch.optim takes as well, and the same optimizer of a job.
+#: Kind, arguments that torch.optim takes too, and the equivalent optimizer of a job.
 CASES = {
     "sgd": (SGD, {"lr": 0.1}, nodes.SGD(0.1)),
     "decay": (SGD, {"lr": 0.1, "weight_decay": 0.01}, nodes.SGD(0.1, weight_decay=0.01)),
@@ -39,10 +39,10 @@ CASES = {
 
 @pytest.fixture
 def ring(monkeypatch):
-    """Two ranks, with zeros and with twice the gradients of this process, whose mean is exact."""
-    with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as found:
-        monkeypatch.setattr(module, "client", lambda: found)
-        yield found
+    """Two ranks, with zero and with twice the gradients of this process, for an exact mean."""
+    with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as client:
+        monkeypatch.setattr(module, "client", lambda: client)
+        yield client
 
 
 def parameters():
@@ -50,9 +50,9 @@ def parameters():
     return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((7, 9), (9,), (3, 3, 5))]
 
 
-def differentiate(given, step):
+def differentiate(tensors, step):
     generator = torch.Generator().manual_seed(100 + step)
-    for parameter in given:
+    for parameter in tensors:
         parameter.grad = torch.randn(parameter.shape, generator=generator)
 
 
@@ -66,35 +66,35 @@ def bits(array):
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps(ring, case):
-    """Weights are those of `Job.step` bit for bit, and PyTorch's up to a few roundings; so is the state."""
+    """Weights equal `Job.step` bit for bit, and PyTorch's up to a few roundings; so does the state."""
     kind, options, own = CASES[case]
-    given, plain = parameters(), parameters()
-    optimizer, theirs = kind(given, **options), getattr(torch.optim, kind.__name__)(plain, **options)
-    length = len(flat(given))
+    ours, plain = parameters(), parameters()
+    optimizer, theirs = kind(ours, **options), getattr(torch.optim, kind.__name__)(plain, **options)
+    length = len(flat(ours))
     with simulate(nodes=2, length=length, optimizer=own, node=CONFIGS["default"]) as job:
-        job.load(flat(given))
+        job.load(flat(ours))
         for step in range(STEPS):
-            for side in (given, plain):
+            for side in (ours, plain):
                 differentiate(side, step)
-            gradients = flat(parameter.grad for parameter in given)
+            gradients = flat(parameter.grad for parameter in ours)
             weights, _ = job.step(np.stack([0 * gradients, 2 * gradients]))
             optimizer.step()
             theirs.step()
-            np.testing.assert_array_equal(bits(flat(given)), bits(weights))
-    # Weights and terms are below 4: the last place is 2 ** -22, of some roundings per step.
-    np.testing.assert_allclose(flat(given), flat(plain), rtol=0, atol=8 * STEPS * 2 ** -22)
+            np.testing.assert_array_equal(bits(flat(ours)), bits(weights))
+    # Weights and terms are below 4: the last bit is 2 ** -22, with some roundings per step.
+    np.testing.assert_allclose(flat(ours), flat(plain), rtol=0, atol=8 * STEPS * 2 ** -22)
     state, expected = optimizer.state_dict(), theirs.state_dict()
     assert state["state"].keys() == expected["state"].keys()
     for number, ones in expected["state"].items():
         for name, value in ones.items():
-            if value is not None:  # the momentum of an SGD without any
+            if value is not None:  # momentum of an SGD without momentum
                 torch.testing.assert_close(state["state"][number][name], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_arguments(kind):
-    """Each argument of PyTorch's optimizer is there, with its default."""
-    own, theirs = (inspect.signature(one).parameters for one in (kind, getattr(torch.optim, kind.__name__)))
+    """Each argument of PyTorch's optimizer exists, with its default."""
+    own, theirs = (inspect.signature(cls).parameters for cls in (kind, getattr(torch.optim, kind.__name__)))
     for name, parameter in theirs.items():
         assert (own[name].default, own[name].kind) == (parameter.default, parameter.kind), name
     assert set(own) - set(theirs) == {"clip"}
@@ -102,7 +102,7 @@ def test_arguments(kind):
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_wrong_arguments(kind):
-    """Each argument of PyTorch's optimizer that nodes do not carry out is refused, and each name that is none."""
+    """Arguments of PyTorch's optimizers that nodes do not support are refused, and so are unknown names."""
     for name in set(inspect.signature(kind).parameters) - {"params", *kind._taken, "foreach", "fused"}:
         with pytest.raises(ValueError, match=f"^{name} must be left out with an optimizer on the nodes, not True$"):
             kind(parameters(), **{name: True})
@@ -114,24 +114,24 @@ def test_wrong_arguments(kind):
 
 
 def test_clip(ring):
-    """`clip` is what `clip_grad_value_` does to the mean."""
-    given, plain = parameters(), parameters()
-    optimizer, theirs = SGD(given, lr=0.5, clip=0.25), torch.optim.SGD(plain, lr=0.5)
-    for side in (given, plain):
+    """`clip` has the effect of `clip_grad_value_` on the mean."""
+    ours, plain = parameters(), parameters()
+    optimizer, theirs = SGD(ours, lr=0.5, clip=0.25), torch.optim.SGD(plain, lr=0.5)
+    for side in (ours, plain):
         differentiate(side, 0)
     torch.nn.utils.clip_grad_value_(plain, 0.25)
     optimizer.step()
     theirs.step()
-    np.testing.assert_allclose(flat(given), flat(plain), rtol=0, atol=2 ** -21)
+    np.testing.assert_allclose(flat(ours), flat(plain), rtol=0, atol=2 ** -21)
 
 
 def test_saved(ring):
-    """A state that a file has kept goes on in another optimizer, bit for bit; names and schedules go along."""
+    """State from a file continues in another optimizer, bit for bit; names and schedules are included."""
     model, again = (torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)) for _ in range(2))
-    for one in (model, again):
-        one[0].bias.requires_grad_(False)
-    first, second = ([{"params": list(one[0].named_parameters())},
-                      {"params": list(one[1].named_parameters()), "lr": 0.1}] for one in (model, again))
+    for network in (model, again):
+        network[0].bias.requires_grad_(False)
+    first, second = ([{"params": list(network[0].named_parameters())},
+                      {"params": list(network[1].named_parameters()), "lr": 0.1}] for network in (model, again))
     optimizer, other = AdamW(first, lr=0.01), AdamW(second, lr=0.5)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
     for step in range(3):
@@ -141,14 +141,14 @@ def test_saved(ring):
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
-    found = torch.load(file)  # weights only, as by default
-    again.load_state_dict(found["model"])
-    other.load_state_dict(found["optimizer"])
+    content = torch.load(file)  # weights only, as by default
+    again.load_state_dict(content["model"])
+    other.load_state_dict(content["optimizer"])
     assert [group["param_names"] for group in other.param_groups] == [["weight"], ["weight", "bias"]]
     assert [group["lr"] for group in other.param_groups] == pytest.approx([0.001, 0.01])
     before = flat(model.parameters())
-    for one, by in ((model, optimizer), (again, other)):
-        differentiate([parameter for parameter in one.parameters() if parameter.requires_grad], 9)
+    for network, by in ((model, optimizer), (again, other)):
+        differentiate([parameter for parameter in network.parameters() if parameter.requires_grad], 9)
         by.step()
     np.testing.assert_array_equal(bits(flat(model.parameters())), bits(flat(again.parameters())))
     assert (bits(flat(model.parameters())) != bits(before)).any()

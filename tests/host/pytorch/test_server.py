@@ -19,7 +19,7 @@ RANKS = 3
 
 
 class Sums:
-    """Jobs that add up without a ring."""
+    """Jobs that sum without a ring."""
 
     def __init__(self):
         self.asked = 0
@@ -30,7 +30,7 @@ class Sums:
             if requests[0].optimizers:
                 raise RingError("Node 1 is broken", cause=1, events=[])
             raise ValueError("There can be no such job")
-        return sum(one.values for one in requests)
+        return sum(request.values for request in requests)
 
     def save(self, request):
         return {"job": request.job}
@@ -38,8 +38,8 @@ class Sums:
 
 @pytest.fixture
 def ranks(tmp_path):
-    with serving(tmp_path, Sums(), ranks=RANKS) as found:
-        yield found
+    with serving(tmp_path, Sums(), ranks=RANKS) as served:
+        yield served
 
 
 def ones(count=4, *, value=1):
@@ -47,7 +47,7 @@ def ones(count=4, *, value=1):
 
 
 def same_error(answers):
-    """The one text of the errors of several ranks."""
+    """Common text of the errors of several ranks."""
     assert all(isinstance(answer, RingError) for answer in answers), answers
     text, = {str(answer) for answer in answers}
     return text
@@ -60,7 +60,7 @@ def test_sum(ranks):
 
 
 def test_state_of_one_rank(ranks):
-    """A rank may ask for the state alone while others wait for a sum."""
+    """A rank may request only the state while the other ranks wait for a sum."""
     waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 1)]
     assert ranks.clients[2].ask(Save(job=5)) == {"job": 5}
     ranks.clients[2].ask(ones())
@@ -69,13 +69,13 @@ def test_state_of_one_rank(ranks):
 
 
 def test_refused_request(ranks):
-    """A request that is refused is an error of all ranks, which may ask for something else."""
+    """A refused request is an error of all ranks, which may make another request."""
     assert same_error(ranks.ask(*[Open(lengths=(10,))] * RANKS)) == "There can be no such job"
     assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
 
 
 def test_broken_ring(ranks):
-    """A ring that has failed serves nobody."""
+    """A failed ring serves no rank."""
     assert same_error(ranks.ask(*[Open(lengths=(10,), optimizers=(SGD(0.1),))] * RANKS)) == "Node 1 is broken"
     assert same_error(ranks.ask(*[ones()] * RANKS)) == "Node 1 is broken"
 
@@ -90,21 +90,21 @@ def test_broken_ring(ranks):
     (Buffers(), "Rank 1 asks for the buffers of a module, and rank 0 for a sum of 4 elements"),
 ])
 def test_disagreement(ranks, other, text):
-    found = same_error(ranks.ask(ones(), other, ones()))
+    error = same_error(ranks.ask(ones(), other, ones()))
     order = "all ranks must ask for the same in the same order"
-    # Ranks 1 and 2 may be the first ones.
-    assert found in (f"{text}: {order}", f"Rank 2 asks for {ones().title}, and rank 1 for {other.title}: {order}")
+    # Ranks 1 and 2 may be first.
+    assert error in (f"{text}: {order}", f"Rank 2 asks for {ones().title}, and rank 1 for {other.title}: {order}")
 
 
 def test_rank_that_leaves(ranks):
     ranks.clients[1].leave()
     ranks.clients[1].leave()
-    found = same_error(ranks.ask(ones(), None, ones()))
-    assert re.fullmatch(r"Rank 1 has left, and (rank [02] waits|ranks 0 and 2 wait) for a sum of 4 elements", found)
+    error = same_error(ranks.ask(ones(), None, ones()))
+    assert re.fullmatch(r"Rank 1 has left, and (rank [02] waits|ranks 0 and 2 wait) for a sum of 4 elements", error)
 
 
 def test_rank_that_ends(ranks):
-    """All others have the reason within two seconds; so has everybody who asks later."""
+    """All other ranks get the reason within two seconds; so does every later request."""
     waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 2)]
     time.sleep(0.1)
     begun = time.monotonic()
@@ -123,7 +123,7 @@ def test_server_that_ends(tmp_path):
 
 
 def test_failure(ranks):
-    """The first rank that fails by itself is the reason, also of one whose error another rank may have caused."""
+    """The first rank that fails on its own is the reason, also for errors that another may have caused."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     borrowed = ranks.pool.submit(ranks.clients[2].fail, Failed(rank=2, error="RuntimeError: closed", own=False))
     time.sleep(0.1)
@@ -134,7 +134,7 @@ def test_failure(ranks):
 
 
 def test_failure_alone(ranks):
-    """An error that no other rank has caused is the rank's own in the end."""
+    """An error that no other rank has caused counts as the rank's own in the end."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[2].fail(Failed(rank=2, error="RuntimeError: shapes", own=False)) is None
     assert same_error([waiting.exception(10)]) == (
@@ -143,8 +143,8 @@ def test_failure_alone(ranks):
 
 def test_timeout(tmp_path):
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.1, timeout=0.3)) as ranks:
-        found = same_error(ranks.ask(ones(), None, None))
-        assert found.startswith("Ranks 1 and 2 must ask for a sum of 4 elements within 0.3 seconds, as rank 0 did: ")
+        error = same_error(ranks.ask(ones(), None, None))
+        assert error.startswith("Ranks 1 and 2 must ask for a sum of 4 elements within 0.3 seconds, as rank 0 did: ")
         assert re.fullmatch(r"rank 0 has waited 0\.\d s for ranks 1 and 2, for a sum of 4 elements", ranks.said[0])
 
 
@@ -185,20 +185,20 @@ def test_client(monkeypatch, tmp_path):
 
 
 def test_short_timeout_of_a_group(tmp_path):
-    """A process group that waits for a shorter time than the ring makes the ring wait no longer, with its cause."""
+    """A process group with a shorter timeout than the ring's ends the wait by then, and names the cause."""
     with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks:
         for rank, client in enumerate(ranks.clients):
             client.join(rank, RANKS, 0.4 if rank == 2 else 1800)
         begun = time.monotonic()
         text = same_error(ranks.ask(ones(), None, None))
-        assert time.monotonic() - begun < 10  # of the ring's 40
+        assert time.monotonic() - begun < 10  # the ring's timeout is 40
         assert text == ("Ranks 1 and 2 must ask for a sum of 4 elements within 0.4 seconds, as rank 0 did: look for "
                         "what holds them up, or give init_process_group a longer timeout")
         assert re.match(r"rank 0 has waited 0\.\d s for ranks 1 and 2, ", ranks.said[0])
 
 
 def test_escaped(ranks):
-    """Text of a rank moves no cursor and has no color."""
+    """A rank's text does not move the cursor or change the color."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[1].fail(Failed(rank=1, error="KeyError: '\x1b[2J\r\n\x07'" + "x" * 1000,
                                           own=True)) is None
@@ -209,7 +209,7 @@ def test_escaped(ranks):
 
 
 class Broken:
-    """Jobs with a fault of their own."""
+    """Jobs with an internal fault."""
 
     def answer(self, requests):
         raise KeyError(139775748446144)
@@ -219,7 +219,7 @@ class Broken:
 
 
 def test_fault_of_the_launcher(tmp_path):
-    """An error that no request can be refused by is one of all ranks, and the server continues to answer."""
+    """An error other than a refusal is reported to all ranks, and the server continues to answer."""
     with serving(tmp_path, Broken(), ranks=RANKS) as ranks:
         with pytest.raises(RingError, match=r"^Values of a message must be of the kinds that it can have, not set$"):
             ranks.clients[0].ask(Save(job=0))
@@ -229,7 +229,7 @@ def test_fault_of_the_launcher(tmp_path):
 
 
 def test_wrong_request(ranks):
-    """A request with other values than its class has is refused at the rank; the other ranks do not notice."""
+    """A request with wrong types of values is refused at its rank; the other ranks do not notice."""
     with pytest.raises(RingError, match=r"^values of AllReduce must be an array of float32 in 1 dimension, not "):
         ranks.clients[0].ask(AllReduce(values=np.ones(4)))
     assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
@@ -248,7 +248,7 @@ def send(ranks, data):
     (MESSAGES.encode(ones()) * 2, "Rank 1 must send a message that can come here, not AllReduce"),
 ], ids=["pickle", "hello", "answer", "failure of another rank", "two requests"])
 def test_other_bytes_of_a_rank(ranks, data, text):
-    """A rank that sends something else ends the run, with its number and the reason."""
+    """A rank that sends invalid data ends the run, with its number and the reason."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     send(ranks, data)
     assert same_error([waiting.exception(10)]).startswith(text)
@@ -258,7 +258,7 @@ def test_other_bytes_of_a_rank(ranks, data, text):
                                                                                                    own=True)],
                          ids=lambda message: type(message).__name__)
 def test_other_messages_first(ranks, tmp_path, message):
-    """A connection that does not begin as a rank's ends, and nothing else does."""
+    """A connection with an invalid first message ends, and nothing else does."""
     other = Client(tmp_path / "ring", MESSAGES)
     other.send(message)
     with pytest.raises(EOFError):
@@ -270,7 +270,7 @@ def test_other_messages_first(ranks, tmp_path, message):
 
 
 def test_rank_that_does_not_read(tmp_path):
-    """A rank that is stopped amid its answer holds up no other one, and is named as late for the next operation."""
+    """A rank that stops within its answer blocks no other, and is named as late for the next operation."""
     with serving(tmp_path, Sums(), ranks=2, patience=Patience(slow=0.3, timeout=1.5)) as ranks:
         request = ones(1_000_000)
         ranks.clients[1]._connection.send(request)
@@ -280,7 +280,7 @@ def test_rank_that_does_not_read(tmp_path):
 
 
 def test_stopped(tmp_path):
-    """Ranks that a signal has stopped are named while nobody waits for the ring, and end the run in the end."""
+    """Ranks stopped by a signal are named while no rank waits for the ring, and finally end the run."""
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)

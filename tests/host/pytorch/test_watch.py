@@ -1,4 +1,4 @@
-"""An operation ends when a rank does: other ranks are told at once, and the main thread is interrupted."""
+"""An operation ends when a rank does: other ranks are notified at once, the main thread is interrupted."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ REASON = "Rank 1 has ended"
 
 
 class Build:
-    """Jobs whose operation takes longer than a test."""
+    """Jobs with an operation longer than a test."""
 
     seconds = 60.0
 
@@ -52,7 +52,7 @@ def test_interrupted(tmp_path):
             waiting = [pool.submit(ask, rank) for rank in range(2)]
             with ended_by_signals(), pytest.raises(EndedError):
                 serve(server, begun + 30)
-            assert [str(one.exception(10)) for one in waiting] == [REASON] * 2
+            assert [str(future.exception(10)) for future in waiting] == [REASON] * 2
         finally:
             server.close()
             for client in clients:

@@ -1,4 +1,4 @@
-"""Events for TensorBoard, read back."""
+"""TensorBoard events, read back."""
 
 import dataclasses
 
@@ -15,14 +15,14 @@ from tests.tensorboard_events import scalars
 
 
 def begun(whole, steps, measures):
-    """A training of which some steps and measurements are done."""
+    """A training with some completed steps and measurements."""
     return dataclasses.replace(whole, steps=whole.steps[:steps], losses=whole.losses[:measures],
                                measures=whole.measures[:measures], measured=whole.measured[:measures])
 
 
-def close(found, expected):
-    assert list(found) == list(range(1, len(expected) + 1))
-    assert list(found.values()) == [float(np.float32(value)) for value in expected]
+def close(actual, expected):
+    assert list(actual) == list(range(1, len(expected) + 1))
+    assert list(actual.values()) == [float(np.float32(value)) for value in expected]
 
 
 def test_every_step_and_measurement(tmp_path):
@@ -31,16 +31,16 @@ def test_every_step_and_measurement(tmp_path):
         file.begin(0, [])
         for steps, measures in ((1, 0), (2, 0), (2, 1), (5, 2), (6, 2), (6, 3)):
             file.step(begun(whole, steps, measures))
-    found = scalars(tmp_path / "new" / "momentum")
-    assert set(found) == {"loss/training", "loss/mean", "accuracy/test", "cycles/update", "cycles/bound",
-                          "words/sent", "words/raw", "density/mean"}
-    close(found["loss/training"], [step.loss for step in whole.steps])
-    close(found["cycles/update"], [step.cycles for step in whole.steps])
-    close(found["words/sent"], [step.words_sent for step in whole.steps])
-    close(found["density/mean"], [np.mean(step.density) for step in whole.steps])
-    assert found["accuracy/test"] == {at: float(np.float32(measure)) for at, measure in
-                                      zip(whole.measured, whole.measures, strict=True)}
-    assert found["loss/mean"] == {2: 1.5, 4: 0.5, 6: 0.25}
+    series = scalars(tmp_path / "new" / "momentum")
+    assert set(series) == {"loss/training", "loss/mean", "accuracy/test", "cycles/update", "cycles/bound",
+                           "words/sent", "words/raw", "density/mean"}
+    close(series["loss/training"], [step.loss for step in whole.steps])
+    close(series["cycles/update"], [step.cycles for step in whole.steps])
+    close(series["words/sent"], [step.words_sent for step in whole.steps])
+    close(series["density/mean"], [np.mean(step.density) for step in whole.steps])
+    assert series["accuracy/test"] == {at: float(np.float32(measure)) for at, measure in
+                                       zip(whole.measured, whole.measures, strict=True)}
+    assert series["loss/mean"] == {2: 1.5, 4: 0.5, 6: 0.25}
 
 
 def test_of_a_node_without_links(tmp_path):
@@ -49,27 +49,27 @@ def test_of_a_node_without_links(tmp_path):
     with events.Events(tmp_path, ["sgd"], measure="accuracy/test") as file:
         file.begin(0, [])
         file.step(begun(alone, 1, 0))
-    found = scalars(tmp_path / "sgd")
-    assert "density/mean" not in found
-    assert (found["density/threshold"], found["cycles/sparsify"]) == ({1: 0.5}, {1: 40})
+    series = scalars(tmp_path / "sgd")
+    assert "density/mean" not in series
+    assert (series["density/threshold"], series["cycles/sparsify"]) == ({1: 0.5}, {1: 40})
 
 
 def test_nodes_and_repairs(tmp_path):
-    """In a grid, and with replay, events have the nodes of each step, and what links have repeated."""
+    """In a grid, and with replay, events have the nodes of each step, and the repeated words of the links."""
     whole = training()
     whole.steps = [dataclasses.replace(step, nodes=5 - step.number // 2, link_restarts=step.number - 1,
                                        words_repeated=10 * step.number) for step in whole.steps]
     with events.Events(tmp_path, ["sgd"], measure="accuracy/test", grid=True, replay=True) as file:
         file.begin(0, [])
         file.step(whole)
-    found = scalars(tmp_path / "sgd")
-    close(found["rings/nodes"], [5, 4, 4, 3, 3, 2])
-    close(found["links/restarts"], range(6))
-    close(found["links/words_repeated"], range(10, 70, 10))
+    series = scalars(tmp_path / "sgd")
+    close(series["rings/nodes"], [5, 4, 4, 3, 3, 2])
+    close(series["links/restarts"], range(6))
+    close(series["links/words_repeated"], range(10, 70, 10))
 
 
 def test_run_that_goes_on(tmp_path):
-    """From a checkpoint, the steps up to it are written again, and later ones of the run that has ended dropped."""
+    """From a checkpoint, the steps up to it are written again, and the earlier run's later steps dropped."""
     whole, second = training(), training(steps=4, losses=[1.0], measures=[0.5], measured=[4])
     with events.Events(tmp_path, ["adam", "sgd"], measure="accuracy/test") as file:
         file.begin(0, [])
@@ -93,7 +93,7 @@ def test_names(options, name):
 
 
 def test_writer_is_needed(monkeypatch, tmp_path):
-    """Its absence is told before anything is built or written."""
+    """A missing writer is reported before anything is built or written."""
     monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
     message = ("tensorboardX must be installed for TensorBoard's events: pip install gradring[tensorboard], or make "
                ".venv/.tensorboard in a clone")

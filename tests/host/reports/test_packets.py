@@ -1,4 +1,4 @@
-"""Packets that are read from a waveform, against the golden packets that its wires carry."""
+"""Packets read from a waveform, compared with the golden packets that its wires carry."""
 
 import math
 import random
@@ -19,8 +19,7 @@ PLAIN = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp8_e4m3")
 
 
 def wave_of(path, links, *, seed=0):
-    """A waveform in which each node of a ring sends its packets with pauses; cycles of all words, by node and
-    packet."""
+    """Make a waveform of nodes that send packets with pauses; cycles of all words, by node and packet."""
     generator, cycles, changes = random.Random(seed), [], []
     with path.open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
         for node, packets in enumerate(links):
@@ -30,15 +29,15 @@ def wave_of(path, links, *, seed=0):
             cycle, sent = 1, []
             for words in packets:
                 sent.append([])
-                for place, word in enumerate(words):
+                for index, word in enumerate(words):
                     for _ in range(generator.choice([0, 0, 0, 1, 5])):
                         cycle += 1
-                        # What is on the wires while no word is valid has no meaning.
+                        # Wires have no meaning while no word is valid.
                         changes += [(10 * cycle - 5, wires["valid"], 0),
                                     (10 * cycle - 5, wires["data"], generator.getrandbits(32))]
                     cycle += 1
                     changes += [(10 * cycle - 5, wires["valid"], 1), (10 * cycle - 5, wires["data"], word),
-                                (10 * cycle - 5, wires["last"], int(place == len(words) - 1))]
+                                (10 * cycle - 5, wires["last"], int(index == len(words) - 1))]
                     sent[-1].append(cycle)
             changes += [(10 * cycle + 5, wires["valid"], 0), (10 * sent[0][0], state, 1), (10 * cycle + 5, state, 0)]
             cycles.append(sent)
@@ -48,9 +47,9 @@ def wave_of(path, links, *, seed=0):
 
 
 def random_packets(node, *, codecs=PLAIN, seed=0):
-    """A packet of each codec, and the elements that come out of it."""
+    """A packet of each codec, and the elements that it decodes to."""
     generator = np.random.default_rng([seed, node])
-    found = []
+    packets = []
     for sequence, name in enumerate(codecs):
         length = int(generator.integers(1, 100))
         values = generator.standard_normal(length).astype(np.float32)
@@ -59,8 +58,8 @@ def random_packets(node, *, codecs=PLAIN, seed=0):
         payload = codec.encode(bits(values))
         header = Header(codec=codec.code, source=node, destination=1 - node, epoch=3, sequence=sequence, block=node,
                         segment=sequence % 3, length=length, collective=9)
-        found.append((header, payload.tolist(), floats(codec.decode(payload, length))))
-    return found
+        packets.append((header, payload.tolist(), floats(codec.decode(payload, length))))
+    return packets
 
 
 def test_packets_of_every_plain_codec(tmp_path):
@@ -69,32 +68,32 @@ def test_packets_of_every_plain_codec(tmp_path):
                                              for link in links])
     seen = read_packets(Wave(tmp_path / "ring.vcd"))
     assert len(seen) == 2 * len(PLAIN)
-    assert [one.cycles[0] for one in seen] == sorted(one.cycles[0] for one in seen)
+    assert [item.cycles[0] for item in seen] == sorted(item.cycles[0] for item in seen)
     for node, link in enumerate(links):
-        found = [one for one in seen if one.link == (node, 1 - node)]
-        assert [list(one.cycles) for one in found] == cycles[node]
-        for one, (header, payload, elements) in zip(found, link, strict=True):
-            assert (one.header, list(one.payload), one.crc, one.type) == (header, payload, "right", "DATA")
-            assert CODECS[one.codec].code == header.codec
-            np.testing.assert_array_equal(one.elements.view(np.uint32), elements.view(np.uint32))
-            line = describe(one, first=2)
-            assert line.split()[:5] == [f"{one.cycles[0]}", f"{node}", ">", f"{1 - node}", "DATA"]
-            assert line.split()[5:11] == [one.codec, f"{header.sequence}", f"{header.block}", f"{header.segment}",
+        arrived = [item for item in seen if item.link == (node, 1 - node)]
+        assert [list(item.cycles) for item in arrived] == cycles[node]
+        for item, (header, payload, elements) in zip(arrived, link, strict=True):
+            assert (item.header, list(item.payload), item.crc, item.type) == (header, payload, "right", "DATA")
+            assert CODECS[item.codec].code == header.codec
+            np.testing.assert_array_equal(item.elements.view(np.uint32), elements.view(np.uint32))
+            line = describe(item, first=2)
+            assert line.split()[:5] == [f"{item.cycles[0]}", f"{node}", ">", f"{1 - node}", "DATA"]
+            assert line.split()[5:11] == [item.codec, f"{header.sequence}", f"{header.block}", f"{header.segment}",
                                           f"{header.length}", f"{len(payload) + 4}"]
             assert line.split()[11:] == ["right", *(f"{number:.4g}" for number in elements[:2].tolist())]
-            assert len(describe(one, first=0)) == column_titles().index("first elements")
+            assert len(describe(item, first=0)) == column_titles().index("first elements")
 
 
 def test_roles():
-    """Words of a zero-value payload are masks and the elements whose bits are set in them."""
+    """Words of a zero-value payload are masks, and the elements with a mask bit of 1."""
     for name in ("zero_value", "raw"):
         ((header, payload, elements),) = random_packets(0, codecs=[name], seed=5)
         seen = _seen(packet(header, payload))
         assert [role for role, _ in seen.roles[:3]] == ["header0", "header1", "header2"]
         assert seen.roles[-1] == ("CRC_right", None)
         assert len(seen.roles) == len(seen.words)
-        shown = {place: word for (_, place), word in zip(seen.roles, seen.words, strict=True) if place is not None}
-        expected = {place: word for place, word in enumerate(bits(elements).tolist()) if word or name == "raw"}
+        shown = {index: word for (_, index), word in zip(seen.roles, seen.words, strict=True) if index is not None}
+        expected = {index: word for index, word in enumerate(bits(elements).tolist()) if word or name == "raw"}
         assert shown == expected
 
 
@@ -105,8 +104,8 @@ def _seen(words):
 def test_damaged_packets():
     ((header, payload, _),) = random_packets(0, codecs=["zero_value"])
     good = packet(header, payload)
-    for place in range(len(good)):
-        damaged = _seen([word ^ (1 << 7 if at == place else 0) for at, word in enumerate(good)])
+    for index in range(len(good)):
+        damaged = _seen([word ^ (1 << 7 if at == index else 0) for at, word in enumerate(good)])
         assert damaged.crc == "wrong"
         assert damaged.elements is None
         assert describe(damaged).endswith("wrong    unknown")
@@ -117,14 +116,14 @@ def test_damaged_packets():
 
 
 def test_packets_with_a_codebook():
-    """Without the codebook their elements are unknown, and words of other codecs are not elements."""
+    """Without the codebook the packets' elements are unknown, and words of other codecs are not elements."""
     name = next(name for name, codec in CODECS.items() if codec.codebook_words)
     seen = _seen(packet(Header(codec=CODECS[name].code, length=4), [1]))
     assert (seen.codec, seen.elements, seen.roles[3]) == (name, None, ("payload0", None))
 
 
 def test_packet_wave(tmp_path):
-    """The waveform has, in each cycle, the word of that cycle, elements as floats, and states by name."""
+    """The waveform has, in each cycle, that cycle's word, elements as floats, and states by name."""
     links = [random_packets(node, codecs=("raw", "zero_value"), seed=2) for node in range(2)]
     wave_of(tmp_path / "ring.vcd", [[packet(header, payload) for header, payload, _ in link] for link in links])
     wave = Wave(tmp_path / "ring.vcd")
@@ -135,16 +134,16 @@ def test_packet_wave(tmp_path):
     def at(name, cycle):
         return [value for time, value in plain.changes(name) if time <= 10 * cycle][-1]
 
-    for one in seen:
-        scope = "link{}to{}".format(*one.link)
-        for cycle, word, (role, place) in zip(one.cycles, one.words, one.roles, strict=True):
-            assert at(f"{scope}.packet", cycle).startswith(f"DATA_{one.header.sequence}:block{one.header.block}.")
+    for item in seen:
+        scope = "link{}to{}".format(*item.link)
+        for cycle, word, (role, index) in zip(item.cycles, item.words, item.roles, strict=True):
+            assert at(f"{scope}.packet", cycle).startswith(f"DATA_{item.header.sequence}:block{item.header.block}.")
             assert at(f"{scope}.word", cycle) == role
             assert at(f"{scope}.data", cycle) == word
             shown = at(f"{scope}.element", cycle)
-            assert math.isnan(shown) if place is None else bits([shown])[0] == word
-        busy = {cycle for other in seen if other.link == one.link for cycle in other.cycles}
-        for cycle in set(range(one.cycles[0], one.cycles[-1] + 2)) - busy:
+            assert math.isnan(shown) if index is None else bits([shown])[0] == word
+        busy = {cycle for other in seen if other.link == item.link for cycle in other.cycles}
+        for cycle in set(range(item.cycles[0], item.cycles[-1] + 2)) - busy:
             assert at(f"{scope}.word", cycle) == "-"
             assert math.isnan(at(f"{scope}.element", cycle))
             assert at(f"{scope}.data", cycle) == "x" * 32

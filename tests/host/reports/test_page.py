@@ -1,4 +1,4 @@
-"""Reports as HTML pages, as they are written and as a browser shows them."""
+"""Reports as HTML pages, as files and in a browser."""
 
 import contextlib
 import html
@@ -22,13 +22,13 @@ from tests import chromium
 from tests.host.labs.sweep.results_of_plan import store_all
 from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text, write
 
-#: Widths of windows: a phone's, and a computer's.
+#: Window widths of a phone and a computer.
 WIDTHS = (390, 1280)
 
-#: Pictures of each page: panels that can stand one under the other.
+#: Pictures of each page: panels that can be stacked.
 PANELS = {"plain": 4, "comparison": 4, "sparse": 6, "text": 6, "changing": 4, "launch": 1, "sweep": 4}
 
-#: A page with pages in frames of every width. It says what is in them, and how they fit.
+#: A page with pages in frames of every width. It lists their contents, and whether these fit.
 HARNESS = """<!doctype html><meta charset="utf-8"><title>frames</title>{frames}<script>
 function decoded(image) {{  // to its last row
   if (!image.complete || !image.naturalWidth) return false
@@ -99,7 +99,7 @@ def folders(tmp_path_factory):
 
 
 def frames(pages, folder):
-    """Show pages, given by name, in frames of all widths; what the harness says, and the browser's messages."""
+    """Show pages by name in frames of all widths; the harness's result, and the browser's messages."""
     shown = "".join(f'<iframe name="{name}" width="{width}" height="900" srcdoc="{html.escape(text)}"></iframe>'
                     for name, text in pages.items() for width in WIDTHS)
     (folder / "frames.html").write_text(HARNESS.format(frames=shown))
@@ -113,26 +113,26 @@ def shown(folders, tmp_path_factory):
     """Contents of every page, at every width, in a browser."""
     chromium.needed()
     pages = {name: next(folder.glob("*.html")).read_text() for name, folder in folders.items()}
-    found, messages = frames(pages, tmp_path_factory.mktemp("browser"))
+    views, messages = frames(pages, tmp_path_factory.mktemp("browser"))
     assert messages == []
-    assert [(one["name"], one["width"]) for one in found] == [(name, width) for name in pages for width in WIDTHS]
-    return {name: [one for one in found if one["name"] == name] for name in pages}
+    assert [(view["name"], view["width"]) for view in views] == [(name, width) for name in pages for width in WIDTHS]
+    return {name: [view for view in views if view["name"] == name] for name in pages}
 
 
 def test_pages_fit_and_are_whole(shown):
     for name, widths in shown.items():
-        for one in widths:
-            assert one["needed"] <= one["width"], (name, one["width"])
-            assert one["decoded"] == [True] * PANELS[name], name
-            assert all(len(text) > 40 for text in one["alternatives"])
-            assert one["title"].startswith("gradring: ")
-            assert one["language"] == "en"
-            assert one["scripts"] == 0
-            assert all(one["marks"])
+        for view in widths:
+            assert view["needed"] <= view["width"], (name, view["width"])
+            assert view["decoded"] == [True] * PANELS[name], name
+            assert all(len(text) > 40 for text in view["alternatives"])
+            assert view["title"].startswith("gradring: ")
+            assert view["language"] == "en"
+            assert view["scripts"] == 0
+            assert all(view["marks"])
 
 
 def test_panels_on_a_phone(shown):
-    """Panels are one under the other on a phone, and side by side on a computer."""
+    """Panels are stacked on a phone, and side by side on a computer."""
     for name, (phone, computer) in shown.items():
         assert len({left for left, _, _ in phone["panels"]}) == 1, name
         for (_, _, bottom), (_, top, _) in itertools.pairwise(phone["panels"]):
@@ -143,10 +143,10 @@ def test_panels_on_a_phone(shown):
 
 @pytest.mark.parametrize("name", ["plain", "comparison", "sparse", "text", "changing"])
 def test_figures_of_training(shown, folders, name):
-    """The figures of the page are those of report.json."""
+    """The page has the figures of report.json."""
     result = json.loads((folders[name] / "report.json").read_text())
-    for one in shown[name]:
-        figures = one["tables"]["Figures"]
+    for view in shown[name]:
+        figures = view["tables"]["Figures"]
         rows = list(map(list, summary.summary(result)))
         assert [[cell for cell in row if cell] for row in figures[-len(rows):]] == rows
         by_name = {row[0]: row[1] for row in figures}
@@ -154,21 +154,21 @@ def test_figures_of_training(shown, folders, name):
         assert by_name["simulated cycles"] == f"{result['cycles_simulated']:,}"
         measures = result["held_out_loss_per_interval" if name == "text" else "accuracy_per_epoch"]
         losses = result["loss_per_interval" if name == "text" else "loss_per_epoch"]
-        assert [row[:3] for row in one["tables"]["Measurements"][1:]] == [
+        assert [row[:3] for row in view["tables"]["Measurements"][1:]] == [
             [f"{step:,}", f"{loss:.4f}", f"{measure:.4f}" if name == "text" else f"{measure:.2%}"]
             for step, loss, measure in zip(result["measured_at"], losses, measures, strict=True)]
-        settings = dict(one["tables"]["Training"])
+        settings = dict(view["tables"]["Training"])
         assert settings["Learning rate"] == str(result["training"]["learning_rate"])
         assert settings["Hidden"] == "64"
-        node = dict(one["tables"]["Every node"])
+        node = dict(view["tables"]["Every node"])
         assert (node["Configuration hash"], node["Compute stub"]) == ("0x00001234", "none")
-        assert any("Host ports are modelled" in note for note in one["notes"])
+        assert any("Host ports are modelled" in note for note in view["notes"])
 
 
 def test_changes(shown):
-    """Rings from change to change, and what has happened in each of them."""
-    for one in shown["changing"]:
-        header, *rows = one["tables"]["Rings, from change to change"]
+    """Rings between changes, and the events in each of them."""
+    for view in shown["changing"]:
+        header, *rows = view["tables"]["Rings, from change to change"]
         assert header == ["from step", "request", "rings", "left", "joined", "elements moved", "cycles to switch",
                           "to hand state over", "words sent", "restarts", "words repeated"]
         assert rows == [
@@ -177,15 +177,15 @@ def test_changes(shown):
              "1", "10"],
             ["4", "enable card1", "3 nodes, flat", "-", "2, 3", "1,234", "1,503", "9,000", "5,407", "2", "20"],
             ["6", "enable node1", "4 nodes, grid", "-", "1", "1,234", "1,505", "9,000", "2,705", "1", "10"]]
-        assert any("SWITCH on all nodes" in note for note in one["notes"])
-        assert one["alternatives"][0].endswith("Vertical lines mark changes of the rings.")
+        assert any("SWITCH on all nodes" in note for note in view["notes"])
+        assert view["alternatives"][0].endswith("Vertical lines mark changes of the rings.")
         assert "Rings, from change to change" not in shown["plain"][0]["tables"]
 
 
 def test_figures_of_a_script(shown, folders):
     result = json.loads((folders["launch"] / "report.json").read_text())
-    for one in shown["launch"]:
-        rows = dict(one["tables"]["on the simulated ring"])
+    for view in shown["launch"]:
+        rows = dict(view["tables"]["on the simulated ring"])
         assert list(map(list, rows.items())) == pytorch_report.table(result).cells
         assert rows["cycles in all"] == f"{result['elapsed_cycles']:,}" == "500,000"
         assert rows["… cycles each"] == f"{result['groups'][0]['cycles'] / 40:,.0f}"
@@ -193,26 +193,26 @@ def test_figures_of_a_script(shown, folders):
 
 def test_figures_of_a_sweep(shown, folders):
     written = json.loads((folders["sweep"] / "sweep.json").read_text())
-    for one in shown["sweep"]:
+    for view in shown["sweep"]:
         for table in tables(written["rows"], written["compute"]):
-            assert one["tables"][table.title] == [table.headings, *table.cells]
+            assert view["tables"][table.title] == [table.headings, *table.cells]
 
 
 def test_faults_are_found(folders, tmp_path):
-    """The check of the pages sees what is too wide, what comes from elsewhere, and pictures that are none."""
+    """The check of the pages detects content that is too wide or external, and invalid pictures."""
     chromium.needed()
     good = (folders["plain"] / "report.html").read_text()
     pages = {"wide": good.replace("</main>", '<p style="width: 1500px">wide</p></main>'),
              "elsewhere": good.replace("data:image", "https://example.org/image"),
              "cut": re.sub("(base64,.{20000}).*?\"", r'\1"', good)}
-    found, messages = frames(pages, tmp_path)
-    faults = {(one["name"], one["needed"] > one["width"], all(one["decoded"])) for one in found}
+    views, messages = frames(pages, tmp_path)
+    faults = {(view["name"], view["needed"] > view["width"], all(view["decoded"])) for view in views}
     assert faults == {("wide", True, True), ("elsewhere", False, False), ("cut", False, False)}
     assert any("Content Security Policy" in message for message in messages)
 
 
 def test_a_browser_is_needed(monkeypatch):
-    """Without one, tests are skipped with the reason; CI has to have one."""
+    """Without a browser, tests are skipped with the reason; CI must have one."""
     monkeypatch.setattr(chromium, "PROGRAM", None)
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="there is no Chromium on this machine"):
@@ -223,7 +223,7 @@ def test_a_browser_is_needed(monkeypatch):
 
 
 def test_one_file(folders):
-    """No page names another file, and each has its picture in it."""
+    """No page refers to another file, and each embeds its picture."""
     for name, folder in folders.items():
         written, = folder.glob("*.html")
         text = written.read_text()
@@ -249,7 +249,7 @@ def test_notes_say_what_is_modelled(tmp_path):
 
 
 def test_script_without_sums(tmp_path):
-    """There is nothing to draw, and a picture of an earlier run is not left."""
+    """There is nothing to draw, and a picture of an earlier run is removed."""
     (tmp_path / "report.png").touch()
     assert [path.name for path in pytorch(tmp_path, count=0)] == ["report.json", "report.html"]
     assert not (tmp_path / "report.png").exists()

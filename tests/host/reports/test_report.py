@@ -19,7 +19,7 @@ FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles",
           "bound_cycles", "words_sent", "words_dense", "density_per_hop", "simulated_cycles_per_second",
           "stage_seconds", "cycles_simulated", "host_port"}
 
-#: Configuration of nodes whose links repeat words.
+#: Configuration of nodes with links that repeat words.
 REPLAY = {"kind": "node", "lanes": 4, "link": {"kind": "replay"}}
 
 
@@ -62,7 +62,7 @@ def build_comparison(accuracies=(0.5, 0.75, 0.875), **changes):
 
 
 def build_sparse(**changes):
-    """A run with a density, and the dense one beside it."""
+    """A run with a density, and the dense run next to it."""
     sparse = training()
     for number, step in enumerate(sparse.steps):
         sparse.steps[number] = dataclasses.replace(
@@ -87,7 +87,7 @@ def build_text(measures=(2.8, 2.6, 2.25), sample=SAMPLE, **changes):
 
 
 def build_faulty(**changes):
-    """Links with replay, and faults in every other step."""
+    """Links with replay, and faults in every second step."""
     faulty = training(**changes)
     faulty.steps = [dataclasses.replace(step, faults_injected=3, checks_failed=2, link_restarts=2, words_repeated=150)
                     if step.number % 2 else step for step in faulty.steps]
@@ -102,18 +102,18 @@ def change(step, requests, nodes, left=(), joined=(), shape="flat"):
 
 def build_changing(config=TrainingConfig(), **changes):  # noqa: B008
     """4, 1, 3 and 4 nodes, on links with replay that have faults."""
-    found = training(**changes)
-    found.changes = [change(2, ["disable card1", "disable node1"], [0], left=[1, 2, 3]),
-                     change(3, ["enable card1"], [0, 2, 3], joined=[2, 3]),
-                     change(5, ["enable node1"], range(4), joined=[1], shape="grid")]
-    found.steps = [dataclasses.replace(step, nodes=nodes, density=step.density[:nodes - 1], link_restarts=1,
-                                       words_repeated=10, faults_injected=2, checks_failed=1,
-                                       threshold=None if config.density is None else 0.5)
-                   for step, nodes in zip(found.steps, (4, 4, 1, 3, 3, 4), strict=True)]
+    trained = training(**changes)
+    trained.changes = [change(2, ["disable card1", "disable node1"], [0], left=[1, 2, 3]),
+                       change(3, ["enable card1"], [0, 2, 3], joined=[2, 3]),
+                       change(5, ["enable node1"], range(4), joined=[1], shape="grid")]
+    trained.steps = [dataclasses.replace(step, nodes=nodes, density=step.density[:nodes - 1], link_restarts=1,
+                                         words_repeated=10, faults_injected=2, checks_failed=1,
+                                         threshold=None if config.density is None else 0.5)
+                     for step, nodes in zip(trained.steps, (4, 4, 1, 3, 3, 4), strict=True)]
     reconfiguration = ReconfigurationPlan(2, 2, [
         Request.parse("card1@2"), Request.parse("node1@2"), Request.parse("card1@3", enable=True),
                            Request.parse("node1@5", enable=True)])
-    return report.build_report(config, found, simulation(
+    return report.build_report(config, trained, simulation(
         configuration=REPLAY, faults=RandomFaults(rate=1e-4, seed=5), reconfiguration=reconfiguration))
 
 
@@ -132,8 +132,8 @@ class TestBuild:
             "handover_cycles": 9000}
         densities = [step["density"] for step in result["per_step"]]
         assert result["density_per_hop"] == pytest.approx(
-            [np.mean([one[hop] for one in densities if len(one) > hop]) for hop in range(3)])
-        assert result["density"] == pytest.approx(np.mean([np.mean(one) for one in densities if one]))
+            [np.mean([hops[hop] for hops in densities if len(hops) > hop]) for hop in range(3)])
+        assert result["density"] == pytest.approx(np.mean([np.mean(hops) for hops in densities if hops]))
         rows = dict(summary.summary(result))
         assert rows["nodes · optimizer · batch"] == "4 → 1 → 3 → 4 · momentum · 128"
         assert rows["topology · rings"] == "2 x 2 · 4 nodes, grid"
@@ -299,7 +299,7 @@ class TestTable:
         assert rows["held-out loss after these"] == "2.8000 → 2.2500"
 
     def test_weight_codec(self):
-        """Weights per word; codebooks where there are any, which a step has been given or not."""
+        """Weights per word; codebooks if there are any, and whether a step was given one."""
         coded = training()
         for number, step in enumerate(coded.steps):
             coded.steps[number] = dataclasses.replace(
@@ -352,14 +352,14 @@ class TestFiles:
     def test_no_nan_in_json(self, tmp_path):
         broken = dataclasses.replace(training(), losses=[float("nan")] * 3)
         text, _ = write(report.build_report(TrainingConfig(), broken, simulation()), tmp_path)
-        written = json_files.read(text)  # refuses what is not JSON
+        written = json_files.read(text)  # refuses other than JSON
         assert written["loss_per_epoch"] == [None] * 3
         assert written["not_finite"]["loss_per_epoch[1]"] == "nan"
 
 
 @pytest.mark.parametrize("make", [build_sparse, build_text])
 def test_picture_without_cycles(make, tmp_path):
-    """Where no model has the cycles of a step, the picture has no bars, and no legend of them."""
+    """If no model gives the cycles of a step, the picture has no bars and no legend for them."""
     result = make()
     for run in filter(None, (result, result["comparison"])):
         for step in run["per_step"]:

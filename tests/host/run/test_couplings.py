@@ -1,4 +1,4 @@
-"""Couplings of a run's options: each is tried, and pairs of options run or are refused by naming both."""
+"""Couplings of a run's options: each is tried, and pairs of options run or are refused by name."""
 
 import pytest
 
@@ -14,10 +14,10 @@ SEED = 20
 
 
 def tries(coupling):
-    """Descriptions with the option of a coupling, and with each value of the option that it depends on."""
+    """Descriptions with the coupling's option, and each value of the option that it depends on."""
     value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
-    others = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
-    for other in others:
+    options = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
+    for other in options:
         for second in (None, *(TransportName if other == "backend.transport" else FIELDS[other])):
             values = {other: second} if second is not None else {}
             for context in ({}, CONTEXTS.get(coupling.option, {})):
@@ -29,7 +29,7 @@ def tries(coupling):
 
 @pytest.mark.parametrize("coupling", COUPLINGS, ids=lambda coupling: f"{coupling.option} {coupling.other}")
 def test_each(coupling):
-    """It refuses some values of the other option with its message, and lets others pass."""
+    """It refuses some values of the other option with its message, and accepts the rest."""
     refused = [spec for spec in tries(coupling) if coupling.violated(spec, with_defaults(spec))]
     assert refused
     assert len(refused) < len(list(tries(coupling)))
@@ -42,18 +42,18 @@ def test_each(coupling):
 
 
 def test_number():
-    """The table has the couplings that are known: a new one is entered here with its reason."""
+    """The table has the known couplings: a new one is entered here with its reason."""
     assert len(COUPLINGS) == 69
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
 
 
-#: Fields that apply to schedules with a loop of their own.
+#: Fields that apply to schedules with their own loop.
 APPLICABLE = {kind: schedule.applicable for kind, schedule in SCHEDULES.items() if schedule.applicable is not None}
 
 
 @pytest.mark.parametrize("kind", APPLICABLE)
 def test_schedules(kind):
-    """A schedule with a loop of its own takes its options, and refuses the rest by naming both."""
+    """A schedule with its own loop accepts its options, and refuses the rest with both names."""
     lead = {"quorum": {"schedule.straggler": "1:2"}, "streaming": {"schedule.kind": "streaming"},
             "side-by-side": {"schedule.jobs": 2, "ring.links": "slots"}}[kind]
     for path, values in FIELDS.items():
@@ -66,12 +66,12 @@ def test_schedules(kind):
             continue
         with pytest.raises(ValueError, match=r"leave it out$") as caught:
             couplings.check(spec)
-        needed = [flag(one) for one in (path, *CONTEXTS.get(path, ()))]
-        assert any(f"Option {one} is for a run without " in str(caught.value) for one in needed), str(caught.value)
+        needed = [flag(name) for name in (path, *CONTEXTS.get(path, ()))]
+        assert any(f"Option {name} is for a run without " in str(caught.value) for name in needed), str(caught.value)
 
 
 def test_fields():
-    """Lists of fields have fields that there are."""
+    """Lists of fields have only existing fields."""
     for fields in APPLICABLE.values():
         assert set(fields) <= set(FIELDS)
     assert set(CONTEXTS) <= set(FIELDS)
@@ -79,7 +79,7 @@ def test_fields():
 
 
 def test_pairs(tmp_path, monkeypatch):
-    """Random pairs of options pass the check, or are refused in one line that names both sides."""
+    """Random pairs of options pass the check, or are refused in one line with both names."""
     monkeypatch.chdir(tmp_path)
     outcomes = [outcome for _, _, outcome in tried(SEED, 60)]
     assert [outcome for outcome in outcomes if outcome not in ("passed", "refused")] == []

@@ -1,4 +1,4 @@
-"""Descriptions of runs: texts, TOML and JSON in and out, and what is refused."""
+"""Descriptions of runs: input and output as text, TOML and JSON, and refused input."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def test_in_and_out():
 
 
 def test_every_field(tmp_path):
-    """Each value of each field is written, and read again."""
+    """Each value of each field is written and read back."""
     for path, values in FIELDS.items():
         for value in values:
             spec = RunSpec().replace({path: value})
@@ -57,7 +57,7 @@ def test_defaults_are_left_out():
 
 
 def test_defaults():
-    """A description with all defaults has no other ones, and what is given stays."""
+    """A description with all defaults does not change when defaults are added, and explicit values stay."""
     for spec in drawn(300, seed=6):
         full = with_defaults(spec)
         assert with_defaults(full) == full
@@ -67,7 +67,7 @@ def test_defaults():
 
 
 def test_without_defaults():
-    """A description with all defaults, as reports have it, can be changed: defaults of the old value do not stay."""
+    """A description with all defaults, as in reports, can be changed: the old value's defaults are removed."""
     for spec in drawn(100, seed=7):
         full = with_defaults(spec)
         short = without_defaults(full)
@@ -94,7 +94,7 @@ def test_known_defaults(texts, path, value):
 
 
 def test_schedules():
-    """A field of a schedule chooses it; two schedules are refused."""
+    """A field of a schedule selects it; two schedules are refused."""
     assert RunSpec().schedule is None
     assert with_defaults(RunSpec()).schedule == Update()
     assert with_texts(RunSpec(), ["schedule.overlap=layers"]).schedule == Program(overlap="layers")

@@ -1,4 +1,4 @@
-"""Folders of sockets: where they are, and which of them are removed."""
+"""Folders of sockets: their locations, and which of them are removed."""
 
 import fcntl
 import os
@@ -18,30 +18,30 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """A temporary folder of the test's own, and no other ones."""
-    found = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, as the path of a socket must be
-    monkeypatch.setattr(tempfile, "tempdir", str(found))
+    """A temporary folder for one test, and no other folders."""
+    folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, as the path of a socket must be
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(module, "_SHORT", ())
-    yield found
-    subprocess.run(["rm", "-rf", found], check=True)
+    yield folder
+    subprocess.run(["rm", "-rf", folder], check=True)
 
 
 def killed(temporary):
-    """A folder with a socket, of a process that was killed."""
+    """A folder with a socket of a killed process."""
     code = ("import os, signal, socket\n"
             "from host.sockets.folder import socket_folder\n"
             "with socket_folder() as folder:\n"
             "    socket.socket(socket.AF_UNIX).bind(str(folder / 'ring'))\n"
             "    os.kill(os.getpid(), signal.SIGKILL)\n")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=False)
-    path, = [one for one in temporary.iterdir() if one.name.startswith(module._PREFIX)]
+    path, = [entry for entry in temporary.iterdir() if entry.name.startswith(module._PREFIX)]
     assert (path / "ring").is_socket()
     return path
 
 
 def test_abandoned(temporary):
-    """The folder of a killed process goes with the next start; that of a living one, of another user, one without a
-    lock or with other files, and links stay as they are."""
+    """The next start removes the folder of a killed process; folders of a living process, of another user, without a
+    lock or with other files, and links stay."""
     abandoned = killed(temporary)
     other = temporary / "other"
     other.mkdir()
@@ -76,7 +76,7 @@ def test_another_users(temporary, monkeypatch):
 
 
 def test_locked(temporary):
-    """What counts is the lock, not the process."""
+    """The lock counts, not the process."""
     abandoned = killed(temporary)
     with (abandoned / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,7 +88,7 @@ def test_locked(temporary):
 
 @pytest.mark.parametrize("length", [85, 200])
 def test_long(temporary, monkeypatch, length):
-    """A temporary folder with too long a path is left for a shorter one; without one, the error names TMPDIR."""
+    """A temporary folder with too long a path is replaced; without a shorter one, the error names TMPDIR."""
     path = Path(str(temporary / "x").ljust(length, "x"))
     path.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(path))

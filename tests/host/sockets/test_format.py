@@ -1,4 +1,4 @@
-"""Messages as bytes: what goes in comes out to the bit, and other bytes are one clean error."""
+"""Messages as bytes: a bit-exact round trip, and a clean error for any other bytes."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from tests.refusals import refuses
 
 
 def bits(value):
-    """A value in a form that is equal only if all bits and kinds are."""
+    """A value in a form that is equal only if all bits and kinds are equal."""
     if isinstance(value, float):
         return "float", struct.pack(">d", value)
     if isinstance(value, np.ndarray):
@@ -37,7 +37,7 @@ def bits(value):
 
 
 def test_round_trip():
-    """Random values of all kinds come out as they went in, to the bit."""
+    """Random values of all kinds make the round trip bit for bit."""
     generator = random.Random(5)
     kinds = set()
     for _ in range(3000):
@@ -52,11 +52,11 @@ def test_round_trip():
                 state={"steps": [1, 2], "thresholds": {(0, 4): {"dropped": 3}}})
     result = OF_RANKS.decode(OF_RANKS.encode(step))
     assert bits(result) == bits(dataclasses.replace(step, optimizers=(SGD(1, momentum=0.5),)))
-    result.gradients[0] = 7  # arrays can be written
+    result.gradients[0] = 7  # arrays are writable
 
 
 def mutated(frame, generator):
-    """A frame with wrong bytes, without a part, or with another one; its CRC may be right."""
+    """A frame with wrong bytes, or a missing or added fragment; its CRC may be right."""
     data = bytearray(frame)
     for _ in range(generator.choice([1, 1, 2, 5])):
         start = generator.randrange(len(data) + 1)
@@ -75,7 +75,7 @@ def mutated(frame, generator):
 
 
 def reframed(data, generator):
-    """The bytes with a head that fits them, so that damage of the header of JSON is seen."""
+    """The bytes with a matching head, so that damage of the JSON header is detected."""
     body = data[HEAD:]
     header = min(len(body), int.from_bytes(data[8:12], "big")) if generator.random() < 0.7 else len(body)
     lengths = struct.pack(">4sHHIQ", b"grad", 1, 0, header, len(body) - header)
@@ -112,7 +112,7 @@ def test_any_bytes(registry):
     b'{"dict":[[[1],2]]}', b'{"dict":[[1,2],[1,3]]}', b'{"set":[1]}', b"null", b"\xff\xfe",
     b'{"class":"Answer","fields":{"well":1,"value":null}}', b'{"class":"SGD","fields":{}}'])
 def test_headers(header):
-    """Headers that stand for no message, in frames that are whole."""
+    """Headers that match no message, in complete frames."""
     lengths = struct.pack(">4sHHIQ", b"grad", 1, 0, len(header), 0)
     with pytest.raises(MessageError):
         OF_RANKS.decode(lengths + struct.pack(">I", zlib.crc32(header, zlib.crc32(lengths))) + header)
@@ -128,7 +128,7 @@ def test_headers(header):
     ({"job": "1"}, "job of AllReduce must be int from 0 to 1.09951e+12 or None, not '1'"),
 ])
 def test_fields(change, text):
-    """A field of another kind is refused where the message is made."""
+    """A field of another kind is refused when the message is created."""
     message = dataclasses.replace(AllReduce(values=np.ones(3, np.float32)), **change)
     with pytest.raises(MessageError) as caught:
         OF_RANKS.encode(message)
@@ -136,7 +136,7 @@ def test_fields(change, text):
 
 
 def test_values():
-    """Values of other kinds, and too deep ones, are refused."""
+    """Values of other kinds, and values nested too deeply, are refused."""
     deep: list[Any] = []
     for _ in range(40):
         deep = [deep]

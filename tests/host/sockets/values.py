@@ -1,4 +1,4 @@
-"""Random values of all kinds that messages have."""
+"""Random values of all kinds that messages can have."""
 
 import math
 import struct
@@ -17,7 +17,7 @@ def array(generator):
     dtype = np.dtype(generator.choice(DTYPES))
     data = generator.randbytes(math.prod(shape) * dtype.itemsize)
     if dtype == np.bool_:
-        data = bytes(one & 1 for one in data)
+        data = bytes(byte & 1 for byte in data)
     values = np.frombuffer(data, dtype).reshape(shape)
     return values.T if generator.random() < 0.2 else values
 

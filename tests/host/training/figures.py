@@ -1,8 +1,8 @@
 """Tables of the documentation with means over seeds: runs of digits on golden nodes, without gateware.
 
 ``python -m tests.host.training.figures optimizers --seeds 60`` prints a table of docs/training/figures.md, as does
-``int16``; ``density`` and ``settings`` print those of docs/masking/masking.md, and ``text`` those of docs/text.md.
-Nodes have the same bits.
+``int16``; ``density`` and ``settings`` print the tables of docs/masking/masking.md, and ``text`` prints the tables of
+docs/text.md. Nodes have the same bits.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from host.training.workloads import CharacterModel
 from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import GoldenRing
 
-#: Accuracy that a run is to reach, and images of the test set.
+#: Target accuracy of a run, and images of the test set.
 TARGET, IMAGES = 0.97, 360
 PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])
 
 
 class Counting(GoldenRing):
-    """A ring that records the share of elements which each node has kept in each step."""
+    """A ring that records the share of elements that each node has kept in each step."""
 
     def __init__(self, nodes):
         super().__init__(nodes)
@@ -48,11 +48,11 @@ class Counting(GoldenRing):
 
 @contextlib.contextmanager
 def without_feedback():
-    """Runs whose nodes lose what they do not send, as their golden model does."""
+    """Runs with nodes that lose unsent elements, as do their golden models."""
     def forget(model, *arguments, **options):
-        found = sparsify(model, *arguments, **options)
+        kept = sparsify(model, *arguments, **options)
         model.errors[:] = 0
-        return found
+        return kept
 
     def forget_errors(local, where, **options):
         outcome = sparsify_nodes(local, where, **options)
@@ -75,12 +75,12 @@ def print_heading(*names):
 
 
 def epoch_of(training):
-    """First epoch with the target, or 99."""
+    """First epoch with the target accuracy, or 99."""
     return next((epoch for epoch, accuracy in enumerate(training.measures, start=1) if accuracy >= TARGET), 99)
 
 
 def optimizers(seeds):
-    """Speed of optimizers."""
+    """Convergence of optimizers."""
     rows = [("sgd", {}), ("momentum", {}), ("nesterov", {}), ("adam", {}), ("adamw", {}),
             ("momentum", {"packed_state": True}), ("adam", {"packed_state": True})]
     print_heading("optimizer", "learning rate", "reach 97 %", "median epoch", "sooner than SGD",
@@ -89,7 +89,7 @@ def optimizers(seeds):
     for name, options in rows:
         optimizer = create(OptimizerName(name))
         runs = [run(GoldenRing(4), {"optimizer": optimizer, "seed": seed}, **options) for seed in range(seeds)]
-        epochs, ends = [epoch_of(one) for one in runs], [one.measures[-1] for one in runs]
+        epochs, ends = [epoch_of(result) for result in runs], [result.measures[-1] for result in runs]
         plain = plain or epochs
         decay = getattr(optimizer, "weight_decay", 0)
         median = statistics.median(epochs)
@@ -111,8 +111,8 @@ def int16(seeds):
                 ("int16, density 10 %", lambda: golden_ring(**room), 0.1)):
             runs = [run(ring(), {"optimizer": PLAIN, "hidden": hidden, "seed": seed, "density": density})
                     for seed in range(seeds)]
-            ends = [one.measures[-1] for one in runs]
-            shares = [step.words_sent / step.words_dense for one in runs for step in one.steps if step.words_dense]
+            ends = [done.measures[-1] for done in runs]
+            shares = [step.words_sent / step.words_dense for done in runs for step in done.steps if step.words_dense]
             ratio = f"{statistics.mean(shares):.3f}" if shares else ""
             print(f"| {hidden[0] if hidden else 'none'} | {elements} | {100 * statistics.mean(ends):.2f} % | "
                   f"{100 * min(ends):.2f} % | {ratio} |", flush=True)
@@ -164,8 +164,8 @@ def settings(seeds):
             changes.enter_context(without_feedback())
         with changes:
             runs = [sparse(seed, **options)[0] for seed in range(seeds)]
-        ends = [one.measures[-1] for one in runs]
-        sent = [100 * float(np.mean([step.density for step in one.steps])) for one in runs]
+        ends = [result.measures[-1] for result in runs]
+        sent = [100 * float(np.mean([step.density for step in result.steps])) for result in runs]
         images = [round(IMAGES * (a - b)) for a, b in zip(ends, known[key], strict=True)]
         mean, below = statistics.mean(images), sum(image <= -4 for image in images)
         print(f"| {label} | 0 to {seeds - 1} | {100 * statistics.mean(known[key]):.2f}, "
@@ -174,7 +174,7 @@ def settings(seeds):
 
 
 def text(seeds):
-    """Held-out loss of the character model less that of the bigram model, and losses of batches of 200 steps."""
+    """Held-out loss of the character model less the bigram model's, and losses of batches of 200 steps."""
     print_heading("steps", "seed", *(f"step {step}" for step in range(50, 301, 50)), "0.1 below at step")
     losses = {}
     for steps in (150, 200, 300):

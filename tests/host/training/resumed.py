@@ -1,8 +1,8 @@
-"""Cycles of steps after a resume, minus those of the unbroken run, as a table in Markdown.
+"""Cycles of steps after a resume, minus the cycles of the uninterrupted run, as a table in Markdown.
 
     python -m tests.host.training.resumed
 
-trains each run, and resumes it after each of its checkpoints.
+trains each run, and resumes it from each of its checkpoints.
 """
 
 import itertools
@@ -31,7 +31,7 @@ RUNS = {
 
 
 def train(folder, *options):
-    """Cycles of each step or round of a run by the command."""
+    """Cycles of each step or quorum update of a run by the command."""
     sys.argv = ["gradring", "train", *options, "--output", str(folder)]
     try:
         cli.main()
@@ -41,12 +41,12 @@ def train(folder, *options):
     report = json.loads((folder / "report.json").read_text())
     if "per_step" in report:
         return [step["cycles"] for step in report["per_step"]]
-    ends = [0, *(one["cycle"] for one in report["updates"])]
+    ends = [0, *(update["cycle"] for update in report["updates"])]
     return [after - before for before, after in itertools.pairwise(ends)]
 
 
 def differences(folder, options):
-    """Differences of all steps, for a resume after each checkpoint but the last."""
+    """Differences of all steps, for a resume from each checkpoint except the last."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):
@@ -69,8 +69,8 @@ def main():
     lines = ["| run | differences |", "|---|---|"]
     for name, options in RUNS.items():
         with tempfile.TemporaryDirectory() as folder:
-            found = [one for row in differences(Path(folder), options) for one in row]
-        lines.append(f"| {name} | {min(found)} to {max(found)} |")
+            values = [value for row in differences(Path(folder), options) for value in row]
+        lines.append(f"| {name} | {min(values)} to {max(values)} |")
     print("\n".join(lines))
 
 

@@ -1,6 +1,6 @@
-"""Short training runs on golden models, and a digest of each: its weights, and its losses and measures.
+"""Short training runs on golden models, with a digest of each: its weights, losses and measures.
 
-It is a program of its own, since numpy looks at the processor, and at the environment, only when it is loaded.
+It is a separate program, since numpy examines the processor, and the environment, only when it is loaded.
 """
 
 import dataclasses

@@ -39,18 +39,18 @@ def path(tmp_path):
 
 class TestFile:
     def test_there_and_back(self, path):
-        found = checkpoint.load(path, IDENTITY)
-        assert found["a"].tolist() == [0, 1, 2, 3, 4]
-        assert found["a"].dtype == np.uint32
-        assert found["b"][2]["c"].shape == (2, 0)
-        assert found["b"][:2] == [None, 1.1]
-        assert {name: found[name] for name in ("d", "infinite", "large")} == {
+        content = checkpoint.load(path, IDENTITY)
+        assert content["a"].tolist() == [0, 1, 2, 3, 4]
+        assert content["a"].dtype == np.uint32
+        assert content["b"][2]["c"].shape == (2, 0)
+        assert content["b"][:2] == [None, 1.1]
+        assert {name: content[name] for name in ("d", "infinite", "large")} == {
             name: CONTENT[name] for name in ("d", "infinite", "large")}
 
     def test_damaged(self, path):
         whole = path.read_bytes()
-        for place in range(0, len(whole), 97):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1:])
+        for index in range(0, len(whole), 97):
+            path.write_bytes(whole[:index] + bytes([whole[index] ^ 1 << index % 8]) + whole[index + 1:])
             with pytest.raises(checkpoint.CheckpointError, match=rf"^{path} must be a whole checkpoint of this user: "
                                                                  r".*; leave out --resume to begin anew$"):
                 checkpoint.load(path, IDENTITY)
@@ -72,7 +72,7 @@ class TestFile:
             checkpoint.save(path, IDENTITY, CONTENT)
 
     def test_of_a_version_before(self, tmp_path):
-        """A file of versions before format 1 is not passed over, and is refused with the reason."""
+        """A file of a version before format 1 is not ignored; it is refused with the reason."""
         np.savez(tmp_path / "checkpoint.npz", header=np.array("{}"))
         with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.npz must be .* BAD_VERSION: file must be "
                                                              r"of format 1, not an npz archive, in which versions "):
@@ -95,7 +95,7 @@ class TestFile:
 
     @pytest.mark.parametrize("length", [1000, 100_000])
     def test_long_options(self, tmp_path, length):
-        """Options of any length are those of the same run."""
+        """Options of any length identify the same run."""
         identity = {**IDENTITY, "disable": ",".join(["card1@4"] * (length // 8)), "hidden": [8] * (length // 2)}
         checkpoint.save(tmp_path / checkpoint.NAME, identity, {"number": 1})
         assert checkpoint.load(tmp_path / checkpoint.NAME, identity) == {"number": 1}
@@ -105,9 +105,9 @@ class TestFile:
             checkpoint.load(tmp_path / "none", IDENTITY)
 
     def test_versions(self):
-        found = checkpoint.versions()
-        assert set(found) == {"gradring", "python", "numpy"}
-        assert found["numpy"] == np.__version__
+        versions = checkpoint.versions()
+        assert set(versions) == {"gradring", "python", "numpy"}
+        assert versions["numpy"] == np.__version__
 
 
 CONFIG = TrainingConfig(epochs=3, batch=20, hidden=())
@@ -125,7 +125,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_goes_on_after_every_step(few, lines, tmp_path, name):
-    """A run that goes on, on another ring and with another model, has every figure of an unbroken one."""
+    """A run that continues on another ring, with another model, has every figure of an uninterrupted run."""
     options, config = RUNS[name]
 
     def begin():
@@ -167,7 +167,7 @@ class Session:
 
 
 def interrupt(experiment, number):
-    """Run it, with a signal in the step of that number, of all runs."""
+    """Run the experiment, with a signal in this step, counted over all runs."""
     signals, done = Signals(), []
 
     def step(training):
@@ -213,7 +213,7 @@ class TestExperiment:
 
     @pytest.mark.parametrize(("steps", "expected"), [(None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])])
     def test_when(self, few, tmp_path, monkeypatch, steps, expected):
-        """A checkpoint is written at the end of each run in any case."""
+        """A checkpoint is always written at the end of each run."""
         kept = []
         monkeypatch.setattr(checkpoint, "save", lambda path, identity, content: kept.append(
             (content["run"], content["state"]["batches"]["number"])))
@@ -235,7 +235,7 @@ class TestExperiment:
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_in_a_finalizer(self):
-        """An exception in a finalizer is dropped by Python; the second signal ends the step all the same."""
+        """Python drops an exception in a finalizer; the second signal ends the step anyway."""
         class Signalled:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -250,7 +250,7 @@ class TestExperiment:
             ask()
 
     def test_grace(self):
-        """A step that takes longer than the grace is given up; one that has ended is not."""
+        """A step that takes longer than the grace period is interrupted; a completed step is not."""
         def ask(seconds, *, grace, ends=False):
             with handle_signals(grace=grace) as signals:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -265,21 +265,21 @@ class TestExperiment:
         assert time.monotonic() - begun < 30
         assert caught.value.signal == signal.SIGTERM
         assert ask(0, grace=2) == signal.SIGTERM
-        assert ask(2.2, grace=2, ends=True) == signal.SIGTERM  # nor does a signal come after the block before
+        assert ask(2.2, grace=2, ends=True) == signal.SIGTERM  # and no signal from the last block
 
 
 def test_killed(tmp_path):
-    """SIGKILL at random instants of a run of 24 steps on the Verilated ring, until 20 have struck, each followed by
-    another process that goes on; and of a process that does nothing but write checkpoints."""
+    """SIGKILL at random instants of a run of 24 steps on the Verilated ring, until 20 kills, each followed by another
+    process that continues; and of a process that only writes checkpoints."""
     kills, seed = 20, 16
-    library(CONFIGS["mx9"])  # so that it is not built while others wait
+    library(CONFIGS["mx9"])  # build it before the processes wait for it
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-m", "tests.host.killed", tmp_path, str(kills), str(seed)], cwd=root,
                           capture_output=True, text=True, timeout=900, check=False)
     print(f"seed {seed}", done.stdout, done.stderr)
     assert done.returncode == 0
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["kills"] == kills
-    assert found["same"]
-    assert len({*found["stood"]}) > 4
-    assert len({*found["written"]}) > 4
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["kills"] == kills
+    assert result["same"]
+    assert len({*result["stood"]}) > 4
+    assert len({*result["written"]}) > 4

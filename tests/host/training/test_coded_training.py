@@ -40,7 +40,7 @@ class TestGradientCodecs:
 
     @pytest.mark.parametrize("density", [None, 0.3])
     def test_residuals_are_compared(self, few, density):
-        """Residuals are compared at the end of the run; they are apart from the errors of gradients not sent."""
+        """Residuals are compared at the end of the run; they are separate from the errors of unsent gradients."""
         def fault(ring):
             ring.residuals[2, 345] ^= 1
 
@@ -72,7 +72,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize("name", ["table32", "centroid16"])
     def test_codebooks(self, few, name):
-        """The first codebook is of the first weights; later ones, every few steps, are of masters."""
+        """The first codebook is of the first weights; later ones, every few steps, are of master weights."""
         ring = GoldenRing(2, weight_codec=name)
         masters, codebooks = [], []
         write = ring.memory.write_codebook
@@ -95,7 +95,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize("nodes", [1, 3])
     def test_gradients_are_those_at_decoded_weights(self, few, nodes):
-        """Gradients are those at the decoded weights from the first step on."""
+        """Gradients are computed at the decoded weights from the first step on."""
         config = TrainingConfig(epochs=1, batch=25, hidden=(5,))
         raw, coded = (train(GoldenRing(nodes, weight_codec=name), few, config) for name in ("raw", "mx4"))
         assert raw.steps[0].loss != coded.steps[0].loss
@@ -114,7 +114,7 @@ class TestWeightCodecs:
         message = (rf"^Step {step}: 1 of 650 master weights differ from the golden model, first number 345, on node "
                    r"1, which is 0x")
         with pytest.raises(DivergenceError, match=message):
-            train(GoldenRing(4, fault=after(step + 1, fault), weight_codec="mx9"), few,  # after the distribution
+            train(GoldenRing(4, fault=after(step + 1, fault), weight_codec="mx9"), few,  # following the distribution
                   TrainingConfig(epochs=1, batch=25, hidden=()))
 
     def test_weights_are_compared_before_the_first_step(self, few):

@@ -1,4 +1,4 @@
-"""Faults of a single bit or word, which the comparison with the golden model must find."""
+"""Faults of a single bit or word, which the comparison with the golden model must detect."""
 
 import numpy as np
 import pytest

@@ -32,7 +32,7 @@ test_limit = refused_values(Threshold, BASE, "limit", [1.0, math.inf, math.nan],
 @pytest.mark.parametrize(("decay", "ramp"), [(1.0, 0.5), (8.0, 0.6), (8.0, 1.0), (4.0, 0.1)])
 @pytest.mark.parametrize("nodes", [2, 4, 8])
 def test_targets(nodes, decay, ramp):
-    """Targets fall by the decay within the ramp, and have the mean that leads to the density."""
+    """Targets fall by the decay within the ramp, and their mean gives the density."""
     steps = 10_000
     threshold = Threshold(density=0.1, nodes=nodes, steps=steps, decay=decay, ramp=ramp)
     targets = np.array([threshold.target(step) for step in range(1, steps + 1)])
@@ -48,7 +48,7 @@ def test_all_is_kept_at_most():
 
 
 def _constant(**options):
-    """Aims at a density of 0.25 on each of two nodes, in every step."""
+    """Threshold with a target density of 0.25 on each of two nodes, in every step."""
     return Threshold(density=0.25, nodes=2, steps=100, decay=1, **options)
 
 
@@ -85,14 +85,14 @@ def test_later_thresholds_follow(dropped, factor):
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     threshold.choose(gradients)
     threshold.observe(dropped)
-    # The gradients of later steps do not count.
+    # The gradients of later steps do not matter.
     chosen = threshold.choose(100 * gradients)
     assert chosen == float(np.float32(chosen))
     assert chosen == pytest.approx(7 * factor, rel=1e-6)
 
 
 def test_too_much_is_made_up_for():
-    """All of eight elements in the first of a hundred steps, in place of two: 24 are left for 24.75 ahead."""
+    """All of eight elements in the first of a hundred steps, instead of two: 24 remain for 24.75 steps."""
     threshold = _constant()
     gradients = _gradients(1, 2, 3, 4, 5, 6, 7, 8)
     chosen = []
@@ -115,7 +115,7 @@ def test_too_little_is_not_made_up_for():
 
 @pytest.mark.parametrize("steps", [1, 2, 20])
 def test_what_is_left_may_be_nothing(steps):
-    """Aims stay above zero when everything has been kept all the time, and go on after the last step."""
+    """Targets stay above zero if everything was kept in all steps, and continue after the last step."""
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
     for _ in range(steps + 5):
         before = threshold.choose(_gradients(1, 2, 3, 4, 5, 6, 7, 8))
@@ -125,8 +125,8 @@ def test_what_is_left_may_be_nothing(steps):
 
 
 def test_thresholds_are_numbers():
-    """Thresholds never become zero, which they could not leave, nor infinite, however long too few or too many
-    elements are kept."""
+    """Thresholds never become zero, which would be permanent, or infinite, however long too few or too many elements
+    are kept."""
     for dropped, last in ((8, SMALLEST), (0, float(np.finfo(np.float32).max))):
         threshold = _constant()
         for _ in range(400):
@@ -144,7 +144,7 @@ def test_dropped(dropped):
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
 def test_density_is_reached(scale):
-    """The mean density is reached though gradients become smaller and the first do not predict the later ones."""
+    """The mean density is reached although gradients shrink and the first do not predict the later ones."""
     generator = np.random.default_rng(1)
     steps, densities = 300, []
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
@@ -163,7 +163,7 @@ def test_density_is_reached(scale):
 
 
 def _train(seed, density=None):
-    """Training of the digits on four golden models: accuracy, and density of gradients sent, per step and hop."""
+    """Training of the digits on four golden models: accuracy, and density sent, per step and hop."""
     data = digits()
     model = perceptron(data.train_x.shape[1], (64,), data.classes)
     model.initialize(seed)
@@ -196,9 +196,9 @@ def _train(seed, density=None):
 
 
 def test_digits():
-    """The mean density over hops and steps is at most a tenth, and accuracy is within a point of dense training.
+    """The mean density over hops and steps is at most a tenth, and accuracy within a point of dense runs.
 
-    Bounds of single seeds are wider than what was found: processors differ in the order of their sums.
+    Bounds of single seeds are wider than the results: processors differ in the order of their sums.
     """
     differences = []
     for seed in range(8):
@@ -212,7 +212,7 @@ def test_digits():
 
 @pytest.mark.parametrize(("before", "after"), [(8, 4), (4, 8), (8, 5.0), (8, 7)])
 def test_nodes_leave_and_come(before, after):
-    """The number of nodes changes on the way: the mean density over the hops is still at or below the bound."""
+    """The number of nodes changes during the run: the mean density over hops is still within the bound."""
     generator = np.random.default_rng(4)
     first = Threshold(density=0.1, nodes=before, steps=200)
     second = Threshold(density=0.1, nodes=after, steps=200)
@@ -235,7 +235,7 @@ def test_nodes_leave_and_come(before, after):
 
 
 def test_no_end():
-    """A run whose end is not known owes nothing, and goes on with the threshold alone."""
+    """A run of unknown length does not compensate, and continues with only the threshold."""
     first, second = (Threshold(density=0.1, nodes=nodes, steps=None) for nodes in (8, 4))
     first.choose([np.ones(10, np.float32)])
     second.succeed(first.state())

@@ -1,4 +1,4 @@
-"""Training on text, whose scores and gradients the nodes mask, on golden models."""
+"""Training on text with scores and gradients that the nodes mask, on golden models."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def small(lines, **options):
 
 class TestText:
     def test_reaches_the_bar(self):
-        """Training as by the command line, but with fewer steps, and on the golden model alone."""
+        """Training as by the command line, but with fewer steps, and only on the golden model."""
         workload = CharacterModel(topics(context=16))
         config = dataclasses.replace(TEXT, batch=64, max_steps=150, interval=100)
         training = train(GoldenRing(4), workload, config)
@@ -33,7 +33,7 @@ class TestText:
 
     @pytest.mark.parametrize("nodes", [1, 2, 7])
     def test_same_as_numpy(self, lines, nodes):
-        """Masks on nodes give the numbers that the model masks by itself, also with empty shares."""
+        """Masks on nodes give the same numbers as the model's own masks, also with empty shares."""
         workload = small(lines)
         ring = GoldenRing(nodes)
         config = dataclasses.replace(TEXT, batch=5, max_steps=3, interval=None)
@@ -41,14 +41,14 @@ class TestText:
         differentiate = workload.differentiate
 
         def compared(shares, masks):
-            found = differentiate(shares, masks)
-            for share, (loss, gradient) in zip(shares, found, strict=True):
+            results = differentiate(shares, masks)
+            for share, (loss, gradient) in zip(shares, results, strict=True):
                 batch = collate([lines.train[example] for example in share])
                 expected_loss, expected = workload.model.differentiate(batch)
                 assert loss == expected_loss
                 assert np.array_equal(gradient.view(np.uint32), expected.view(np.uint32))
-            losses.append(sum(loss for loss, _ in found))
-            return found
+            losses.append(sum(loss for loss, _ in results))
+            return results
 
         workload.differentiate = compared
         training = train(ring, workload, config)
@@ -69,7 +69,7 @@ class TestText:
         assert training.measured == [2, 4, 5]
         assert len(training.losses) == 3
         for step, batch in zip(training.steps, schedule(200, TEXT), strict=True):
-            assert step.mask_cycles is None  # not modelled
+            assert step.mask_cycles is None  # no model
             lengths = [len(lines.train[example]) - 1 for example in batch.examples]
             through = kept = 0
             for share in np.array_split(lengths, 4):

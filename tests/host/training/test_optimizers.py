@@ -39,7 +39,7 @@ class TestErrors:
     def test_arguments(self, make, message):
         refuses(message, make)
 
-    @pytest.mark.parametrize("optimizer", [SGD(learning_rate=1), Adam(), AdamW()], ids=lambda one: one.name)
+    @pytest.mark.parametrize("optimizer", [SGD(learning_rate=1), Adam(), AdamW()], ids=lambda kind: kind.name)
     def test_step(self, optimizer):
         refuses("Step must be at least 1, not 0", optimizer.settings, 0, gradient_scale=1)
 
@@ -51,7 +51,7 @@ class TestKinds:
         (SGD(learning_rate=1, momentum=0.9, nesterov=True), "nesterov", Rule.MOMENTUM, 1),
         (Adam(), "adam", Rule.ADAM, 2),
         (AdamW(), "adamw", Rule.ADAMW, 2),
-    ], ids=lambda one: str(one) if isinstance(one, str) else None)
+    ], ids=lambda value: str(value) if isinstance(value, str) else None)
     def test_name_rule_and_planes(self, optimizer, name, rule, planes):
         assert (optimizer.name, optimizer.rule, optimizer.planes) == (name, rule, planes)
         assert optimizer.settings(1, gradient_scale=1).rule is rule
@@ -105,7 +105,7 @@ class TestSettings:
             plain, rule=Rule.ADAMW, weight_factor=1 - 0.5 * 0.25)
 
     def test_scheduled_learning_rate(self):
-        """A scheduled rate takes the place of the optimizer's own everywhere, in the decay of AdamW too."""
+        """A scheduled rate replaces the optimizer's own everywhere, in the decay of AdamW too."""
         for optimizer in (SGD(learning_rate=1), Adam(learning_rate=1), AdamW(learning_rate=1, weight_decay=0.5)):
             scheduled = optimizer.settings(4, gradient_scale=1, learning_rate=0.25)
             assert scheduled == dataclasses.replace(optimizer, learning_rate=0.25).settings(4, gradient_scale=1)
@@ -114,7 +114,7 @@ class TestSettings:
 
 class TestRegisters:
     def test_names(self):
-        """Every setting of the optimizer is a register, and the other way round: masks have the other numbers."""
+        """Every setting of the optimizer is a register, and vice versa; masks use the remaining numbers."""
         floats = {entry.name for entry in REGISTERS if entry.kind is Kind.FLOAT32 and entry.access is Access.SETTING}
         floats -= {"MASK_ALTERNATIVE", "MASK_THRESHOLD"}
         assert set(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1).registers()) == floats | {"OPTIMIZER"}
@@ -154,7 +154,7 @@ class TestCreate:
         assert create(OptimizerName.ADAMW, learning_rate=1) == AdamW(learning_rate=1)
         assert create(OptimizerName.ADAMW, learning_rate=1, weight_decay=0) == AdamW(learning_rate=1, weight_decay=0)
 
-    @pytest.mark.parametrize("name", [one for one in OptimizerName if one is not OptimizerName.MOMENTUM])
+    @pytest.mark.parametrize("name", [member for member in OptimizerName if member is not OptimizerName.MOMENTUM])
     def test_dampening_is_for_momentum(self, name):
         refuses(f"Optimizer with dampening must be momentum, not {name.value}", create, name, dampening=0.5)
 
@@ -168,14 +168,14 @@ class TestMoments:
         (0.0, True), (0.9, True), (0.99, True), (0.996, True), (1 - 1 / 258, True), (1 - 1 / 258 + 1e-6, False),
         (0.998, False), (1 - 2**-9, False), (0.999, False)])
     def test_falls(self, decay, expected):
-        """The condition is that of numbers as nodes store them: after many steps all have fallen, or some stay."""
+        """The condition matches numbers as nodes store them: after many steps all have fallen, or some stay."""
         assert falls(decay) is expected
         values = np.arange(128, 256, dtype=np.float32)
         for _ in range(400):
             values = moments.unpack(moments.pack((values * np.float32(decay)).view(np.uint32)), 128).view(np.float32)
         assert (values.max() < 129) == expected
         if 1 - decay <= 2**-9:
-            np.testing.assert_array_equal(values, np.arange(128, 256))  # and the largest should be 171 with 0.999
+            np.testing.assert_array_equal(values, np.arange(128, 256))  # the largest should be 171 with 0.999
 
     def test_note(self):
         text = ("moments as bfloat16 stop decaying with b2 = 0.999, momentum = 0.998: a step takes less than half of "

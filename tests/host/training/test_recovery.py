@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Training on rings whose links fail now and then, and on some that never come back."""
+"""Training on rings with links that fail now and then, and on some with links that fail permanently."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ from tests.host.golden import SMALL, TEXT, GoldenRing
 
 PLAIN = SGD(learning_rate=0.5)
 RUN = TrainingConfig(epochs=3, batch=100, hidden=())
-#: Nodes, what is trained, and the step at which each fault strikes.
+#: Nodes, their training, and the step of each fault.
 RUNS = {
     "momentum": (NodeConfig(), RUN),
     "adam, bfloat16": (NodeConfig(), dataclasses.replace(RUN, optimizer=create(OptimizerName.ADAM),
@@ -35,26 +35,26 @@ RUNS = {
 
 
 class Faults:
-    """Faults of links, one at each of five updates of a ring.
+    """Faults of links, one in each of five updates of a ring.
 
     Members
     -------
     done : list of str
-        Faults that have struck.
+        Faults that have occurred.
     """
 
     def __init__(self, ring, simulation, generator):
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        # Nodes with programs update by one.
+        # Nodes with programs update by running one.
         part, name = ((ring.collectives, "fused_update") if ring.config.programs is None else (ring.programs, "run"))
         self.update = getattr(part, name)
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
                      16: self.flip_last}
         self.calls = 0
         self.done = []
-        self.struck = False  # by the last update
+        self.struck = False  # in the last update
         setattr(part, name, self)
 
     def __call__(self, *arguments, **options):
@@ -87,7 +87,7 @@ class Faults:
         finally:
             link.mend()
             self.check(fault, first, link.status())
-        # A ring can do without some of its credits.
+        # A ring still works without some of its credits.
         assert fault == self.lose_credit
         self.plan[self.calls + 1] = fault
         return outcome
@@ -97,22 +97,22 @@ class Faults:
                      bit=int(self.generator.integers(32)))
 
     def flip_last(self, link, first, last, begun):
-        """The mark of a packet's last word."""
+        """Flip the mark of a packet's last word."""
         link.corrupt(word=int(self.generator.integers(first.words_carried, last.words_carried)), bit=32)
 
     def lose_word(self, link, first, last, begun):
         link.cut(last.last_word, last.last_word + 1)
 
     def lose_credit(self, link, first, last, begun):
-        """All credits behind the last word, of one update after the other, until there are none left."""
+        """Drop all credits after the last word, of successive updates, until none are left."""
         link.cut(last.last_word + 1, last.last_credit + 1)
 
     def cut_for_a_while(self, link, first, last, begun):
-        """The second half of the update."""
+        """Cut the second half of the update."""
         link.cut((begun + last.last_word) // 2, last.last_word + 1)
 
     def check(self, fault, first, now):
-        """The fault has been the one that was meant."""
+        """Check that the intended fault has occurred."""
         lost = now.words_dropped - first.words_dropped, now.credits_dropped - first.credits_dropped
         flipped = now.words_corrupted - first.words_corrupted
         if fault in (self.flip, self.flip_last):
@@ -125,7 +125,7 @@ class Faults:
 
 
 def digest(ring, config, length):
-    """Digest of all that nodes keep from one step to the next."""
+    """Digest of all state that nodes keep between steps."""
     vectors = [ring.memory.read_weights(length)]
     if ring.devices[0].config.weights.has_master:
         vectors.append(ring.memory.read_master(length))
@@ -139,7 +139,7 @@ def digest(ring, config, length):
 
 
 def figures(training):
-    """All figures but repeats and cycles; a step that lacks some credits takes more of those."""
+    """All figures except repeats and cycles; a step that lacks some credits takes more cycles."""
     return dataclasses.replace(training, repeats=0, steps=[
         dataclasses.replace(step, repeats=0, cycles=0, scatter_cycles=0) for step in training.steps])
 
@@ -155,9 +155,9 @@ class TestFaults:
                 said = []
                 training = train(ring, third, config, on_repeat=said.append)
                 outcomes.append((digest(ring, config, training.parameters), training))
-        (clean, expected), (found, training) = outcomes
+        (clean, expected), (actual, training) = outcomes
         assert sorted(faults.done) == ["cut_for_a_while", "flip", "flip_last", "lose_credit", "lose_word"]
-        assert found == clean
+        assert actual == clean
         assert figures(training) == figures(expected)
         assert training.bit_exact is True
         assert training.repeats == len(said) == 5
@@ -165,7 +165,7 @@ class TestFaults:
         assert all(" is repeated: fused-update failed: " in line for line in said)
 
     def test_cut_link(self, third):
-        """A link that stays cut ends the run, after as many tries as there may be, each with its recovery."""
+        """A link that stays cut ends the run after the maximum number of tries, each with its recovery."""
         said = []
         with rings.open_nodes(3, config=NodeConfig()) as (ring, simulation):
             def cut(training):
@@ -185,8 +185,8 @@ class TestFaults:
 
 
 class Failing:
-    """Makes calls of a method of a ring's part fail after they have done their work: those with these numbers, from
-    1."""
+    """Makes calls of a method of a ring's part fail after they have done their work: the calls with these numbers,
+    from 1."""
 
     def __init__(self, ring, name, numbers, *, status=EventStatus.LINK_RESET):
         part, _, method = name.partition(".")
@@ -206,7 +206,7 @@ class Failing:
 
 
 class TestTries:
-    """Repeats on the golden model of integer nodes, where a command fails after it has changed their memories."""
+    """Repeats on the golden model of integer nodes, with commands that fail after changing memories."""
 
     CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
 
@@ -221,10 +221,10 @@ class TestTries:
         ("local.sparsify", (1, 3, 4)), ("collectives.distribute", (1, 2)),
         ("collectives.fused_update", (10, 11, 12))])
     def test_same_bits(self, third, name, numbers):
-        """Failures as often as allowed: in the first step, the last, and the distribution of the first weights."""
+        """The maximum of failures: in the first step, the last, and the distribution of the first weights."""
         clean, expected, _, calls = self.run(third, name)
-        found, training, said, more = self.run(third, name, numbers)
-        assert found == clean
+        actual, training, said, more = self.run(third, name, numbers)
+        assert actual == clean
         assert figures(training) == figures(expected)
         assert training.bit_exact is True
         assert training.repeats == len(said) == len(numbers) == more - calls
@@ -232,8 +232,8 @@ class TestTries:
     def test_without_comparison(self, third):
         config = dataclasses.replace(self.CONFIG, check=False)
         clean, expected, _, _ = self.run(third, config=config)
-        found, training, said, _ = self.run(third, numbers=(3, 4), config=config)
-        assert (found, figures(training)) == (clean, figures(expected))
+        actual, training, said, _ = self.run(third, numbers=(3, 4), config=config)
+        assert (actual, figures(training)) == (clean, figures(expected))
         assert said == ["step 3 is repeated: it failed: so it did"] * 2
 
     @pytest.mark.parametrize(("name", "what"), [

@@ -1,4 +1,4 @@
-"""Functions of single numbers in binary64, against those of the mathematics library."""
+"""Functions of single numbers in binary64, compared with the mathematics library."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Shares of workers: who has which examples, and batches without end."""
+"""Workers' shares of the examples, and batches without end."""
 
 import functools
 
@@ -18,12 +18,12 @@ def test_each_example_once():
     for skew in (0, 0.3, 0.9, 1):
         shares = Shares(LABELS, workers=3, skew=skew, seed=1)
         assert max(shares.sizes) - min(shares.sizes) <= 2
-        found = np.concatenate([examples(shares, worker) for worker in range(3)])
-        assert sorted(found) == list(range(200))
+        indices = np.concatenate([examples(shares, worker) for worker in range(3)])
+        assert sorted(indices) == list(range(200))
 
 
 def test_own_classes():
-    """With a skew, that part of a worker's examples is of neighbouring classes; without, all classes are in it."""
+    """With a skew, that share of a worker's examples is of neighbouring classes; without, of all classes."""
     own = Shares(LABELS, workers=4, skew=0.9, seed=2)
     for worker in range(4):
         counts = np.sort(np.bincount(LABELS[examples(own, worker)], minlength=10))[::-1]
@@ -33,7 +33,7 @@ def test_own_classes():
 
 
 def test_batches():
-    """All have one size; a turn takes each example once, and the next one in another order, by the seed."""
+    """All have one size; a turn takes each example once, and the next in another order, given by the seed."""
     shares = Shares(LABELS, workers=4, skew=0.5, seed=3)
     size = 8
     taken = np.concatenate([shares.batch(1, number, size) for number in range(25)])

@@ -64,10 +64,10 @@ class TestClassifier:
         workload = Classifier(data, (5,))
         workload.initialize(1)
         shares = [np.arange(4), np.arange(0), np.arange(4, 9)]
-        found = workload.differentiate(shares, None)
+        results = workload.differentiate(shares, None)
         assert [workload.count(share) for share in shares] == [4, 0, 5]
-        assert not found[1][1].any()
-        assert found[0][1].shape == workload.parameters.shape
+        assert not results[1][1].any()
+        assert results[0][1].shape == workload.parameters.shape
         assert workload.examples == len(data.train_x)
         assert 0 <= workload.measure(3, None, last=True) <= 1
         assert workload.sample(3, None) is None
@@ -94,7 +94,7 @@ class TestOnNodes:
             assert step.elements_through / 4 / 3 < step.mask_cycles < step.elements_through / 4 + 100 * commands
 
     def test_with_a_density(self, ring, lines):
-        """Errors lie behind the weights, and lists of masks behind the errors."""
+        """Errors are stored after the weights, and lists of masks after the errors."""
         workload = CharacterModel(lines, SMALL)
         config = TrainingConfig(batch=20, max_steps=4, interval=2, optimizer=Adam(learning_rate=0.03), density=0.3)
         training = train(ring, workload, config)
@@ -102,7 +102,7 @@ class TestOnNodes:
         assert all(step.sparsify_cycles for step in training.steps)
 
     def test_causal(self, ring):
-        """A changed character changes no output before it; without the nodes' masks it would."""
+        """A changed character changes no earlier output; without the nodes' masks it would."""
         workload = CharacterModel(Text(topics(context=16).train[:20], topics(context=16).test[:2]))
         model = workload.model
         workload.initialize(5)

@@ -1,4 +1,4 @@
-"""Memories that are reached without the host port: bits and errors as with it, and its time, computed."""
+"""Memory access without the host port: the same bits and errors, and the port's time, computed."""
 
 import contextlib
 import dataclasses
@@ -38,13 +38,13 @@ def open_nodes(config, nodes, *, host_port):
 @pytest.mark.parametrize("config", [MASTERS, CODEBOOK, REDUCED],
                          ids=["masters", "codebook", "int16"])
 def test_every_space(config):
-    """Either way reads the words that the other one writes and changes no others; cycles are those computed."""
+    """Each path reads the words that the other writes and changes no more; cycles match the computed ones."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
         port = ring.devices[0]
         direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
-        # The trace can only be read, by the port.
+        # The trace is read-only, through the port.
         spaces = [space for space in config.memory_map if space.name != "trace"]
         assert simulation.spaces == (len(spaces),) * simulation.nodes
         for space, capacity in ((space.number, space.words) for space in spaces):
@@ -88,13 +88,13 @@ def test_what_a_node_refuses():
 
 
 def test_answers_in_order():
-    """Memory is reached through the port while the node has a request to answer."""
+    """Memory is accessed through the port while the node has a request to answer."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, _, time):
         device, before = ring.devices[0], time.words
         pending = [device.submit_ping(np.array([1, 2], np.uint32)),
                    device.submit_write_memory(0, 0, np.array([7, 8, 9], np.uint32)),
                    device.submit_read_memory(0, 1, 2)]
-        assert [one.result() for one in pending][2].tolist() == [8, 9]
+        assert [request.result() for request in pending][2].tolist() == [8, 9]
         assert time.words == before
         first, second = device.submit_read_memory(0, 0, 2), device.submit_write_memory(0, 0, np.zeros(1, np.uint32))
         register = device.submit_read_register("TIMEOUT")
@@ -105,7 +105,7 @@ def test_answers_in_order():
 
 
 def test_long_transfers():
-    """Several packets, one behind the other, take as long as they do through the port."""
+    """Several consecutive packets take the same time as through the port."""
     assert MASTERS.memories.gradient == PACKET_WORDS
     figures = []
     for host_port in (True, False):
@@ -115,14 +115,14 @@ def test_long_transfers():
                        for device in ring.devices for space, address in ((0, 1), (1, 5))]
             pending += [device.submit_read_memory(0, address, 100)
                         for device in ring.devices for address in (1, 2, 3)]
-            found = [one.result() for one in pending]
-            figures.append((time.now - begun, [one.tolist() for one in found if one is not None]))
+            results = [item.result() for item in pending]
+            figures.append((time.now - begun, [item.tolist() for item in results if item is not None]))
     assert figures[0] == figures[1]
 
 
 @pytest.mark.parametrize("config", [MASTERS, REDUCED], ids=["full", "int16"])
 def test_counters(config):
-    """Counters and their cycles are those of the port, at any distance from its last use and behind transfers."""
+    """Counters and their cycles match the port's, at any distance from its last use and after transfers."""
     generator = np.random.default_rng(4)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         port = ring.devices[0]
@@ -131,7 +131,7 @@ def test_counters(config):
             simulation.run(64)
             first = int(generator.integers(1, len(COUNTERS)))
             count = int(generator.integers(1, len(COUNTERS) - first + 1))
-            found = []
+            results = []
             for way in ("port", "direct"):
                 time = PortTime(lambda: simulation.cycle)
                 direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
@@ -140,11 +140,11 @@ def test_counters(config):
                 begun = time.now
                 pending = [device.submit_write_memory(Space.WEIGHT, 0, np.zeros(pause + 1, np.uint32)),
                            device.submit_read_bits(COUNTERS[first].name, COUNTERS[first + count - 1].name)]
-                values = [one.result() for one in pending][1]
-                found.append((values, time.now - begun))
+                values = [request.result() for request in pending][1]
+                results.append((values, time.now - begun))
             assert time.words == pause + 1 + 2 + 3 + 2 + 2 + count
-            assert found[0] == found[1]
-        # Counts that are being cleared are the port's to tell.
+            assert results[0] == results[1]
+        # Counts that are being cleared are read through the port.
         direct.write_register("CONTROL", 2)
         assert simulation.counters(0) is None
         words = time.words
@@ -166,7 +166,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_training(name, third):
-    """Trained both ways: every weight, every command's cycles, and cycles of the ports as computed are equal."""
+    """Trained both ways: every weight, every command's cycles, and the computed port cycles are equal."""
     config, run, nodes = RUNS[name]
     outcomes = []
     for host_port in (True, False):
@@ -184,13 +184,13 @@ def test_training(name, third):
 
 class TestSession:
     def test_elapsed(self):
-        """The sum of simulated and computed cycles is what the port takes."""
-        found = []
+        """The sum of simulated and computed cycles equals the port's time."""
+        results = []
         for host_port in (True, False):
             with open_session(MASTERS, nodes=2, host_port=host_port) as session:
                 session.ring.collectives.distribute(np.ones(100, np.float32))
-                found.append((session.elapsed, session.ring.memory.read_weights(100).tolist()))
-        (through, weights), (direct, same) = found
+                results.append((session.elapsed, session.ring.memory.read_weights(100).tolist()))
+        (through, weights), (direct, same) = results
         assert weights == same
         assert (through.port_cycles, through.port_words) == (0, 0)
         assert direct.simulated < through.simulated == through.cycles == direct.cycles

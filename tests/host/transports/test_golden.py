@@ -1,4 +1,4 @@
-"""Golden nodes: the bits and words of gateware, modelled cycles, no second witness, and refusals."""
+"""Golden nodes: the bits and words of gateware, modelled cycles, no independent check, and refusals."""
 
 import json
 
@@ -32,7 +32,7 @@ SUMS = {"rule": Rule.SGD, "gradient_scale": 1.0, "learning_rate": -1.0}
 
 @pytest.fixture(autouse=True)
 def no_build(monkeypatch):
-    """Let no test simulate gateware."""
+    """Prevent tests from simulating gateware."""
     def build(*arguments, **options):
         raise AssertionError("golden nodes need no build")
 
@@ -42,8 +42,8 @@ def no_build(monkeypatch):
 
 @pytest.mark.parametrize("name", ["sim", "layers", "stale", "topology"])
 def test_same_bits(program, tmp_path, name):
-    """A run has the weights, losses, words and bounds of the Verilated one, and cycles near its cycles; it does not
-    claim to have been compared."""
+    """A run has the weights, losses, words and bounds of the Verilated run, and cycles close to its cycles; it does
+    not claim to have been compared."""
     words = runs.command(name, tmp_path)
     code, out, err = program(*words, "--transport", "golden")
     assert (code, err) == (0, "")
@@ -87,7 +87,7 @@ def test_same_bits(program, tmp_path, name):
     (["--device", "/dev/ttyUSB0"], "--device is for --transport serial, not golden"),
 ])
 def test_refused_options(program, tmp_path, options, message):
-    """What needs gateware, or decides by measured cycles, is refused in a line that names both options."""
+    """Options that need gateware, or measured cycles, are refused in a line that names both options."""
     code, out, err = program("train", "--transport", "golden", *options, "--output", tmp_path / "out")
     assert (code, out) == (1, "")
     assert err.startswith(f"error: Option {message}")
@@ -114,7 +114,7 @@ def test_refused_sessions(node, options, message):
 
 
 def test_flags():
-    """Nodes that have a NaN, or form a sum that is not finite, are named."""
+    """Nodes with a NaN, or with a sum that is not finite, are named."""
     ring = GoldenRing(3, config=NODE)
     ring.settings.write(Settings(**SUMS))
     gradients = np.ones((3, 96), np.float32)
@@ -130,7 +130,7 @@ def test_flags():
 
 
 def test_cycles():
-    """Cycles without a model are None, and an error where they must be known."""
+    """Cycles without a model are None, and an error where they are required."""
     ring = GoldenRing(2, config=NODE)
     ring.memory.write_gradients(list(np.ones((2, 64), np.float32)))
     ring.memory.write_weights(np.zeros(64, np.float32))
@@ -147,7 +147,7 @@ def test_cycles():
 
 
 def test_requests():
-    """Memories, programs and packets that a golden node does not have."""
+    """Memories, programs and packets that a golden node lacks."""
     device = GoldenRing(1, config=NODE).devices[0]
     with pytest.raises(BadAddressError, match=r"^node 0: 2 elements of weight memory from 511 on must be in it; "):
         device.read_memory(1, 511, 2)
@@ -159,7 +159,7 @@ def test_requests():
 
 @pytest.mark.parametrize("options", [{}, {"gradients": "mx9", "weights": "mx9"}, {"density": 0.3}])
 def test_library(options, monkeypatch):
-    """A job of the library has its sums and updates, and their words and bounds, without a compiler."""
+    """A job of the library has correct sums and updates, and their words and bounds, without a compiler."""
     monkeypatch.setenv("PATH", "")
     gradients = np.random.default_rng(1).standard_normal((3, 100)).astype(np.float32)
     with gradring.simulate(nodes=3, length=100, optimizer=gradring.SGD(learning_rate=0.1),
@@ -176,7 +176,7 @@ def test_library(options, monkeypatch):
 
 
 def test_rows_of_speed():
-    """The row of `make bench` has processor time against the bar."""
+    """The row of `make bench` compares processor time with the bar."""
     row, = speed.rows((0.7, 4.0))
     assert (row["measured"], row["bound"], row["ratio"]) == (0.7, pytest.approx(1.4), pytest.approx(0.5))
     assert "4.00 s on Verilated nodes" in row["config"]

@@ -1,4 +1,4 @@
-"""The links of the Python-simulated ring: latency, direction, and every word and credit in its place."""
+"""The links of the Python-simulated ring: latency, direction, and every word and credit in order."""
 
 import numpy as np
 import pytest
@@ -12,11 +12,10 @@ from host.transports.pysim import PysimRing
 
 
 class Stopwatch(wiring.Component):
-    """A node that sends the time on the ring when the host sends a word, and tells the host the age of words that
-    arrive.
+    """A node that sends the time on the ring for each host word, and reports the ages of arriving words.
 
-    One packet of one word for each arrival: bit 31 says whether it is a word or a credit, bit 30 is ``last`` of a
-    word, and the rest the cycles since it, or the latest word, was sent.
+    One packet of one word for each arrival: bit 31 distinguishes words and credits, bit 30 is ``last`` of a word, and
+    the rest is the number of cycles since it, or the latest word, was sent.
     """
 
     host_i: In(stream.Signature(word_layout()))
@@ -48,7 +47,7 @@ class Stopwatch(wiring.Component):
 
 
 def ages(ring, node):
-    """Words that have come to a node, as pairs of flags and age."""
+    """Words that have arrived at a node, as pairs of flags and age."""
     result = []
     while (packet := ring.receive(node)) is not None:
         result.append((int(packet[0]) >> 30, int(packet[0]) & 0x3FFFFFFF))
@@ -69,16 +68,16 @@ def test_latency(latency):
 
 @pytest.mark.parametrize("cycles", [0, 1, 20, 37, 300])
 def test_reset(cycles):
-    """Words that wait, are on the way, or have come out are gone, and all is as in a ring that is made anew."""
+    """Words that wait, are in transit, or have arrived are dropped, and all state is as in a new ring."""
     ring = PysimRing(Stopwatch, nodes=2, latency=9)
     ring.send(0, np.arange(20, dtype=np.uint32))
     ring.run(cycles)
     ring.reset()
     fresh = PysimRing(Stopwatch, nodes=2, latency=9)
-    for one in (ring, fresh):
-        assert one.cycle == 0
-        one.send(1, np.arange(3, dtype=np.uint32))
-        one.run(100)
+    for current in (ring, fresh):
+        assert current.cycle == 0
+        current.send(1, np.arange(3, dtype=np.uint32))
+        current.run(100)
     assert [ages(ring, node) for node in range(2)] == [ages(fresh, node) for node in range(2)]
     assert ring.describe() == fresh.describe()
 

@@ -42,7 +42,7 @@ def outcome(ring, *, job=JOB, **options):
 
 @functools.cache
 def expected(job=JOB):
-    """Outcome of the same job on nodes in this process, and of another configuration."""
+    """Outcome of the same job on nodes in this process with another configuration."""
     with verilated() as devices:
         ring = Ring(devices)
         ring.connect()
@@ -105,7 +105,7 @@ def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
         threading.Timer(0.05, board.unplug).start()
         begun = time.monotonic()
         with pytest.raises(LinkLostError, match=r"tty: the connection is lost .*; plug the board in and connect"):
-            all(one.result().size for one in pending)
+            all(request.result().size for request in pending)
         assert time.monotonic() - begun < 2
         with pytest.raises(LinkLostError):
             devices[0].ping(payload[:1])
@@ -114,7 +114,7 @@ def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
         assert np.array_equal(pending[0].result(), payload)
         assert pending[1].result().size == payload.size
         assert devices[1].ping(payload[:3]).tolist() == payload[:3].tolist()
-        # A board that has been opened by someone else, or reset, has forgotten what was on the way.
+        # A board that was opened by someone else, or reset, has lost the data in transit.
         board.unplug()
         with pytest.raises(LinkLostError):
             devices[0].ping(payload[:1])
@@ -145,7 +145,7 @@ def test_a_new_link_takes_over_in_the_middle_of_anything():
 
 
 def test_requests_are_executed_once():
-    """No command is lost, and none runs twice, while a tenth of the small frames is damaged in each direction."""
+    """No command is lost or runs twice while a tenth of the small frames is damaged in each direction."""
     with open_link(faults=Faults(flip=0.004, drop=0.0005, seed=8)) as (board, link):
         device = devices_of(link)[0]
         device.connect()
@@ -164,7 +164,7 @@ def test_requests_are_executed_once():
 
 
 def test_rate():
-    """Memory bursts take most of the line, with 1.5 ms on the way in each direction."""
+    """Memory bursts take most of the line, with 1.5 ms of latency in each direction."""
     delay = int(0.0015 * 12e6)
     with open_link(nodes=1, delay=delay) as (board, link):
         device = devices_of(link)[0]
@@ -182,7 +182,7 @@ def test_rate():
         assert link.counters.retries == 0
 
 
-# Ports that do not lead to a board.
+# Ports without a board.
 
 
 @contextlib.contextmanager
@@ -219,7 +219,7 @@ def test_no_board(echo, monkeypatch):
                    r"built for 115200 baud")
         with pytest.raises(LinkLostError, match=message):
             SerialBoard(path, baud=115_200, silence=0.3)
-        # Not as the terminal that controls this process, which would be hung up with it.
+        # Not as the controlling terminal of this process, which would hang up with it.
         held = os.open(path, os.O_RDWR | os.O_NOCTTY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -274,7 +274,7 @@ def test_command_line(program, arguments, message, tmp_path):
     (["--board", "ulx3s-85f-compute", "--hidden", "64", "--compute", "node", "--batch", "36"], {"nodes": 1}),
 ])
 def test_what_a_board_was_built_for(program, arguments, expected, monkeypatch, tmp_path):
-    """Nodes, their number and rates are those of the board, unless the command line says otherwise."""
+    """Nodes, their number and rates are the board's, unless the command line says otherwise."""
     opened = []
 
     @contextlib.contextmanager

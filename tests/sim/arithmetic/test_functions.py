@@ -14,7 +14,7 @@ SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942
 
 
 def numbers(generator, shape, share=0.0):
-    """Normal numbers over several powers of two, and a share of special ones, of which there are NaNs of any kind."""
+    """Normal numbers over several powers of two, and a share of special ones, including all kinds of NaN."""
     values = (generator.standard_normal(shape) * 2.0 ** generator.integers(-12, 12, shape)).astype(np.float32)
     special = SPECIAL[generator.integers(0, len(SPECIAL), shape)]
     values = np.where(generator.random(shape) < share, special, values)
@@ -23,7 +23,7 @@ def numbers(generator, shape, share=0.0):
 
 
 def laid_out(generator, x):
-    """The same matrices, in order, transposed, or as a part of larger ones."""
+    """The same matrices: contiguous, transposed, or as views of larger ones."""
     kind = generator.integers(0, 3)
     if kind == 0:
         return np.ascontiguousarray(x)
@@ -35,23 +35,23 @@ def laid_out(generator, x):
     return part
 
 
-def same(found, expected, *, case):
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found.view(np.uint32), np.asarray(expected, np.float32).view(np.uint32),
+def same(actual, expected, *, case):
+    assert actual.dtype == np.float32
+    np.testing.assert_array_equal(actual.view(np.uint32), np.asarray(expected, np.float32).view(np.uint32),
                                   err_msg=case)
 
 
 @pytest.mark.parametrize("share", [0, 0.02, 0.3], ids=["normal", "some special", "many special"])
 def test_products(share):
-    """All four transposes, batches, sums that go on, and lengths of zero."""
+    """All four transposes, batches, sums with initial values, and lengths of zero."""
     generator = np.random.default_rng(round(100 * share))
     for case in range(250):
         batch = tuple(generator.integers(1, 4, generator.integers(0, 3)).tolist())
         m, k, n = (int(length) for length in generator.integers(0 if case % 10 == 0 else 1, 40, 3))
         a, b = numbers(generator, (*batch, m, k), share), numbers(generator, (*batch, k, n), share)
         initial = numbers(generator, (*batch, m, n), share) if generator.random() < 0.5 else None
-        found = functions.product(laid_out(generator, a), laid_out(generator, b), initial)
-        same(found, golden.product(a, b, initial), case=f"{share=} {case=} {a.shape} {b.shape}")
+        actual = functions.product(laid_out(generator, a), laid_out(generator, b), initial)
+        same(actual, golden.product(a, b, initial), case=f"{share=} {case=} {a.shape} {b.shape}")
 
 
 def test_large_product():
@@ -66,17 +66,17 @@ def test_sums(share):
     for case in range(100):
         rows, columns = generator.integers(0 if case % 10 == 0 else 1, 40, 2).tolist()
         x = numbers(generator, (rows, columns), share)
-        given = laid_out(generator, x)
+        source = laid_out(generator, x)
         places = generator.integers(0, 5, rows)
         name = f"{share=} {case=} {x.shape}"
-        same(functions.row_sums(given), golden.row_sums(x), case=name)
-        same(functions.column_sums(given), golden.column_sums(x), case=name)
-        same(functions.gather_sums(given, places, 5), golden.gather_sums(x, places, 5), case=name)
+        same(functions.row_sums(source), golden.row_sums(x), case=name)
+        same(functions.column_sums(source), golden.column_sums(x), case=name)
+        same(functions.gather_sums(source, places, 5), golden.gather_sums(x, places, 5), case=name)
         if columns:
-            same(functions.mean(given), golden.mean(x), case=name)
-            for found, expected in zip(functions.normalize(given, 1e-5), golden.normalize(x, 1e-5), strict=True):
-                np.testing.assert_array_equal(np.isnan(found), np.isnan(expected), err_msg=name)
-                same(golden.canonical(found), golden.canonical(expected), case=name)
+            same(functions.mean(source), golden.mean(x), case=name)
+            for actual, expected in zip(functions.normalize(source, 1e-5), golden.normalize(x, 1e-5), strict=True):
+                np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected), err_msg=name)
+                same(golden.canonical(actual), golden.canonical(expected), case=name)
 
 
 @pytest.mark.parametrize("share", [0, 0.02], ids=["normal", "special"])
@@ -89,13 +89,13 @@ def test_softmax(share):
         same(functions.softmax(laid_out(generator, scores)), golden.softmax(scores), case=name)
         flat = scores.reshape(-1, shape[-1])
         labels = generator.integers(0, shape[-1], len(flat))
-        found, expected = (module.cross_entropy(flat, labels) for module in (functions, golden))
-        same(found[0], expected[0], case=name)
-        same(golden.canonical(found[1]), golden.canonical(expected[1]), case=name)
+        actual, expected = (module.cross_entropy(flat, labels) for module in (functions, golden))
+        same(actual[0], expected[0], case=name)
+        same(golden.canonical(actual[1]), golden.canonical(expected[1]), case=name)
 
 
 def test_exponentials_and_logarithms():
-    """A number of every 997 of the whole domain, and every special one."""
+    """Every 997th number of the whole domain, and every special one."""
     special = np.array([np.nan, -np.inf, -0.0, 0.0, -104, -103.97], np.float32)
     x = np.concatenate([np.arange(0x8000_0000, 0xFF80_0000, 997).astype(np.uint32).view(np.float32), special])
     same(functions.exp(x), golden.exp(x), case="exp")
@@ -104,7 +104,7 @@ def test_exponentials_and_logarithms():
 
 
 def test_binary64():
-    """Arrays of binary64 go to the golden model, which rounds nothing to binary32."""
+    """Arrays of binary64 use the golden model, which does not round to binary32."""
     generator = np.random.default_rng(8)
     a, b = generator.standard_normal((3, 4)), generator.standard_normal((4, 5))
     labels = np.array([0, 4, 2])
@@ -113,9 +113,9 @@ def test_binary64():
              (functions.log(1 + np.abs(a)), golden.log(1 + np.abs(a))),
              (functions.softmax(a), golden.softmax(a)),
              (functions.cross_entropy(a @ b, labels)[1], golden.cross_entropy(a @ b, labels)[1])]
-    for found, expected in pairs:
-        assert found.dtype == np.float64
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in pairs:
+        assert actual.dtype == np.float64
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_errors():

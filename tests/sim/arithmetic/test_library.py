@@ -1,4 +1,4 @@
-"""The library of kernels: other flags give the same bits, and a compiler that fuses or reorders is found out."""
+"""The library of kernels: other flags give the same bits, and compilers that fuse or reorder are detected."""
 
 import numpy as np
 import pytest
@@ -15,15 +15,15 @@ def test_rules_are_kept():
 
 
 def test_all_instructions_of_the_processor(monkeypatch):
-    """With fused multiply-add and the longest vectors at hand, and with no more than every processor has."""
+    """With fused multiply-add and the longest vectors, and with only the baseline of every processor."""
     generator = np.random.default_rng(1)
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((33, 70), (70, 41)))
     expected, powers = golden.product(a, b), golden.exp(-np.abs(a))
     for flags, text in (((*library.FLAGS, "-march=native"), library.KERNELS),
                         (library.FLAGS, library.KERNELS.replace("defined(__GLIBC__)", "0"))):
-        found = library.load(library.build(flags=flags, text=text))
-        assert library.check(found) == []
-        monkeypatch.setattr(functions, "library", lambda found=found: found)
+        kernels = library.load(library.build(flags=flags, text=text))
+        assert library.check(kernels) == []
+        monkeypatch.setattr(functions, "library", lambda kernels=kernels: kernels)
         assert functions.product(a, b).tobytes() == expected.tobytes()
         assert functions.exp(-np.abs(a)).tobytes() == powers.tobytes()
 
@@ -42,7 +42,7 @@ def test_all_instructions_of_the_processor(monkeypatch):
      ["keeps subnormal numbers"]),
 ], ids=["fused product", "fused exponential", "fused logarithm", "order", "flush to zero"])
 def test_a_broken_library_is_refused(monkeypatch, before, after, broken):
-    """As if the compiler had fused, reordered or flushed; at a low level, which says that flags do not matter."""
+    """As if the compiler had fused, reordered or flushed; at a low level: flags do not matter."""
     assert library.KERNELS.count(before) == 1
     path = library.build(flags=("-O1", *library.FLAGS[1:]),
                          text=library.KERNELS.replace(before, after).replace("defined(__GLIBC__)", "0"))
@@ -54,7 +54,7 @@ def test_a_broken_library_is_refused(monkeypatch, before, after, broken):
 
 
 def test_a_contracted_build_is_found(tmp_path):
-    """A compiler that may fuse multiply-add does so where the processor can, and the check says so."""
+    """A compiler that may fuse multiply-add does so if the processor can, and the check reports it."""
     command = [compiler(), "-march=native", "-dM", "-E", "-x", "c++", "/dev/null"]
     fused = "__FP_FAST_FMAF " in run(command, cwd=tmp_path)
     flags = ["-ffp-contract=fast" if flag == "-ffp-contract=off" else flag for flag in library.FLAGS]

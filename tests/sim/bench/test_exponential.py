@@ -1,4 +1,4 @@
-"""The error and the order of exp and log that the command prints, over fewer arguments, and what makes it fail."""
+"""The error and the order of exp and log that the command prints, for fewer arguments, and failures."""
 
 import pytest
 
@@ -8,11 +8,11 @@ from sim.golden import exponential
 
 @pytest.mark.parametrize("name", ["exp", "log"])
 def test_within_the_bound(name):
-    found = bench.measure(name, most=1_000_000)
-    assert found["count"] >= 1_000_000
-    assert 0.5 < found["worst"] < bench.BOUND
-    assert found["rounded"] > 0.9
-    assert (found["wrong"], found["others"]) == (0, 0)
+    result = bench.measure(name, most=1_000_000)
+    assert result["count"] >= 1_000_000
+    assert 0.5 < result["worst"] < bench.BOUND
+    assert result["rounded"] > 0.9
+    assert (result["wrong"], result["others"]) == (0, 0)
 
 
 def test_command(monkeypatch, capsys):
@@ -22,7 +22,7 @@ def test_command(monkeypatch, capsys):
     exp, log = capsys.readouterr().out.splitlines()
     assert exp.startswith("exp: 50,")
     assert log.endswith("0 pairs in the wrong order, 0 results of kernels that differ")
-    # A coefficient that is a unit in its last place off is another function, and a quarter off a bad one.
+    # A coefficient that is one unit in the last place off is another function, and one a quarter off a bad one.
     monkeypatch.setattr(exponential, "EXP", (exponential.EXP[0] + 1, *exponential.EXP[1:]))
     assert bench.main() == 1
     assert "0 results of kernels that differ" not in capsys.readouterr().out.splitlines()[0]

@@ -12,13 +12,13 @@ from sim.golden.features.table.codec import TableCodec
 from tests.refusals import refuses
 from tests.words import bits_of, values_of
 
-#: Elements and words of a block of every codec whose packets have as many words as their lengths make.
+#: Elements and words of a block of every codec with packets of a fixed word count per length.
 BLOCKS = {
     "bf16": (2, 1), "mx9": (16, 4.5), "mx6": (16, 3), "mx4": (16, 2), "bfp8": (16, 4.25), "mxint8": (32, 8.25),
     "mxfp8_e4m3": (32, 8.25), "mxfp8_e5m2": (32, 8.25), "mxfp6_e2m3": (32, 6.25), "mxfp6_e3m2": (32, 6.25),
     "mxfp4_e2m1": (32, 4.25), "centroid16": (32, 4), "centroid64": (32, 6), "mxfp8_e4m3_up": (32, 8.25),
     "mxfp4_e2m1_up": (32, 4.25), "nvfp4": (16, 2.25)}
-#: Those with the highest codes.
+#: Codecs with the highest codes.
 LAST = ["mxfp8_e4m3_up", "mxfp4_e2m1_up", "nvfp4"]
 COUNTS = (1, 2, 15, 16, 17, 31, 32, 33, 100, 256)
 #: Largest relative error of numbers of one exponent, -1: half of the last place, of a bin or of a step.
@@ -42,12 +42,12 @@ def codec_of(name):
 
 
 def elements(seed, count):
-    """Numbers between -1 and 1, and in every other vector now and then one of any kind."""
+    """Numbers between -1 and 1, with special values now and then in every second vector."""
     generator = np.random.default_rng(seed)
-    given = bits_of(generator.uniform(-1, 1, count))
+    values = bits_of(generator.uniform(-1, 1, count))
     if seed % 2:
-        given = np.where(generator.random(count) < 0.05, generator.choice(SPECIAL, count), given)
-    return given.astype(np.uint32)
+        values = np.where(generator.random(count) < 0.05, generator.choice(SPECIAL, count), values)
+    return values.astype(np.uint32)
 
 
 #: Codecs of weights that keep a decoded number; NVFP4 changes it only below its scale.
@@ -57,7 +57,7 @@ REPEATABLE = [name for name in WEIGHT_CODECS if name != "raw" and (GATEWARE[name
 
 
 def test_names():
-    """Names and their order; formats that are added come after these."""
+    """Names and their order; added formats follow."""
     first, tables = list(BLOCKS)[:11], ["table32", "centroid16", "centroid64"]
     for codecs, names in ((WEIGHT_CODECS, ["raw", *first, *tables, *LAST]),
                           (GRADIENT_CODECS, ["zero_value", "raw", *first, *LAST]),
@@ -89,8 +89,8 @@ def test_decoded_once_is_decoded_for_good(name):
     """A decoded vector is encoded and decoded without loss, with any number and kind of elements."""
     codec = codec_of(name)
     for seed, count in enumerate((*COUNTS, 2000, 2000)):
-        given = elements(seed, count)
-        words = codec.encode(given)
+        values = elements(seed, count)
+        words = codec.encode(values)
         once = codec.decode(words, count)
         assert words.dtype == once.dtype == np.uint32
         assert len(once) == count
@@ -108,7 +108,7 @@ def test_none(name):
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_error(name):
-    """The loss on numbers below one that are all of the same size is bounded."""
+    """The error is bounded for numbers below one of equal magnitude."""
     values = np.random.default_rng(3).uniform(0.5, 0.99, 256).astype(np.float32)
     values *= np.random.default_rng(4).choice([-1, 1], 256)
     decoded = values_of(codec_of(name).decode(codec_of(name).encode(bits_of(values)), 256))
@@ -125,20 +125,20 @@ def test_raw():
     assert isinstance(codec.format, RawWords)
     assert codec.exact
     assert [codec.max_words(count) for count in (0, 1, 33)] == [0, 1, 33]
-    given = elements(1, 50)
-    words = codec.encode(given)
-    assert words.tolist() == codec.decode(words).tolist() == given.tolist()
-    assert codec.decode(words, 7).tolist() == given[:7].tolist()
+    values = elements(1, 50)
+    words = codec.encode(values)
+    assert words.tolist() == codec.decode(words).tolist() == values.tolist()
+    assert codec.decode(words, 7).tolist() == values[:7].tolist()
     words[0] ^= 1
-    assert given[0] != words[0]  # a copy
+    assert values[0] != words[0]  # a copy
 
 
 def test_bfloat16():
-    """Two to a word, the even one in the low half."""
-    given = elements(1, 1001)
-    words = ALL["bf16"].encode(given)
+    """Two per word, the even one in the low half."""
+    values = elements(1, 1001)
+    words = ALL["bf16"].encode(values)
     with np.errstate(invalid="ignore"):
-        halves = values_of(given).astype(ml_dtypes.bfloat16)
+        halves = values_of(values).astype(ml_dtypes.bfloat16)
     expected = np.where(np.isnan(halves), 0x7FC0, halves.view(np.uint16)).astype(np.uint32)
     assert (words & 0xFFFF).tolist() == expected[0::2].tolist()
     assert (words >> 16).tolist() == [*expected[1::2].tolist(), 0]
@@ -147,7 +147,7 @@ def test_bfloat16():
 
 
 def test_bfp8_by_hand():
-    """16 elements below one exponent: a sign and seven bits each, behind eight of the exponent."""
+    """16 elements below one exponent: a sign and seven bits each, after eight bits of exponent."""
     codec = WEIGHT_CODECS["bfp8"]
     words = codec.encode(bits_of([1.5, -1, 0.25]))
     number = 127 | 96 << 8 | (128 + 64) << 16 | 16 << 24
@@ -156,22 +156,22 @@ def test_bfp8_by_hand():
 
 
 def test_centroids_by_hand():
-    """Centroids 1 to 16: each number becomes the nearest of them, ties the lower one."""
+    """Centroids 1 to 16: each number is rounded to the nearest, ties to the lower."""
     codec = WEIGHT_CODECS["centroid16"].bind(bits_of(np.arange(1, 17)))
-    given = bits_of([1, 1.5, 1.6, -7, 16, 99, 8.5, 8.75])
-    words = codec.encode(given)
+    values = bits_of([1, 1.5, 1.6, -7, 16, 99, 8.5, 8.75])
+    words = codec.encode(values)
     indices = [0, 0, 1, 0, 15, 15, 7, 8]
-    planes = [sum((index >> bit & 1) << place for place, index in enumerate(indices)) for bit in range(4)]
-    assert words.tolist() == [sum(plane << 8 * place for place, plane in enumerate(planes)), 0, 0, 0]
+    planes = [sum((index >> bit & 1) << position for position, index in enumerate(indices)) for bit in range(4)]
+    assert words.tolist() == [sum(plane << 8 * position for position, plane in enumerate(planes)), 0, 0, 0]
     assert values_of(codec.decode(words, 8)).tolist() == [index + 1 for index in indices]
     assert values_of(codec.decode(words)).tolist()[8:] == [1] * 24
-    # The listed one has no centroids but zeros.
+    # The registry's codec has only zeros as centroids.
     assert WEIGHT_CODECS["centroid16"].decode(words, 8).tolist() == [0] * 8
-    assert WEIGHT_CODECS["centroid16"].decode(WEIGHT_CODECS["centroid16"].encode(given), 8).tolist() == [0] * 8
+    assert WEIGHT_CODECS["centroid16"].decode(WEIGHT_CODECS["centroid16"].encode(values), 8).tolist() == [0] * 8
 
 
 def test_table_by_hand():
-    """1.0 and -3.5: exponents, the last once more, and codes of 7 bits; fractions become the nearest centroids."""
+    """1.0 and -3.5: exponents, the last repeated, and codes of 7 bits; nearest centroids for fractions."""
     codec = WEIGHT_CODECS["table32"].bind(np.arange(32) << 18)
     words = codec.encode(bits_of([1.0, -3.5]))
     assert len(words) == 1 + 7
@@ -179,7 +179,7 @@ def test_table_by_hand():
     assert values_of(codec.decode(words, 2)).tolist() == [1.0, -3.5]
     # 1.03125 is a centroid; 1.04 is nearer to it than to 1.0625.
     assert values_of(codec.decode(codec.encode(bits_of([1.03125, 1.04])), 2)).tolist() == [1.03125, 1.03125]
-    # The listed one knows powers of two alone.
+    # The registry's codec has only powers of two.
     listed = WEIGHT_CODECS["table32"]
     assert values_of(listed.decode(listed.encode(bits_of([1.0, -3.5])), 2)).tolist() == [1, -2]
 
@@ -188,10 +188,10 @@ def test_table_by_hand():
     (1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)])
 def test_words_of_a_table(count, exponents, words):
     """A byte for each exponent, and one more; then codes of a sign, an exponent's index and five bits."""
-    given = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
+    values = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
     index = int(np.ceil(np.log2(exponents)))
     assert words == (exponents + 4) // 4 + (1 + index + 5) * -(-count // 32)
-    assert len(WEIGHT_CODECS["table32"].encode(given)) == words
+    assert len(WEIGHT_CODECS["table32"].encode(values)) == words
 
 
 @pytest.mark.parametrize(("name", "count"), [("table32", 32), ("centroid16", 16), ("centroid64", 64)])
@@ -216,7 +216,7 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """Span of a table's packet among words, by hand."""
+    """Extent of a table's packet among available words, by hand."""
     codec = WEIGHT_CODECS["table32"]
     two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)

@@ -1,4 +1,4 @@
-"""Conversions, against numpy and ml_dtypes and, where these have none, against exact fractions."""
+"""Conversions, compared with numpy and ml_dtypes and, where these have none, with exact fractions."""
 
 from fractions import Fraction
 
@@ -12,7 +12,7 @@ from tests.hdl.floating import operands
 
 HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
           (BF16, conversion.to_bfloat16, conversion.from_bfloat16, ml_dtypes.bfloat16)]
-#: Exponent and fraction bits of formats as IEEE 754 has them, and the same elsewhere.
+#: Types of formats by exponent and fraction bits, of IEEE 754 or ml_dtypes.
 NARROW = {(4, 3): ml_dtypes.float8_e4m3, (5, 2): ml_dtypes.float8_e5m2, (3, 4): ml_dtypes.float8_e3m4}
 WIDE = {(5, 10): np.float16, (8, 7): ml_dtypes.bfloat16}
 TYPES = {**NARROW, **WIDE}
@@ -52,7 +52,7 @@ def test_halves(format, narrow, widen, dtype):
 
 @pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
 def test_every_bfloat16(low):
-    """All upper halves, with lower ones around the tie; each returns from there and back unchanged."""
+    """All upper halves, with lower halves around the tie; each upper half survives the round trip."""
     bits = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16) | np.uint32(low)
     with np.errstate(invalid="ignore"):
         expected = bits.view(np.float32).astype(ml_dtypes.bfloat16)
@@ -66,7 +66,7 @@ def test_every_bfloat16(low):
 @pytest.mark.parametrize("source", TYPES)
 def test_every_pair_of_formats(source, target):
     """Every number of narrow formats, and every fifth number of formats of 16 bits."""
-    bits, values = (given[::1 if source in NARROW else 5] for given in every(source))
+    bits, values = (column[::1 if source in NARROW else 5] for column in every(source))
     with np.errstate(all="ignore"):
         expected = canonical(values.astype(np.float32).astype(TYPES[target]), target)
     got = conversion.convert_exact(bits, source=source, target=target)
@@ -85,12 +85,12 @@ def fraction(bits, exponent_bits, fraction_bits):
 @pytest.mark.parametrize("source", [(2, 1), (2, 5), (3, 2), (6, 1)])
 @pytest.mark.parametrize("target", [(2, 1), (2, 3), (3, 1), (5, 2)])
 def test_formats_of_no_library(source, target):
-    """The nearest number of the target, ties to even; from half a step beyond the largest on, infinity."""
+    """The nearest number of the target, ties to even; from half a step above the largest on, infinity."""
     largest = ((1 << target[0]) - 1 << target[1]) - 1
     candidates = [fraction(bits, *target) for bits in range(largest + 1)]
     candidates.append(2 * candidates[-1] - candidates[-2])
-    given = np.arange(1 << 1 + sum(source))
-    for bits, got in zip(given.tolist(), conversion.convert_exact(given, source=source, target=target).tolist(),
+    patterns = np.arange(1 << 1 + sum(source))
+    for bits, got in zip(patterns.tolist(), conversion.convert_exact(patterns, source=source, target=target).tolist(),
                          strict=True):
         number, sign = fraction(bits, *source), bits >> sum(source)
         if number is None:
@@ -99,7 +99,7 @@ def test_formats_of_no_library(source, target):
             sign = sign and infinite
         else:
             beyond = min(abs(number), candidates[-1])
-            best = min(range(largest + 2), key=lambda place: (abs(beyond - candidates[place]), place % 2))
+            best = min(range(largest + 2), key=lambda index: (abs(beyond - candidates[index]), index % 2))
         assert got == sign << sum(target) | best, (bits, number)
 
 
@@ -111,7 +111,7 @@ def test_integers_by_hand():
     integers, invalid = conversion.to_integer(i)
     assert integers.tolist() == [0, 2, 2, -2, (1 << 31) - 1, -1 << 31, 0]
     assert invalid.tolist() == [False, False, False, False, True, False, True]
-    # 127.5 is 128, which 8 bits have not; -128.5 is -128, which they have; infinities are the ends.
+    # 127.5 rounds to 128, out of range for 8 bits; -128.5 rounds to -128, in range; infinities give the ends.
     i = np.array([0x42FF_0000, 0x42FE_FFFF, 0xC300_8000, 0xC300_8001, 0x7F80_0000, 0xFF80_0000], np.uint32)
     integers, invalid = conversion.to_integer(i, width=8)
     assert integers.tolist() == [127, 127, -128, -128, 127, -128]
@@ -139,14 +139,14 @@ def test_every_number_as_an_integer(source, width):
     low, high = -1 << width - 1, (1 << width - 1) - 1
     integers, invalid = conversion.to_integer_exact(
         bits, exponent_bits=source[0], fraction_bits=source[1], width=width)
-    for place, (integer, wrong) in enumerate(zip(integers.tolist(), invalid.tolist(), strict=True)):
-        number = fraction(place, *source)
+    for pattern, (integer, wrong) in enumerate(zip(integers.tolist(), invalid.tolist(), strict=True)):
+        number = fraction(pattern, *source)
         if number is not None:
             assert (integer, wrong) == (min(max(round(number), low), high), not low <= round(number) <= high)
-        elif place & (1 << source[1]) - 1:
+        elif pattern & (1 << source[1]) - 1:
             assert (integer, wrong) == (0, True)
         else:
-            assert (integer, wrong) == (low if place >> sum(source) else high, True)
+            assert (integer, wrong) == (low if pattern >> sum(source) else high, True)
 
 
 @pytest.mark.parametrize("target", TYPES)

@@ -1,4 +1,4 @@
-"""The optimizer in fixed point: by hand, and against its definition in fractions."""
+"""The optimizer in fixed point: by hand, and compared with its definition in fractions."""
 
 import math
 from fractions import Fraction
@@ -33,7 +33,7 @@ def test_quantise():
         127, 127, 127, 127, -128, -128, -128]
     assert quantise([1.0, -2.0, 2.0, 0.9], SCALAR_WIDTH, FRACTION_BITS).tolist() == [
         1 << 16, -(1 << 17), (1 << 17) - 1, 58982]
-    # One half less the smallest step of a float64: a half that was added first would round it up.
+    # One half minus the smallest step of a float64: adding a half before rounding would round it up.
     assert quantise(0.49999999999999994, 8, 0) == 0
     refuses("Values must be numbers, not array(nan)", quantise, np.nan, 8, 0)
 
@@ -46,7 +46,7 @@ def test_dequantise():
 
 @pytest.mark.parametrize(("width", "fraction_bits"), [(2, 0), (4, 2), (8, 7), (8, 10)])
 def test_quantised_by_definition(width, fraction_bits):
-    """floor(x + 1/2) within the range, of all numbers around it in sixteenths of a step."""
+    """floor(x + 1/2) within the range, for all numbers around it in sixteenths of a step."""
     steps = np.arange(-40 << width, 40 << width)
     values = np.ldexp(steps.astype(np.float64), -fraction_bits - 4)
     low, high = -(1 << width - 1), (1 << width - 1) - 1
@@ -56,7 +56,7 @@ def test_quantised_by_definition(width, fraction_bits):
 
 @pytest.mark.parametrize("width", [2, 8, 11])
 def test_every_pattern(width):
-    """Two's complement, by definition: the highest bit counts negative."""
+    """Two's complement, by definition: the highest bit has negative weight."""
     patterns = np.arange(1 << width)
     expected = [sum(1 << bit for bit in range(width - 1) if bits >> bit & 1) - (bits >> width - 1 << width - 1)
                 for bits in patterns.tolist()]
@@ -86,7 +86,7 @@ def test_bit_patterns():
 
 
 def exactly(total, weight, velocity, rule, scale, rate, momentum, width):
-    """The definition, in numbers that never round."""
+    """The definition, in exact numbers."""
     def nearest(value):
         return math.floor(value + Fraction(1, 2))
 
@@ -111,7 +111,7 @@ def compare(rule, width, total, weight, velocity, scale, rate, momentum):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_operand_of_8_bits(rule):
-    """Each operand through all its values, with corners of the scalars."""
+    """All values of each operand, with corner cases of the scalars."""
     every = np.arange(-128, 128)
     for scale, rate, momentum in ((0x8000, ONE, 0x8000), (0x7FFF, 0x8000, -0x8000), (-2 * ONE, 2 * ONE - 1, ONE)):
         scalars = [np.full(256, scalar) for scalar in (scale, rate, momentum)]
@@ -142,7 +142,7 @@ def test_against_integers(rule, width):
 
 @pytest.mark.parametrize("workers", range(1, 9))
 def test_sums(workers):
-    """Exact at both ends, in as many bits as they need."""
+    """Exact at both ends, in the required number of bits."""
     model = Fixed(width=8, workers=workers)
     assert model.total_width == 8 + math.ceil(math.log2(workers))
     ends = to_bits([[-128, 127, -1]] * workers, 8)

@@ -1,4 +1,4 @@
-"""Golden models need the names and the layouts of hdl, and none of its units; those of the core need no feature."""
+"""Golden models need the names and layouts of hdl, and no units; core models need no feature."""
 
 import ast
 import dataclasses
@@ -12,7 +12,7 @@ from amaranth.hdl import Elaboratable
 
 from sim import golden
 
-#: Functions that give no layout: the text of an error.
+#: Functions that give no layout: an error's text.
 TEXTS = {"choice_error"}
 ROOT = Path(golden.__path__[0])
 FILES = sorted(ROOT.rglob("*.py"))

@@ -25,7 +25,7 @@ def test_order():
                               (AG, 3, 0)]
     assert order(3, 2, 0) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(2, 0, 1) == [(AG, 0, 0), (AG, 1, 0)]
-    # One that takes part with other steps keeps its place among the others.
+    # A participant with other steps keeps its position in the common order.
     assert order(3, 2, 0, both=True) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(3, 3, 1) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 0, 2), (SR, 1, 2), (SR, 2, 0),
                               (AG, 0, 0), (SR, 2, 1), (SR, 2, 2), (AG, 1, 0), (AG, 2, 0)]
@@ -35,25 +35,25 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_distances(nodes):
-    """Packets passed on arrived two before, and new weights have three slots, where two segments alternate."""
+    """With two alternating segments, packets to pass on came two slots before; weights have three slots."""
     for segments in range(1, 9):
         for scatter, gather in ((nodes - 1, nodes - 1), (nodes - 1, 0), (0, nodes - 1)):
             packets = order(segments, scatter, gather)
             assert sorted(packets) == sorted(
                 (phase, segment, step) for phase, steps in ((SR, scatter), (AG, gather))
                 for segment in range(segments) for step in range(steps))
-            place = {packet: number for number, packet in enumerate(packets)}
+            index = {packet: number for number, packet in enumerate(packets)}
             lone = {packets[-1][1]} if segments % 2 and not (scatter and gather) else {0} if segments == 1 else {}
             for phase, segment, step in packets:
                 if step:
-                    distance = place[phase, segment, step] - place[phase, segment, step - 1]
+                    distance = index[phase, segment, step] - index[phase, segment, step - 1]
                     assert distance == (1 if segment in lone else 2)
             if scatter and gather and segments > 2:
-                assert min(place[AG, segment, 0] - place[SR, segment, nodes - 2] for segment in range(segments)) == 3
+                assert min(index[AG, segment, 0] - index[SR, segment, nodes - 2] for segment in range(segments)) == 3
 
 
 def has_circle(waits):
-    """Whether any events wait for each other in a circle, given what each waits for."""
+    """Whether events wait for each other in a circle, by the events that each waits for."""
     try:
         graphlib.TopologicalSorter(waits).prepare()
     except graphlib.CycleError:
@@ -76,14 +76,14 @@ def test_no_deadlock(nodes):
 
 @pytest.mark.parametrize("nodes", [3, 4, 8])
 def test_deadlock(nodes):
-    """Two packets in an ingress are not enough where packets are passed on, nor is one sum."""
+    """Two packets in an ingress are not enough if packets are passed on, and neither is one sum."""
     for phases in ((SR, AG), (SR,), (AG,)):
         assert not ends(nodes, 4, credits=2, room=2, phases=phases)
     assert not ends(nodes, 4, credits=3, room=1)
 
 
 class TestCycles:
-    """Models of cycles; docs/ring/interleaved.md has them beside what is measured."""
+    """Models of cycles; docs/ring/interleaved.md compares them with measurements."""
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_credits(self, nodes):
@@ -93,26 +93,26 @@ class TestCycles:
 
     @pytest.mark.parametrize(("nodes", "bar"), [(2, 1.06), (4, 1.12), (8, 1.23)])
     def test_slots(self, nodes, bar):
-        """Cycles in slots over those with credits: with one lap below the bars, and no slot is lost."""
+        """Cycles in slots relative to credits: with one lap within the bars, and no slot is lost."""
         measured = MEASURED[16384, nodes]
-        two, one = (slot_cycles(16384, nodes, laps=laps) for laps in (2, 1))
-        assert one.cycles <= bar * measured
+        two, single = (slot_cycles(16384, nodes, laps=laps) for laps in (2, 1))
+        assert single.cycles <= bar * measured
         assert two.cycles <= (bar if nodes > 2 else 1.07) * measured
         steps = 2 * (nodes - 1) * -(-16384 // nodes // 256)
         assert (two.slots, two.lost) == (steps, 0)
-        # Never below what the slots take.
-        assert one.cycles > (268 + 4) * steps
+        # Never below the time of the slots.
+        assert single.cycles > (268 + 4) * steps
 
     def test_other_order(self):
-        """Without the option a packet that is passed on is not whole at the next slot, except on two nodes."""
+        """Without the option a packet that is passed on is incomplete at the next slot, except on two nodes."""
         for nodes in (4, 8):
-            found = slot_cycles(16384, nodes, interleaves=False)
-            assert found.cycles > 1.65 * MEASURED[16384, nodes]
-            assert found.lost > 0.5 * (found.slots - found.lost)
+            result = slot_cycles(16384, nodes, interleaves=False)
+            assert result.cycles > 1.65 * MEASURED[16384, nodes]
+            assert result.lost > 0.5 * (result.slots - result.lost)
         assert slot_cycles(16384, 2, interleaves=False).lost <= 2
 
     def test_room(self):
-        """As many packets as a superframe has slots, and one that is still on its way."""
+        """Room for the packets of a superframe's slots, and one in transit."""
         full = slot_cycles(16384, 8, room=17)
         assert full == slot_cycles(16384, 8, room=30)
         assert full.superframes < slot_cycles(16384, 8, room=15).superframes
@@ -122,8 +122,8 @@ class TestCycles:
         for length in (0, 1, 33, 300, 1000):
             for nodes in (2, 3, 5, 8):
                 for options in ({}, {"messages": True}, {"laps": 0}, {"form": MX9}, {"egress_words": 600}):
-                    found = slot_cycles(length, nodes, **options)
-                    assert found.cycles >= update_cycles(length, nodes) or options.get("form") == MX9
+                    result = slot_cycles(length, nodes, **options)
+                    assert result.cycles >= update_cycles(length, nodes) or options.get("form") == MX9
 
     def test_form(self):
         assert [DENSE.words(SR, elements) for elements in (0, 1, 32, 33, 256)] == [4, 6, 37, 39, 268]

@@ -1,4 +1,4 @@
-"""Words that gradients in another codec would take without their zeros."""
+"""Words of gradients in another codec that omits their zeros."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.sim.golden.test_ring import random_gradients
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_words_of_another_codec(nodes, density):
-    """Raw gradients know the words that zero_value takes, and zero_value its own."""
+    """Raw gradients report the words that zero_value would take, and zero_value reports its own."""
     generator = np.random.default_rng(nodes)
     gradients = random_gradients(generator, nodes, 700, density)
     weights, settings = ring.bits(generator.standard_normal(700)), ring.settings(

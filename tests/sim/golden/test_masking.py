@@ -7,7 +7,7 @@ from sim.golden.masking import Element, Job, Mask
 from tests.refusals import refuses
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
-#: The least maximum of a row for which masked weights are promised to be zero.
+#: Smallest row maximum with guaranteed zero masked weights.
 MIN_MAXIMUM = -9000.0
 
 
@@ -35,7 +35,7 @@ def test_kinds(mask, picture):
 
 
 def test_external_words():
-    """Two matrices of 5 by 5: the second begins within a word, at bit 25."""
+    """Two matrices of 5 by 5: the second starts within a word, at bit 25."""
     job = Job(rows=5, columns=5, count=2, mask=Mask(external=True))
     mask = np.zeros((2, 5, 5), bool)
     mask[0, 0, 0] = mask[0, 1, 2] = mask[1, 0, 0] = mask[1, 4, 4] = True
@@ -90,7 +90,7 @@ def test_beats_that_need_words():
 
 
 def test_sparsify():
-    """1 + 1, 1 - 1, -0.5 - 0.5, -0.0 - 0.0, a NaN, and infinity, parted at 1."""
+    """1 + 1, 1 - 1, -0.5 - 0.5, -0.0 - 0.0, a NaN, and infinity, with thresholds around 1."""
     gradients = [0x3F80_0000, 0x3F80_0000, 0xBF00_0000, 0x8000_0000, 0xFFC0_1234, 0xFF80_0000]
     errors = [0x3F80_0000, 0xBF80_0000, 0xBF00_0000, 0x8000_0000, 0, 0]
     sums = [0x4000_0000, 0, 0xBF80_0000, 0x8000_0000, 0x7FC0_0000, 0xFF80_0000]
@@ -101,8 +101,8 @@ def test_sparsify():
         return kept.tolist(), dropped.tolist()
 
     assert parted(0) == parted(0x8000_0000) == (sums, [0] * 6)
-    for one in (0x3F80_0000, 0xBF80_0000):
-        assert parted(one) == ([sums[0], 0, sums[2], 0, *sums[4:]], [0, 0, 0, 0x8000_0000, 0, 0])
+    for level in (0x3F80_0000, 0xBF80_0000):
+        assert parted(level) == ([sums[0], 0, sums[2], 0, *sums[4:]], [0, 0, 0, 0x8000_0000, 0, 0])
     assert parted(0x3F80_0001) == ([sums[0], 0, 0, 0, *sums[4:]], [0, 0, sums[2], 0x8000_0000, 0, 0])
     assert parted(0x7F80_0000) == ([0, 0, 0, 0, *sums[4:]], [*sums[:4], 0, 0])
     assert parted(0x7F80_0001) == ([0, 0, 0, 0, sums[4], 0], [*sums[:4], 0, sums[5]])
@@ -110,7 +110,7 @@ def test_sparsify():
 
 
 def test_sparsify_loses_nothing():
-    """Elements sent and those that wait add up, over steps, to the gradients given, where no sum is rounded."""
+    """Sent and deferred elements add up, over steps, to the input gradients, if no sum is rounded."""
     generator = np.random.default_rng(1)
     gradients = generator.integers(-1000, 1001, (20, 500)).astype(np.float32)
     errors, sent = np.zeros(500, np.uint32), np.zeros(500)
@@ -142,7 +142,7 @@ def test_alternatives():
 
 @pytest.mark.parametrize("format", [Element.BF16, Element.FP16])
 def test_masked_weight_is_zero_for_every_maximum(format):
-    """Exhaustively: every finite maximum of the range, beside a masked element, alone and with another."""
+    """Exhaustive: every finite maximum of the range, next to a masked element, once and twice."""
     encodings = np.arange(1 << 16).astype(np.uint16)
     maxima = format.decode(encodings)
     encodings = encodings[np.isfinite(maxima) & (maxima >= MIN_MAXIMUM)]
@@ -151,7 +151,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
     weights = model.softmax(np.stack([encodings, masked, encodings], axis=1), format)
     assert (weights[:, 1] == 0).all()
     assert (weights[:, [0, 2]] == 0.5).all()
-    # The same by the format's own type, as an independent reference.
+    # The same with the format's own type, as an independent reference.
     dtype = TYPES[format]
     with np.errstate(over="ignore"):
         difference = masked.view(dtype) - encodings.view(dtype)
@@ -177,7 +177,7 @@ def test_masked_weight_is_zero_in_fp32():
 
 @pytest.mark.parametrize("format", TYPES)
 def test_range_is_needed(format):
-    """A row whose maximum is as low as the alternative itself gives weight to masked places."""
+    """A row maximum as low as the alternative itself gives weight to masked positions."""
     low = format.decode(np.array([model.alternative(format)]))
     weights = model.softmax(np.repeat(np.array([[model.alternative(format)]]), 2, axis=1), format)
     assert low[0] < MIN_MAXIMUM
@@ -186,7 +186,7 @@ def test_range_is_needed(format):
 
 @pytest.mark.parametrize("format", TYPES)
 def test_causal_softmax(format):
-    """Scores under a causal and a padding mask: weights are zero where they are masked, and nowhere else."""
+    """Scores under a causal and a padding mask: weights are zero exactly where masked."""
     generator = np.random.default_rng(2)
     dtype = TYPES[format]
     scores = generator.normal(0, 3, (4, 13, 13)).astype(dtype).view(f"u{format.width // 8}")

@@ -48,9 +48,9 @@ def test_count(count):
 
 def test_beats_by_hand():
     """Two lanes: five elements and one, packed and unpacked again."""
-    given = beats([[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 9], [6 << 16, 9]],
-                  [[1, 1], [1, 1], [1, 0], [1, 0]], [0, 0, 1, 1])
-    rows, completes = model.pack_beats(given)
+    source = beats([[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 9], [6 << 16, 9]],
+                   [[1, 1], [1, 1], [1, 0], [1, 0]], [0, 0, 1, 1])
+    rows, completes = model.pack_beats(source)
     assert completes.tolist() == [0, 1, 1, 1]
     assert rows.elements.tolist() == [[0x2_0001, 0x4_0003], [5, 0], [6, 0]]
     assert rows.keep.tolist() == [[True, True], [True, False], [True, False]]
@@ -63,11 +63,11 @@ def test_beats_by_hand():
 
 
 def test_beats_that_end_early():
-    """Beats of four lanes: elements not kept are zero, and a row has a word for two elements or for one."""
-    given = beats([[1 << 16, 2 << 16, 3 << 16, 9], [4 << 16, 9, 9, 9], [5 << 16, 6 << 16, 7 << 16, 8 << 16],
-                   [9 << 16, 10 << 16, 9, 9]],
-                  [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], [1, 1, 0, 1])
-    rows, completes = model.pack_beats(given)
+    """Beats of four lanes: elements not kept are zero, and a row has a word for each one or two elements."""
+    source = beats([[1 << 16, 2 << 16, 3 << 16, 9], [4 << 16, 9, 9, 9], [5 << 16, 6 << 16, 7 << 16, 8 << 16],
+                    [9 << 16, 10 << 16, 9, 9]],
+                   [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], [1, 1, 0, 1])
+    rows, completes = model.pack_beats(source)
     assert completes.tolist() == [1, 1, 0, 1]
     assert rows.elements.tolist() == [[0x2_0001, 3, 0, 0], [4, 0, 0, 0], [0x6_0005, 0x8_0007, 0xA_0009, 0]]
     assert rows.keep.tolist() == [[True, True, False, False], [True, False, False, False], [True, True, True, False]]
@@ -82,7 +82,7 @@ def test_beats_that_end_early():
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8])
 def test_beats_are_words(lanes):
-    """Vectors of any length: the rows hold the words that the elements make, and give them back."""
+    """Vectors of any length: rows hold the words of the elements, and give the elements back."""
     generator = np.random.default_rng(lanes)
     for count in range(1, 6 * lanes + 1):
         vector = generator.integers(0, 1 << 16, count, dtype=np.uint32) << np.uint32(16)
@@ -95,7 +95,7 @@ def test_beats_are_words(lanes):
         assert len(rows) == completes.sum() == -(-count // (2 * lanes))
         assert rows.elements[rows.keep].tolist() == model.pack(vector).tolist()
         unpacked, counts = model.unpack_beats(rows)
-        # A last row whose words fill half of the lanes or less is a single beat.
+        # A last row with words in at most half of the lanes is a single beat.
         alone = 2 * int(rows.keep[-1].sum()) <= lanes
         assert len(unpacked) == counts.sum() == len(rows) * 2 - alone
         assert unpacked.elements[unpacked.keep][:count].tolist() == vector.tolist()

@@ -1,4 +1,4 @@
-"""Formats of operands: rounding and products against an independent library and in exact fractions."""
+"""Formats of operands: rounding and products compared with an independent library and exact fractions."""
 
 from fractions import Fraction
 
@@ -15,30 +15,30 @@ from tests.features.nvfp4.golden.test_nvfp4 import blocks_of, defined
 from tests.words import bits_of
 
 
-@pytest.mark.parametrize(("given", "wanted"), [
+@pytest.mark.parametrize(("number", "wanted"), [
     (1.0, 1.0), (1 + 2**-8, 1.0), (1 + 3 * 2**-8, 1 + 2**-6), (1 + 2**-8 + 2**-20, 1 + 2**-7),
     (2.0**-126, 2.0**-126), (2.0**-127, 0.0), (-(2.0**-130), -0.0), (3.4e38, np.inf), (-np.inf, -np.inf),
     (2.0**-126 * (1 - 2**-9), 2.0**-126), (2.0**-126 * (1 - 2**-7), 0.0)])
-def test_bfloat16(given, wanted):
-    assert bfloat16(bits_of(given)) == bits_of(wanted)
+def test_bfloat16(number, wanted):
+    assert bfloat16(bits_of(number)) == bits_of(wanted)
 
 
 def test_bfloat16_is_the_librarys():
-    given = np.random.default_rng(1).integers(1 << 32, size=200_000, dtype=np.uint32)
+    patterns = np.random.default_rng(1).integers(1 << 32, size=200_000, dtype=np.uint32)
     with np.errstate(all="ignore"):
-        wanted = given.view(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+        wanted = patterns.view(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
     wanted = np.where(np.abs(wanted) < 2.0**-126, np.copysign(np.float32(0), wanted), wanted)
     wanted = np.where(np.isnan(wanted), np.uint32(0x7FC0_0000), wanted.view(np.uint32))
-    np.testing.assert_array_equal(bfloat16(given), wanted)
+    np.testing.assert_array_equal(bfloat16(patterns), wanted)
 
 
 def test_products_are_exact():
-    """No product of two rounded numbers is rounded again: in fractions, over all exponents."""
+    """The product of two rounded numbers is not rounded again: in fractions, over all exponents."""
     generator = np.random.default_rng(2)
     a, b = (bfloat16(generator.integers(1 << 32, size=3000, dtype=np.uint32)) for _ in "ab")
-    found = operands.OPERANDS["bf16"].multiply(a, b).view(np.float32)
+    products = operands.OPERANDS["bf16"].multiply(a, b).view(np.float32)
     compared = 0
-    for x, y, product in zip(a.view(np.float32), b.view(np.float32), found, strict=True):
+    for x, y, product in zip(a.view(np.float32), b.view(np.float32), products, strict=True):
         if np.isfinite(x) and np.isfinite(y):
             exact = Fraction(float(x)) * Fraction(float(y))
             if abs(exact) < Fraction(2) ** -126:
@@ -53,7 +53,7 @@ def test_products_are_exact():
 
 
 def test_sums():
-    """Known answers: a factor is rounded, a number that a sum begins with is not, and neither are sums."""
+    """Known answers: factors are rounded, initial numbers and sums are not."""
     near = 1 + 2.0**-9  # rounds to 1
     a, b = np.array([[near, 3]], np.float32), np.array([[1], [near]], np.float32)
     assert operands.product(a, b, operands="bf16")[0, 0] == 4
@@ -71,15 +71,15 @@ def dot_product(left, right, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "pairs"), [
     (1.0, 1, 5500), (2.0**-8, 2, 400), (2.0**-60, 3, 400), (2.0**60, 4, 400)])
 def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
-    """A dot product is one number of binary32, not rounded, or at its ends zero or infinity: in exact fractions."""
+    """A dot product is one unrounded binary32 number, or zero or infinity out of range: exact fractions."""
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)
     (rows, row_scales), (columns, column_scales) = (block_terms(model, bits_of(x)) for x in (left, right))
     totals = np.einsum("pbk,pbk->pb", rows, columns)
-    found = block_numbers(model, totals, row_scales, column_scales)[:, 0]
+    numbers = block_numbers(model, totals, row_scales, column_scales)[:, 0]
     ends = {"zero": 0, "infinity": 0}
-    for row, column, number in zip(left.tolist(), right.tolist(), found, strict=True):
+    for row, column, number in zip(left.tolist(), right.tolist(), numbers, strict=True):
         exact = dot_product(row, column, tensor_scale)
         if 0 < abs(exact) < Fraction(2) ** -126:
             ends["zero"] += 1
@@ -95,19 +95,19 @@ def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
 
 
 def test_sums_of_nvfp4():
-    """Blocks are added one by one, each sum rounded, from a number on that is not rounded; known answers."""
+    """Blocks are added one by one, each sum rounded, to an unrounded initial number; known answers."""
     generator = np.random.default_rng(4)
     for k in (1, 15, 16, 17, 50):
         a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((3, k), (k, 4)))
         start = generator.standard_normal((3, 4)).astype(np.float32)
-        found = operands.product(a, b, start, operands="nvfp4")
+        result = operands.product(a, b, start, operands="nvfp4")
         for row, column in np.ndindex(3, 4):
             total = start[row, column]
             for begin in range(0, k, 16):
                 part = [np.pad(x, (0, -len(x) % 16)).tolist() for x in (a[row, begin:begin + 16],
                                                                         b[begin:begin + 16, column])]
                 total = np.float32(total + np.float32(float(dot_product(*part, 1))))
-            assert total == found[row, column], f"{k=}"
+            assert total == result[row, column], f"{k=}"
     for left, right, wanted in (
             ([6, 0.25, 0.75], [6, 6, 6], 42),  # 0.25 is halfway to 0.5, and 0.75 to 1, which is even
             ([1, 0], [6, 0], 6 + 3 * 2.0**-4),  # a sixth is 11 / 64
@@ -120,7 +120,7 @@ def test_sums_of_nvfp4():
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-64])
 def test_compiled_products(scale):
-    """Compiled sums have the bits of the golden model, also where products are flushed, and where there are NaNs."""
+    """Compiled sums have the bits of the golden model, also with flushed products and NaNs."""
     generator = np.random.default_rng(3)
     for case in range(40):
         m, k, n = generator.integers(1, 20, 3)

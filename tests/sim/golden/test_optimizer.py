@@ -11,12 +11,12 @@ def bits(*values):
 
 
 def test_reduce_is_a_balanced_tree():
-    # 2**24 swallows a one, but not a two: so the order shows.
+    # 2**24 absorbs a one, but not a two: so the order shows.
     big, one = 2.0**24, 1.0
     assert reduce([bits(big), bits(one), bits(one)]) == bits(big)
     assert reduce([bits(one), bits(one), bits(big)]) == bits(big + 2)
     assert reduce([bits(big), bits(one), bits(one), bits(one)]) == bits(big + 2)
-    # (0 1) (2 3) (4 5) 6: the odd one waits for a partner, and finds it in the next level.
+    # (0 1) (2 3) (4 5) 6: the odd one waits for a partner on the next level.
     assert reduce([bits(x) for x in (0, 0, 0, 0, big, one, one)]) == bits(big)
     assert reduce([bits(x) for x in (0, 0, 0, 0, one, big, -big)]) == bits(0)
     assert reduce([bits(-0.0)]) == 0x80000000
@@ -39,7 +39,7 @@ def test_momentum():
     total, weights, state = bits(4, 0, 1e-45), bits(1, 1, 0), bits(2, -8, 1e-45)
     settings = scalars(Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.25, first_decay=0.75)
     new_weights, new_state = update(total, weights, [state], settings)
-    # The last element is the smallest subnormal number: half and a quarter of it become zero, three quarters one.
+    # The last element is the smallest subnormal number: its half and quarter become zero, three quarters one.
     assert new_state[0].tolist() == bits(3.5, -6, 1e-45).tolist()
     assert new_weights.tolist() == bits(0.125, 2.5, 0).tolist()
 
@@ -73,7 +73,7 @@ def test_clip():
     assert limit(values, int(bits(2)[0])).tolist() == bits(2, -2, 2, -2, 0, -0.0, 2, -2).tolist()
     assert limit(values, int(bits(np.inf)[0])).tolist() == values.tolist()
     assert limit(np.array([0xFFC00001, 0x7F800001], np.uint32), int(bits(2)[0])).tolist() == [NAN, NAN]
-    # Scaled first, clipped then.
+    # Scaling is before clipping.
     settings = scalars(Rule.SGD, gradient_scale=0.5, learning_rate=1, clip=1.5)
     assert update(bits(4, -2), bits(0, 0), [], settings)[0].tolist() == bits(-1.5, 1).tolist()
 
@@ -96,7 +96,7 @@ def test_adam(rule, factor, gradient, weight, start):
 
 
 def test_adam_without_epsilon():
-    """A gradient that was always zero has no direction, and the quotient is not a number; epsilon prevents that."""
+    """A gradient that was always zero has no direction, and the quotient is NaN; epsilon prevents that."""
     state = [bits(0), bits(0)]
     assert update(bits(0), bits(1), state, scalars(Rule.ADAM, **{**ADAM, "epsilon": 0}))[0] == NAN
     assert update(bits(0), bits(1), state, scalars(Rule.ADAM, **ADAM))[0] == bits(1)
@@ -105,7 +105,7 @@ def test_adam_without_epsilon():
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("rule", Rule)
 def test_every_operation_rounds_once(rule, nesterov):
-    """The equations of the module's description once more, in numpy's own binary32."""
+    """The equations of the module's description again, in numpy's own binary32."""
     generator = np.random.default_rng(1)
     total, weights, first, second = generator.standard_normal((4, 10_000)).astype(np.float32)
     second = abs(second)

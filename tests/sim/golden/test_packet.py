@@ -18,7 +18,7 @@ def changed(**fields):
 
 
 def flipped(words, *bits):
-    """Packet with flipped bits, which are counted from its beginning."""
+    """Packet with flipped bits, counted from its start."""
     words = list(words)
     for bit in bits:
         words[bit // 32] ^= 1 << bit % 32
@@ -40,18 +40,18 @@ def test_header_by_hand():
     ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("collective", 2, 0, 16),
     ("block", 2, 16, 8), ("destination", 2, 24, 8)])
 def test_fields(field, word, low, width):
-    """Each field in its place, alone and beside ones everywhere else."""
+    """Each field at its position, on its own and with ones everywhere else."""
     value = (1 << width) - 1
     alone = Header(**{"type": 0, field: value})
-    assert alone.words() == [value << low if place == word else 0 for place in range(3)]
+    assert alone.words() == [value << low if index == word else 0 for index in range(3)]
     assert Header.parse(alone.words()) == alone
-    rest = [0xFFFF_FFFF ^ (value << low if place == word else 0) for place in range(3)]
+    rest = [0xFFFF_FFFF ^ (value << low if index == word else 0) for index in range(3)]
     assert getattr(Header.parse(rest), field) == 0
     assert Header.parse(rest).words() == rest
 
 
 def test_parse():
-    """Any three words are a header: missing ones are zero, and later ones are no part of it."""
+    """Any three words are a header: missing words are zero, and later words do not belong to it."""
     generator = np.random.default_rng(1)
     for words in generator.integers(0, 1 << 32, (200, 3)).tolist():
         assert Header.parse(words).words() == words
@@ -62,7 +62,7 @@ def test_parse():
 
 
 def test_checksum():
-    """The published check value of CRC-32 is of nine bytes; these are the first eight of them."""
+    """The published check value of CRC-32 covers nine bytes; these are its first eight."""
     assert zlib.crc32(b"123456789") == 0xCBF43926
     assert checksum([0x34333231, 0x38373635]) == zlib.crc32(b"12345678") == 0x9AE0DAAF
     assert checksum([]) == 0
@@ -73,8 +73,8 @@ def bit_by_bit(words):
     """CRC-32 by its polynomial, lowest bit of the lowest byte first."""
     state = 0xFFFF_FFFF
     for word in words:
-        for place in range(32):
-            feedback = (state ^ word >> place) & 1
+        for bit in range(32):
+            feedback = (state ^ word >> bit) & 1
             state = state >> 1 ^ (0xEDB8_8320 if feedback else 0)
     return state ^ 0xFFFF_FFFF
 
@@ -105,12 +105,12 @@ def test_numbers():
 
 
 def test_accepted():
-    """The payload is given on to its end; the destination is not looked at, and the record's type is not either."""
+    """The payload is passed on to its end; neither the destination nor the record's type is checked."""
     due = Verdict(offered=PAYLOAD, complete=True, done=True)
     for expected in (HEADER, changed(destination=200), changed(type=ABORT)):
         assert verdict(packet(HEADER, PAYLOAD), expected, epoch=EPOCH) == due
     assert verdict(packet(changed(destination=99), PAYLOAD), HEADER, epoch=EPOCH) == due
-    # Without elements there is nothing to give on.
+    # Without elements nothing is passed on.
     empty = changed(length=0)
     assert verdict(packet(empty), empty, epoch=EPOCH) == Verdict(done=True)
 
@@ -119,15 +119,15 @@ def test_accepted_zero_value():
     """40 elements: a mask and its values, and a mask of the last eight."""
     header = changed(codec=ZERO_VALUE, length=40)
     payload = (0x8000_0001, 11, 12, 0x80, 13)
-    for given in (payload, (0, 0), (0xFFFF_FFFF, *range(32), 0xFF, *range(8))):
-        assert verdict(packet(header, given), header, epoch=EPOCH) == Verdict(
-            offered=given, complete=True, done=True)
+    for words in (payload, (0, 0), (0xFFFF_FFFF, *range(32), 0xFF, *range(8))):
+        assert verdict(packet(header, words), header, epoch=EPOCH) == Verdict(
+            offered=words, complete=True, done=True)
 
 
 @pytest.mark.parametrize(("codec", "length", "words"), [
     (2, 7, 4), (3, 17, 9), (5, 256, 32), (12, 32, 5), (14, 33, 8), (15, 1, 6)])
 def test_accepted_codes(codec, length, words):
-    """A payload of a format's block size is accepted, whatever it holds; one word less or more is refused."""
+    """A payload of the format's block size is accepted with any contents; a word less or more is refused."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + 1))
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(offered=payload, complete=True, done=True)
     assert verdict(packet(header, payload[:-1]), header, epoch=EPOCH) == Verdict(
@@ -148,18 +148,18 @@ def test_accepted_codes(codec, length, words):
     ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """Each field mismatches alone; no payload word is given on. A wrong CRC is refused with the same detail."""
+    """Each field mismatches on its own; no payload is passed on. A wrong CRC is refused with the same detail."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
-    # Stomped: by its source alone.
+    # Stomped: only by its source.
     stomped = packet(changed(**{field: got}), PAYLOAD, stomp=True)
     source = 7 if field == "source" else 4
     assert verdict(stomped, HEADER, epoch=EPOCH) == Verdict(code=Refusal.PEER_ABORT, detail=source << 16)
 
 
 def test_order_of_mismatches():
-    """One field after the other is put right."""
+    """Fields are corrected one after the other."""
     wrong = {"epoch": 6, "source": 7, "codec": 1, "tenant": 1, "sequence": 1, "segment": 1, "length": 1,
              "collective": 1, "block": 1}
     codes = []
@@ -172,7 +172,7 @@ def test_order_of_mismatches():
 
 
 def test_lengths():
-    """The payload of RAW: missing elements are told, and the last word given is kept back when there are too many."""
+    """The payload of RAW: missing elements are reported, and with too many the last word is withheld."""
     for count in range(3):
         assert verdict(packet(HEADER, PAYLOAD[:count]), HEADER, epoch=EPOCH) == Verdict(
             code=Refusal.WRONG_LENGTH, detail=3 - count << 16 | 0xFFFF, offered=PAYLOAD[:count])
@@ -184,7 +184,7 @@ def test_lengths():
     ((), 2, 0), ((3,), 2, 1), ((3, 11), 2, 2), ((3, 11, 12), 1, 3), ((0,), 1, 1), ((3, 11, 12, 1), 1, 4),
     ((3, 11, 12, 0, 0), 0, 3), ((3, 11, 12, 0x100, 13), 1, 3), ((0, 0x8000_0000), 1, 1)])
 def test_lengths_of_zero_value(payload, missing, offered):
-    """Groups missing of 40 elements; a mask with a bit beyond them is not given on."""
+    """Groups missing of 40 elements; a mask with a bit beyond them is not passed on."""
     header = changed(codec=ZERO_VALUE, length=40)
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(
         code=Refusal.WRONG_LENGTH, detail=missing << 16 | 0xFFFF, offered=payload[:offered])
@@ -209,7 +209,7 @@ def test_aborts():
     for expected in (None, HEADER):
         assert verdict(packet(abort), expected, epoch=EPOCH) == Verdict(
             code=Refusal.PEER_ABORT, detail=2 << 16 | 8, abort_seen=True)
-        # Stomped it is not seen.
+        # If stomped, it is ignored.
         assert verdict(packet(abort, stomp=True), expected, epoch=EPOCH) == Verdict(
             code=Refusal.PEER_ABORT, detail=2 << 16 | 8)
 
@@ -217,15 +217,15 @@ def test_aborts():
 def test_older_epochs():
     """An epoch up to 128 before, modulo 256, is dropped silently, stomped or not, unless the CRC is wrong."""
     for age in range(1, 256):
-        for given in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):
-            got = verdict(given, HEADER, epoch=EPOCH)
+        for older in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):
+            got = verdict(older, HEADER, epoch=EPOCH)
             assert (got == Verdict()) == (age <= 128), age
     words = packet(changed(epoch=EPOCH - 1), PAYLOAD)
     assert verdict(flipped(words, 100), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=77 << 16 | 77)
 
 
 def test_every_bit_counts():
-    """One bit or two that are flipped, anywhere, make a wrong CRC; the last word is never given on."""
+    """One or two flipped bits anywhere make a wrong CRC; the last word is never passed on."""
     words = packet(HEADER, PAYLOAD)
     bits = 32 * len(words)
     pairs = [(bit, (bit + step) % bits) for bit in range(bits) for step in (1, 5, 37)]

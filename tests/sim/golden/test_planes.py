@@ -8,19 +8,19 @@ from tests.refusals import refuses
 
 
 def test_by_hand():
-    """Eight codes of three bits: the bits of each place are a byte."""
+    """Eight codes of three bits: the bits of each position form a byte."""
     codes = [0b001, 0b010, 0b100, 0b111, 0, 0, 0, 0b101]
     assert planes.pack(codes, 3).tolist() == [0b10001100 << 16 | 0b00001010 << 8 | 0b10001001, 0, 0]
     assert planes.unpack(planes.pack(codes, 3), 3).tolist() == codes + [0] * 24
 
 
 def test_two_groups_by_hand():
-    """Two groups: the bits of each place of 8 codes are a byte, those of a group as many words as a code has bits."""
+    """Two groups: the bits of each position of 8 codes form a byte; a group has one word per code bit."""
     codes = [0] * 33
     codes[0] = codes[9] = codes[31] = 1
     codes[32] = 3
     assert planes.pack(codes, 2).tolist() == [0x0002_0001, 0x0080_0000, 0x0101, 0]
-    # Of one bit, a code has its own place.
+    # A code of one bit has its own position.
     assert planes.pack([1, 0, 1, 1, *[0] * 27, 1], 1).tolist() == [0x8000_000D]
     assert planes.pack([], 5).tolist() == planes.unpack([], 5).tolist() == []
 
@@ -36,12 +36,12 @@ def test_round_trip(width):
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 13, 17, 32])
 def test_every_bit_has_a_place(width):
-    """Bit b of code n is bit 8 b + n modulo 8 of the bytes of its eight codes: by definition."""
+    """By definition, bit b of code n is bit 8 b + n modulo 8 of the bytes of its eight codes."""
     codes = np.random.default_rng(width).integers(0, 1 << width, 64)
     number = 0
-    for place, code in enumerate(codes.tolist()):
+    for index, code in enumerate(codes.tolist()):
         for bit in range(width):
-            number |= (code >> bit & 1) << place // 8 * 8 * width + 8 * bit + place % 8
+            number |= (code >> bit & 1) << index // 8 * 8 * width + 8 * bit + index % 8
     words = planes.pack(codes, width)
     assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(2 * width)]
     assert planes.unpack(words, width).tolist() == codes.tolist()
@@ -70,8 +70,8 @@ def test_fields():
     values = np.random.default_rng(1).integers(0, 1 << 23, 32)
     data = planes.field_bytes(values, 23)
     assert len(data) == 92
-    assert sum(int(byte) << 8 * place for place, byte in enumerate(data)) == sum(
-        int(value) << 23 * place for place, value in enumerate(values))
+    assert sum(int(byte) << 8 * index for index, byte in enumerate(data)) == sum(
+        int(value) << 23 * index for index, value in enumerate(values))
     assert planes.fields(data, 23, 32).tolist() == values.tolist()
 
 

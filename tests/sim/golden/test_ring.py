@@ -61,13 +61,13 @@ class TestBlocks:
             assert max(map(len, blocks)) == ring.largest_block(length, nodes)
 
     def test_segments(self):
-        segments = [[one.tolist() for one in block] for block in ring.segment_indices(100, 3, 32)]
+        segments = [[segment.tolist() for segment in block] for block in ring.segment_indices(100, 3, 32)]
         assert segments == [[[*range(32)], [*range(96, 100)]], [[*range(32, 64)], []], [[*range(64, 96)], []]]
         assert ring.segment_indices(0, 2, 32) == [[], []]
 
     @pytest.mark.parametrize("nodes", SIZES)
     def test_parts_of_a_vector(self, nodes):
-        """Elements belong to the same blocks in whichever command they are, and blocks are dense in each rank."""
+        """An element belongs to the same block in every command, and blocks are dense in each rank."""
         whole = ring.block_indices(1000, nodes)
         for first in range(0, 32):
             part = ring.block_indices(1000 - 32 * first, nodes, turn=first % nodes)
@@ -122,8 +122,8 @@ class TestReduction:
             index = blocks[(rank + 1) % nodes]
             assert np.array_equal(total[index], own[rank])
             assert np.array_equal(scattered[rank, index], own[rank])
-            others = np.setdiff1d(np.arange(length), index)
-            assert np.array_equal(scattered[rank, others], gradients[rank, others])
+            rest = np.setdiff1d(np.arange(length), index)
+            assert np.array_equal(scattered[rank, rest], gradients[rank, rest])
         assert np.array_equal(traffic.scatter_words, words)
         assert np.array_equal(scatter_traffic.words, words.sum(axis=0))
         count = max(-(-len(block) // 64) for block in blocks)
@@ -144,7 +144,7 @@ class TestReduction:
         gradients = ring.bits(np.array([[-0.0, np.inf, np.nan, 3], [-0.0, -np.inf, 1, -3]], dtype=np.float32))
         total, traffic = ring.all_reduce(gradients)
         assert total.tolist() == [0, 0x7fc0_0000, 0x7fc0_0000, 0]
-        # Rank 0 sends block 0 (mask, three non-zeros) and receives it back (mask, two non-zeros) to pass nothing on.
+        # Rank 0 sends block 0 (mask, three non-zeros) receives it back (mask, two non-zeros), and passes nothing on.
         assert traffic.words.tolist() == [4 + 4 + 4, 4 + 4 + 3]
 
     def test_one_node_canonicalises(self):
@@ -191,7 +191,7 @@ class TestTraffic:
         ones = ring.bits(np.ones(1024, dtype=np.float32))
         gradients = np.stack([ones, ones ^ 0x8000_0000, ones, ones ^ 0x8000_0000])
         _, traffic = ring.all_reduce(gradients)
-        # Of 256 elements per block: 264 words at the first hop; then 256 positions that become none, 264, 256.
+        # Of 256 elements per block: 264 words at the first hop; then 256 positions that become zero, 264, 256.
         assert traffic.density.tolist() == [1, 0, 1]
         assert traffic.scatter_bound == 264 + 256 + 264
         assert traffic.bound == traffic.scatter_bound + 256 + 2 * 64
@@ -215,7 +215,7 @@ class TestGather:
         result, traffic = ring.all_gather(weights, segment=32)
         assert result.tolist() == [*range(200, 232), *range(32, 64), *range(164, 196), *range(296, 300)]
         assert traffic.density.shape == (0,)
-        # Rank 0 sends block 1, then block 0: two segments each, of which one may be empty.
+        # Rank 0 sends block 1, then block 0: two segments each, one of them possibly empty.
         assert traffic.gather_words[:, 0].tolist() == [32 + 8, 36 + 8]
 
     def test_broadcast(self):
@@ -256,7 +256,7 @@ class TestFusedUpdate:
         assert np.array_equal(result.weights, ring.bits(start - rate * step))
         assert len(result.state) == settings.planes
         assert all(np.array_equal(plane, other) for plane, other in zip(result.state, expected, strict=True))
-        # Scatter-reduce equals that of a plain all-reduce; weights are raw.
+        # Scatter-reduce matches a plain all-reduce; weights are raw.
         assert np.array_equal(result.traffic.scatter_words, plain.scatter_words)
         assert np.array_equal(result.traffic.density, plain.density)
         _, gathered = ring.all_gather(gradients)
@@ -272,7 +272,7 @@ class TestFusedUpdate:
 
     @pytest.mark.parametrize("rule", [optimizer.Rule.MOMENTUM, optimizer.Rule.ADAM])
     def test_packed_state_is_rounded_after_the_update(self, rule):
-        """New weights are those of unpacked state; new state is the nearest bfloat16; unused planes are unchanged."""
+        """New weights match unpacked state; new state is the nearest bfloat16; unused planes are unchanged."""
         generator = np.random.default_rng(9)
         gradients = random_gradients(generator, 2, 333, density=0.9)
         weights, first, second = (ring.bits(np.abs(generator.standard_normal(333))) for _ in range(3))
@@ -302,15 +302,15 @@ class TestWeightCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("name", CODECS)
     def test_values_and_words(self, name, nodes):
-        """Masters are the weights of a run without a codec; weights follow from them segment by segment."""
+        """Master weights match a run without a codec; weights follow from them segment by segment."""
         codec = WEIGHT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64
         gradients = random_gradients(generator, nodes, length, density=0.5)
         master, momentum = (ring.bits(generator.standard_normal(length)) for _ in range(2))
         settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
-        plain, coded = (ring.fused_update(gradients, master, [momentum], settings, weight_codec=one, segment=segment)
-                        for one in (WEIGHT_CODECS["raw"], codec))
+        plain, coded = (ring.fused_update(gradients, master, [momentum], settings, weight_codec=code, segment=segment)
+                        for code in (WEIGHT_CODECS["raw"], codec))
         assert np.array_equal(plain.weights, plain.master)
         assert np.array_equal(coded.master, plain.master)
         assert np.array_equal(coded.state[0], plain.state[0])
@@ -333,7 +333,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize(("name", "words"), [("mx9", 72), ("bf16", 128), ("mxfp4_e2m1", 64)])
     def test_dense_bound(self, name, words):
-        """Nine bits of 32 for each element; and with four lanes, no segment takes fewer than 64 cycles."""
+        """Nine bits of 32 for each element; with four lanes, every segment takes at least 64 cycles."""
         gradients = ring.bits(np.ones((4, 16384)))
         traffic = ring.fused_update(gradients, gradients[0], [], SGD, weight_codec=WEIGHT_CODECS[name]).traffic
         assert traffic.scatter_bound == 3 * 16 * 264
@@ -341,7 +341,7 @@ class TestWeightCodecs:
 
 
 def recoded(codec, segments, values):
-    """Values after each segment has gone through a packet."""
+    """Values after each segment has passed through a packet."""
     result = values.copy()
     for index in segments:
         result[index] = codec.decode(codec.encode(values[index]), len(index))
@@ -357,7 +357,7 @@ class TestGradientCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("name", [name for name in GRADIENT_CODECS if name != "zero_value"])
     def test_values_words_and_residuals(self, name, nodes):
-        """Sums hop by hop, element by element in rank order; twice, the second time with the first's residuals."""
+        """Sums hop by hop, element by element in rank order; twice, then with the first's residuals."""
         codec = GRADIENT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64
@@ -388,13 +388,13 @@ class TestGradientCodecs:
                     total[index] = partial[index]
                 if operation is ring.fused_update:
                     update = operation(gradients, weights, [], settings, **options)
-                    found, traffic = update.total, update.traffic
+                    actual, traffic = update.total, update.traffic
                 else:
-                    found, traffic = operation(gradients, **options)
+                    actual, traffic = operation(gradients, **options)
                 for rank in range(nodes if operation is ring.reduce_scatter else 0):
                     index = blocks[(rank + 1) % nodes]
-                    assert np.array_equal(found[rank, index], total[index]), f"{step=}"
-                assert operation is ring.reduce_scatter or np.array_equal(found, total), f"{step=}"
+                    assert np.array_equal(actual[rank, index], total[index]), f"{step=}"
+                assert operation is ring.reduce_scatter or np.array_equal(actual, total), f"{step=}"
                 assert np.array_equal(residuals, due), f"{step=}"
                 assert np.isfinite(ring.floats(residuals)).all()
                 for hop in range(nodes - 1):
@@ -408,7 +408,7 @@ class TestGradientCodecs:
 
     @pytest.mark.parametrize(("name", "words"), [("raw", 256), ("mx9", 72), ("mx4", 64)])
     def test_dense_bound(self, name, words):
-        """No segment takes fewer than 64 cycles with four lanes."""
+        """Every segment takes at least 64 cycles with four lanes."""
         gradients = ring.bits(np.ones((4, 16384)))
         options = {"gradient_codec": GRADIENT_CODECS[name], "residuals": np.zeros_like(gradients)}
         traffic = ring.fused_update(gradients, gradients[0], [], SGD, **options).traffic
@@ -417,7 +417,7 @@ class TestGradientCodecs:
         assert ring.all_reduce(gradients, **options)[1].bound == 2 * 3 * 16 * words
 
     def test_raw_sums_are_exact(self):
-        """Raw sums equal those of zero-value compression."""
+        """Raw sums equal zero-value sums."""
         gradients = random_gradients(np.random.default_rng(1), 4, 500, density=0.5)
         raw, _ = ring.all_reduce(gradients, gradient_codec=GRADIENT_CODECS["raw"])
         assert np.array_equal(raw, ring.all_reduce(gradients)[0])

@@ -1,4 +1,4 @@
-"""Vectors that are cut into commands, with the golden model: sim/golden/ring.py."""
+"""Vectors that are split into commands, with the golden model: sim/golden/ring.py."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from tests.sim.golden.test_ring import random_gradients
 
 
 def cut(generator, length):
-    """Bounds of commands that cover a vector between them, cut between groups."""
+    """Bounds of commands that together cover a vector, split between groups."""
     groups = -(-length // 32)
     count = min(int(generator.integers(0, 6)), groups - 1)
     inner = np.sort(generator.choice(np.arange(1, groups), count, replace=False)) * 32
@@ -19,10 +19,10 @@ def cut(generator, length):
 
 
 class TestCuts:
-    """Commands for the parts of a vector, whose turns are the places of the parts, do what one command does."""
+    """Commands for parts of a vector, with the parts' start groups as turns, equal a single command."""
 
     def test_sums_of_random_cuts(self):
-        """A thousand cuts: with contiguous blocks most of them would give other sums from three nodes on."""
+        """A thousand cuts: with contiguous blocks most of them would change sums for three nodes or more."""
         generator = np.random.default_rng(19)
         for number in range(1000):
             nodes, length = number % 8 + 1, int(generator.integers(1, 600))
@@ -40,7 +40,7 @@ class TestCuts:
     @pytest.mark.parametrize(("weight_codec", "gradient_codec"), list(zip(
         WEIGHT_CODECS, itertools.cycle(GRADIENT_CODECS), strict=False)))
     def test_updates_of_random_cuts(self, gradient_codec, weight_codec):
-        """Weights, masters, state and residuals, with every codec."""
+        """Weights, master weights, state and residuals, with every codec."""
         assert len(WEIGHT_CODECS) >= len(GRADIENT_CODECS)
         generator = np.random.default_rng(len(gradient_codec) + 7 * len(weight_codec))
         settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
@@ -54,21 +54,21 @@ class TestCuts:
             residuals, parts = left.copy(), left.copy()
             whole = ring.fused_update(gradients, weights, [momenta], settings, residuals=residuals, **options)
             for start, stop in cut(generator, length):
-                mine = parts[:, start:stop].copy()
+                local = parts[:, start:stop].copy()
                 part = ring.fused_update(
-                    gradients[:, start:stop], weights[start:stop], [momenta[start:stop]], settings, residuals=mine,
+                    gradients[:, start:stop], weights[start:stop], [momenta[start:stop]], settings, residuals=local,
                     turn=start // 32 % nodes, **options)
-                parts[:, start:stop] = mine
-                for found, expected in ((part.weights, whole.weights), (part.master, whole.master),
-                                        (part.state[0], whole.state[0]), (part.total, whole.total)):
-                    assert np.array_equal(found, expected[start:stop]), f"{nodes=}, {start=}"
+                parts[:, start:stop] = local
+                for actual, expected in ((part.weights, whole.weights), (part.master, whole.master),
+                                         (part.state[0], whole.state[0]), (part.total, whole.total)):
+                    assert np.array_equal(actual, expected[start:stop]), f"{nodes=}, {start=}"
             assert np.array_equal(parts, residuals)
 
     @pytest.mark.parametrize("nodes", range(1, 9))
     @pytest.mark.parametrize(("gradient_codec", "weight_codec"), [
         ("zero_value", "raw"), ("raw", "bf16"), ("mx9", "raw"), ("mxfp8_e4m3", "mx9"), ("bf16", "mxfp4_e2m1")])
     def test_update_in_three_commands(self, gradient_codec, weight_codec, nodes):
-        """Sums to their owners, updates of own blocks and a gather make a fused update, residuals included."""
+        """Sums at their owners, updates of own blocks and a gather make a fused update, including residuals."""
         generator = np.random.default_rng(nodes)
         for length in (1, 33, 700, 1000):
             gradients = random_gradients(generator, nodes, length, density=0.9)
@@ -87,16 +87,16 @@ class TestCuts:
                                                           residuals=rest, **codec)[0]
                 parts[:, start:stop] = rest
             assert np.array_equal(parts, residuals), f"{length=}"
-            mine, master, state = np.tile(weights, (nodes, 1)), weights.copy(), momenta.copy()
+            local, master, state = np.tile(weights, (nodes, 1)), weights.copy(), momenta.copy()
             for rank in range(nodes):
                 block = (rank + 1) % nodes
                 own = ring.block_indices(length, nodes)[block]
-                # What the node finds: its own block begins with group `block`, and the next is N groups further.
+                # The node's own block starts with group `block`, and the next group is N groups further.
                 assert np.array_equal(own, 32 * block + ring.places(len(own), stride=nodes))
                 alone = ring.fused_update(sums[rank:rank + 1, own], weights[own], [momenta[own]], settings,
                                           residuals=parts[rank:rank + 1, own], **codec, **weight)
-                mine[rank, own], master[own], state[own] = alone.weights, alone.master, alone.state[0]
-            found = ring.all_gather(mine, **weight)[0]
-            assert np.array_equal(found, whole.weights), f"{length=}"
+                local[rank, own], master[own], state[own] = alone.weights, alone.master, alone.state[0]
+            gathered = ring.all_gather(local, **weight)[0]
+            assert np.array_equal(gathered, whole.weights), f"{length=}"
             assert np.array_equal(master, whole.master), f"{length=}"
             assert np.array_equal(state, whole.state[0]), f"{length=}"

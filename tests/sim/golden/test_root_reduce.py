@@ -1,4 +1,4 @@
-"""Golden model of collectives with one owner, and the model of their cycles."""
+"""Golden model of root-reduce collectives, and the model of their cycles."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 16])
 def test_packets(nodes):
-    """Packets that a rank sends are those that its successor receives; the owner's links carry one phase each."""
+    """A rank's successor receives exactly the rank's packets; the owner's links carry one phase each."""
     for owner in range(nodes):
         every = [root_reduce.packets(6, nodes, owner, rank) for rank in range(nodes)]
         for rank, (sent, _) in enumerate(every):
@@ -37,7 +37,7 @@ def test_packets(nodes):
 
 
 def test_known_sums():
-    """2^24 + 1 is 2^24: what comes first decides."""
+    """2^24 + 1 is 2^24: the order decides."""
     big = np.float32(1 << 24)
     gradients = golden.bits([[1], [1], [big], [-big]])
     sums = {owner: float(golden.floats(root_reduce.total(gradients, owner))[0]) for owner in range(4)}
@@ -48,7 +48,7 @@ def test_known_sums():
 
 @pytest.mark.parametrize("nodes", [2, 3, 5, 8])
 def test_sums_are_those_of_a_block(nodes):
-    """A vector of one group belongs to one rank in any case: so bits, and words of that rank's block, are alike."""
+    """A vector of one group has one owner anyway: bits, and words of that rank's block, are equal."""
     generator = np.random.default_rng(nodes)
     gradients = golden.bits(generator.standard_normal((nodes, 32)).astype(np.float32) * (generator.random(
         (nodes, 32)) < 0.5))
@@ -59,14 +59,14 @@ def test_sums_are_those_of_a_block(nodes):
     for owner in range(nodes):
         turn = (owner + 1) % nodes
         expected = golden.fused_update(gradients, weights, state, settings, turn=turn, packed_state=True)
-        found = root_reduce.fused_update(gradients, weights, state, settings, owner, packed_state=True)
+        result = root_reduce.fused_update(gradients, weights, state, settings, owner, packed_state=True)
         for name in ("weights", "master", "total"):
-            assert (getattr(found, name) == getattr(expected, name)).all()
-        for mine, other in zip(found.state, expected.state, strict=True):
-            assert (mine == other).all()
+            assert (getattr(result, name) == getattr(expected, name)).all()
+        for actual, other in zip(result.state, expected.state, strict=True):
+            assert (actual == other).all()
         packets = np.array([len(root_reduce.packets(1, nodes, owner, rank)[0]) for rank in range(nodes)])
         overhead = golden.PACKET_OVERHEAD
-        assert (found.traffic.words - overhead * packets
+        assert (result.traffic.words - overhead * packets
                 == expected.traffic.words - overhead * 2 * (nodes - 1)).all()
         total, traffic = root_reduce.all_reduce(gradients, owner)
         expected_total, expected_traffic = golden.all_reduce(gradients, turn=turn)
@@ -75,7 +75,7 @@ def test_sums_are_those_of_a_block(nodes):
 
 
 def test_words():
-    """Dense words of every rank: 4 of header and CRC, 8 of masks with 256 gradients, and one for every element."""
+    """Dense words of every rank: 4 of header and CRC, 8 of masks with 256 gradients, and 1 per element."""
     gradients = golden.bits(np.ones((4, 600)))
     traffic = root_reduce.fused_update(gradients, gradients[0], [], golden.settings(
         Rule.SGD, gradient_scale=1, learning_rate=1), 2).traffic
@@ -94,7 +94,7 @@ def test_errors():
 
 
 class TestCycles:
-    """The model of cycles; docs/ring/root_reduce.md has it beside what is measured."""
+    """The model of cycles; docs/ring/root_reduce.md compares it with measurements."""
 
     @pytest.mark.parametrize(("nodes", "bar"), [(4, 1.36), (8, 1.18)])
     def test_half_rate(self, nodes, bar):
@@ -103,53 +103,53 @@ class TestCycles:
         clean = update_cycles(16384, nodes)
         cycles = {lag: update_cycles(16384, nodes, rates=rates, owner=1, lag=lag) for lag in range(5)}
         assert update_cycles(16384, nodes, rates=rates) > 1.95 * clean
-        # Never below what a link must carry, and no lag is better than the one that is built.
+        # Never below the load of a link, and no lag is better than the gateware's.
         assert nodes / (nodes - 1) * 0.99 * clean < cycles[3] < bar * clean
         assert cycles[3] == min(cycles.values())
-        assert cycles[0] > 2 * clean  # no packet of either phase beside one of the other
+        assert cycles[0] > 2 * clean  # the phases do not overlap
         assert best_owner(16384, nodes, rates=rates)[0] == 1
 
     def test_choice(self):
-        """Links that are alike, and any of two nodes, take no owner; nor does a link that is but a little slower."""
+        """Equal links, any two nodes, and a link that is only slightly slower take no owner."""
         assert best_owner(16384, 4, rates=[1] * 4)[0] is None
         assert best_owner(16384, 2, rates=[0.5, 1])[0] is None
         assert best_owner(16384, 8, rates=[1] * 7 + [0.95])[0] is None
         assert best_owner(16384, 8, rates=[1] * 7 + [0.25])[0] == 7
 
     def test_slow_optimizer(self):
-        """An owner that updates all elements alone may be what takes longest."""
+        """An owner that updates all elements may be the bottleneck."""
         assert update_cycles(4096, 8, owner=0, update_rate=0.25) > 4 * 4096
         assert best_owner(4096, 8, rates=[1] * 7 + [0.5], update_rate=0.25)[0] is None
 
 
 def waits(nodes, segments, *, lag, credits, room):
-    """What each event of a command waits for, with no more room than ``credits`` packets in an ingress, and at the
-    owner that of ``room`` sums which the gather has not taken; places are those of the chain, the owner's the last.
+    """Events that each event of a command waits for, with room for ``credits`` packets in an ingress, and at the
+    owner for ``room`` sums that the gather has not taken; nodes are numbered along the chain, the owner is the last.
     """
     last = nodes - 1
     sent, received = zip(*(root_reduce.packets(segments, nodes, last, rank, lag=lag) for rank in range(nodes)),
                          strict=True)
-    found = {}
-    for place in range(nodes):
-        before = (place - 1) % nodes
-        for number, packet in enumerate(sent[place]):
-            event = found["send", place, packet] = []
+    events = {}
+    for node in range(nodes):
+        before = (node - 1) % nodes
+        for number, packet in enumerate(sent[node]):
+            event = events["send", node, packet] = []
             phase, segment = packet
             if number:
-                event.append(("send", place, sent[place][number - 1]))
+                event.append(("send", node, sent[node][number - 1]))
             if number >= credits:
-                event.append(("receive", (place + 1) % nodes, sent[place][number - credits]))
-            if packet in received[place]:  # passed on
-                at = received[place].index(packet)
-                event += [("send", before, packet), *(("receive", place, one) for one in received[place][:at][-1:])]
+                event.append(("receive", (node + 1) % nodes, sent[node][number - credits]))
+            if packet in received[node]:  # passed on
+                at = received[node].index(packet)
+                event += [("send", before, packet), *(("receive", node, prior) for prior in received[node][:at][-1:])]
             elif phase == AG:
-                event.append(("receive", place, (SR, segment)))
-        for number, packet in enumerate(received[place]):
-            event = found["receive", place, packet] = [("send", place if packet in sent[place] else before, packet)]
-            event += [("receive", place, one) for one in received[place][:number][-1:]]
-            if place == last and packet[1] >= room:
-                event.append(("send", place, (AG, packet[1] - room)))
-    return found
+                event.append(("receive", node, (SR, segment)))
+        for number, packet in enumerate(received[node]):
+            event = events["receive", node, packet] = [("send", node if packet in sent[node] else before, packet)]
+            event += [("receive", node, prior) for prior in received[node][:number][-1:]]
+            if node == last and packet[1] >= room:
+                event.append(("send", node, (AG, packet[1] - room)))
+    return events
 
 
 def ends(nodes, **shape):
@@ -158,7 +158,7 @@ def ends(nodes, **shape):
 
 @pytest.mark.parametrize("nodes", range(2, 17))
 def test_no_deadlock(nodes):
-    """No circle of waits if the lag is less than the room at both ends; two packets and two sums are enough."""
+    """No circle of waits if the lag is less than the room at both ends; two packets and sums are enough."""
     for credits in (1, 2, 4):
         for room in (1, 2, 4):
             assert all(ends(nodes, lag=lag, credits=credits, room=room) for lag in range(min(credits + room, 6)))
@@ -166,7 +166,7 @@ def test_no_deadlock(nodes):
 
 
 def test_deadlock():
-    """A lag that is too long for the room ends in a circle; the ingress of other nodes is room as well."""
+    """A lag that is too long for the room ends in a circle; the ingress of other nodes counts as room."""
     longest = {(credits, room): max(lag for lag in range(9) if ends(3, lag=lag, credits=credits, room=room))
                for credits in (1, 2) for room in (1, 2)}
     assert longest == {(1, 1): 2, (1, 2): 3, (2, 1): 5, (2, 2): 6}

@@ -1,4 +1,4 @@
-"""Cycles of a queue: by hand, and against a queue that is run one cycle after the other."""
+"""Cycles of a queue: by hand, and compared with a queue that is simulated cycle by cycle."""
 
 import collections
 import itertools
@@ -19,7 +19,7 @@ def text(pattern):
 
 
 def digits(offered):
-    """Indices on offer, a digit per cycle."""
+    """Offered indices, a digit per cycle."""
     return "".join("." if index < 0 else str(index) for index in offered.tolist())
 
 
@@ -36,8 +36,8 @@ def test_first_from(pattern, expected):
 
 
 def run(depth, latency, beats, willing, ready):
-    """A queue, a cycle after the other: (i_valid, i_ready, o_valid, offered, level) of each."""
-    held = collections.deque()  # beats, and when each of them may be offered
+    """Simulate a queue: (i_valid, i_ready, o_valid, offered, level) of each cycle."""
+    held = collections.deque()  # beats, and the earliest cycle of each offer
     waiting, numbers, rows = None, iter(range(beats)), []
     for cycle, (begins, takes) in enumerate(zip(willing, ready, strict=True)):
         if waiting is None and begins:
@@ -69,7 +69,7 @@ def test_against_a_queue(depth, latency, source, sink):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_every_pattern(depth):
-    """Both sides through all patterns of six cycles."""
+    """All patterns of six cycles on both sides."""
     patterns = [flags(marks) for marks in itertools.product(".#", repeat=6)]
     for willing, ready in itertools.product(patterns, patterns):
         got = stream.queue(depth=depth, latency=1, beats=4, willing=willing, ready=ready)
@@ -84,20 +84,20 @@ def test_every_pattern(depth):
 def test_a_feed():
     feed = stream.Feed(3, flags("#..#...#.."))
     assert (feed.end, feed.offered) == (10, 0)
-    assert feed.accept(2) == 2  # on offer from 0 on
+    assert feed.accept(2) == 2  # offered from 0 on
     assert feed.offered == 3
     assert feed.accept(4) == 4
-    assert feed.accept(5) == 7  # ready from 5 on, on offer from 7 on
+    assert feed.accept(5) == 7  # ready from 5 on, offered from 7 on
     assert text(feed.valid) == "#####..#.."
     assert text(feed.ready) == "..#.####.."
-    # Nothing is left: ready to the end of the run, and nothing on offer.
+    # Nothing is left: ready to the end of the run, and no offers.
     assert feed.offered == feed.accept(8) == 10
     assert text(feed.ready) == "..#.######"
     assert text(feed.valid) == "#####..#.."
 
 
 def test_a_beat_taken():
-    """Beats taken by a unit that says itself when it is ready."""
+    """Beats taken by a unit with its own ready signal."""
     feed = stream.Feed(2, flags("#####"))
     feed.take(1)
     assert (feed.offered, text(feed.valid), text(feed.ready)) == (2, "#####", ".....")
@@ -109,7 +109,7 @@ def test_a_beat_taken():
 
 
 def test_an_output():
-    """A beat is on offer from the cycle behind its load on, and the next is loaded as soon as it departs."""
+    """A beat is offered from the cycle after its load on, and the next is loaded as soon as it departs."""
     output = stream.Output(flags("...#.##..."))
     assert [output.load(0), output.departed] == [0, 3]
     assert [output.load(1), output.departed] == [3, 5]

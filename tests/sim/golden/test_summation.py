@@ -1,4 +1,4 @@
-"""The order of summation: known answers, and each function against its definition in plain loops."""
+"""The order of summation: known answers, and each function compared with plain loops."""
 
 import math
 
@@ -33,7 +33,7 @@ class TestKnownAnswers:
         ([2**24, 1, 1], bits(2**24)), ([1, 1, 2**24], bits(2**24 + 2)),
     ], ids=str)
     def test_sums(self, terms, expected):
-        """As a dot product with ones, a row sum, a column sum, and rows that are gathered at one place."""
+        """As a dot product with ones, a row sum, a column sum, and rows that are gathered at one position."""
         assert dot(terms, [1] * len(terms)) == expected
         assert golden.row_sums(single(*terms)[None]).view(np.uint32).tolist() == [[expected]]
         assert golden.column_sums(single(*terms)[:, None]).view(np.uint32).tolist() == [expected]
@@ -45,11 +45,11 @@ class TestKnownAnswers:
         assert dot([2**-70], [2**-70]) == bits(2**-140)
         assert dot([2**-75], [2**-75]) == bits(0.0)
         assert dot([0], [np.inf]) == NAN
-        # The exact sum is 2^-24: a fused multiply-add would find it.
+        # The exact sum is 2^-24, which a fused multiply-add would give.
         assert dot([-1 - 2**-11, 1 + 2**-12], [1, 1 + 2**-12]) == bits(0.0)
 
     def test_a_sum_goes_on(self):
-        """From a given number on, and in two parts; -0.0 stays where there are no terms."""
+        """With an initial number, and split in two; an initial -0.0 stays if there are no terms."""
         assert dot([1, -1e8], [1, 1], 1e8) == bits(0.0)
         assert dot([], [], -0.0) == bits(-0.0)
         generator = np.random.default_rng(1)
@@ -73,16 +73,16 @@ class TestKnownAnswers:
 
 
 class TestDefinitions:
-    """Functions in loops over Python's numbers, each of whose operations is rounded to binary32."""
+    """Functions in loops over Python's numbers, with each operation rounded to binary32."""
 
     def rows(self, seed, shape):
         return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) * 5
 
     def test_softmax(self):
         scores = self.rows(1, (6, 9))
-        found = golden.softmax(scores)
-        for row, weights in zip(scores, found, strict=True):
-            powers = [exponential.exp(np.array([one - row.max()]))[0] for one in row]
+        actual = golden.softmax(scores)
+        for row, weights in zip(scores, actual, strict=True):
+            powers = [exponential.exp(np.array([value - row.max()]))[0] for value in row]
             total = np.float32(0)
             for power in powers:
                 total = total + power
@@ -99,7 +99,7 @@ class TestDefinitions:
             expected = expected + (exponential.log(total)[0] - (row[label] - row.max()))
         assert loss == expected
         weights = np.array(quotients)
-        assert weights.tobytes() != golden.softmax(scores).tobytes()  # which multiplies by reciprocals
+        assert weights.tobytes() != golden.softmax(scores).tobytes()  # it multiplies by reciprocals
         weights[np.arange(6), labels] -= np.float32(1)
         assert gradient.tobytes() == weights.tobytes()
         exact = sum(math.log(np.exp(row.astype(float) - row[label]).sum())
@@ -110,18 +110,18 @@ class TestDefinitions:
         x = self.rows(3, (4, 6))
         normal, deviation = golden.normalize(x, 1e-5)
         share = np.float32(1 / 6)
-        for found, expected in zip(norm(x, np.float32(1e-5), share), (normal, deviation), strict=True):
-            assert found.tobytes() == expected.tobytes()
-        for row, found, spread in zip(x, normal, deviation[:, 0], strict=True):
+        for actual, expected in zip(norm(x, np.float32(1e-5), share), (normal, deviation), strict=True):
+            assert actual.tobytes() == expected.tobytes()
+        for row, actual, spread in zip(x, normal, deviation[:, 0], strict=True):
             total = np.float32(0)
-            for one in row:
-                total = total + one
-            centred = [one - total * share for one in row]
+            for value in row:
+                total = total + value
+            centred = [value - total * share for value in row]
             square = np.float32(0)
-            for one in centred:
-                square = square + one * one
+            for value in centred:
+                square = square + value * value
             assert spread == np.float32(1) / np.sqrt(square * share + np.float32(1e-5))
-            assert found.tolist() == [one * spread for one in centred]
+            assert actual.tolist() == [value * spread for value in centred]
 
     def test_binary64(self):
         """For finite differences, the same functions without rounding to binary32."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def ulps(found, exact):
-    """Differences in units of the last place that a binary32 number near the exact one has."""
+def ulps(actual, exact):
+    """Differences in units of the last place of binary32 numbers near the exact ones."""
     places = np.maximum(np.frexp(exact)[1] - 24, -149)
-    return np.abs(found.astype(np.float64) - exact) / np.ldexp(1.0, places)
+    return np.abs(actual.astype(np.float64) - exact) / np.ldexp(1.0, places)

@@ -7,7 +7,7 @@ from sim.verilated import cache, cache_folder
 
 
 def entry(letter="a", kind="verilog"):
-    """Path of an entry, which has a digest in its name."""
+    """Path of an entry, with a digest in its name."""
     return cache_folder.folder(kind) / f"{letter}-{letter * 24}"
 
 

@@ -1,4 +1,4 @@
-"""Floating-point modes of the present thread that are not those of IEEE 754."""
+"""Floating-point modes of the present thread that differ from IEEE 754's defaults."""
 
 import contextlib
 import ctypes
@@ -6,9 +6,9 @@ import platform
 
 #: Bits of MXCSR: subnormal operands are zeros, rounding is upwards, subnormal results are zeros.
 _MXCSR = 0x0040 | 0x4000 | 0x8000
-#: Place of MXCSR in a fenv_t of x86-64.
+#: Offset of MXCSR in a fenv_t of x86-64.
 _PLACE = 28
-#: FE_UPWARD of other processors that Linux and macOS run on.
+#: FE_UPWARD of the other processors with Linux or macOS.
 _UPWARD = {"aarch64": 0x400000, "arm64": 0x400000, "ppc64le": 2, "riscv64": 3}
 
 #: A number that is lost in a sum with one, unless sums are rounded upwards.
@@ -17,7 +17,7 @@ SMALL = 2.0**-60
 
 @contextlib.contextmanager
 def hostile():
-    """Round upwards, and flush subnormal numbers to zero where a processor's modes for that are known here."""
+    """Round upwards, and flush subnormal numbers to zero if the processor's modes are known here."""
     library = ctypes.CDLL("libm.so.6" if platform.system() == "Linux" else None)
     kept, changed = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
     library.fegetenv(kept)

@@ -1,4 +1,4 @@
-"""Nodes with the ports of the real one, which measure the harness instead of reducing gradients."""
+"""Nodes with the ports of the real node, which measure the harness instead of reducing gradients."""
 
 from amaranth.hdl import Assert, Cat, Module, Mux, Signal
 from amaranth.lib import data, fifo, stream, wiring
@@ -6,25 +6,25 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.ports import port_names
 
-#: A host word that leaves for the ring as the number of the cycle in which it is on the wires.
+#: Host word that is replaced on the ring by the number of the cycle when it is on the wires.
 STAMP = 0xFFFF_FFFF
 
 
 class Probe(wiring.Component):
     """Send host packets to the next node, and report every word that arrives and when.
 
-    A host packet leaves as one ring packet of the same words, each :data:`STAMP` replaced by the cycle in which the
-    word is on the wires; a packet starts only on a credit, of which there is one after reset. For every ring word the
-    host is given two words: the cycle in which it was on the wires, and its data. A packet's credit is returned when
-    its last report is taken by the host. ``host_i.ready`` depends combinationally on ``host_i.valid``, as
-    streams allow. An assertion fails where words arrive faster than they are reported for too long.
+    A host packet leaves as one ring packet of the same words, each :data:`STAMP` replaced by the cycle when the word
+    is on the wires; a packet starts only on a credit; there is one after reset. For every ring word the host receives
+    two words: the cycle when it was on the wires, and its data. A packet's credit is returned when its last report is
+    taken by the host. ``host_i.ready`` depends combinationally on ``host_i.valid``, as streams allow. An assertion
+    fails if words arrive faster than they are reported for too long.
 
     Parameters
     ----------
     depth : int
-        Reports that wait at most.
+        Maximum number of waiting reports.
     mask : int
-        Bits of the data that change in a report.
+        Bits of the data that are inverted in a report.
     """
 
     host_i: In(stream.Signature(data.StructLayout({"data": 32, "last": 1})))
@@ -86,13 +86,13 @@ class Probe(wiring.Component):
 
 
 class TwoPorts(wiring.Component):
-    """Send host words by two ports, on links with the wires of replay, and report all that is on the wires.
+    """Send host words on two ports, on links with the wires of replay, and report the state of all wires.
 
-    A host word is on the wires of port 0 or 1 in the next cycle, by its bit 0; its bits 8 to 15 are ``check`` as
-    well, and bit 1 is ``kind``. For every cycle in which a word arrives at either port the host is given a packet of
-    four words: that cycle in bits 9:0, and from bits 10 and 21 on ``valid``, ``kind``, ``last`` and ``check`` of
-    ports 0 and 1; the data of both; and levels of the lines of both ways out, sixteen bits each, the latest lowest.
-    The lines of the ways in are bits 1 and 2 of the cycle.
+    A host word is on the wires of port 0 or 1 in the next cycle, by its bit 0; its bits 8 to 15 are also ``check``,
+    and bit 1 is ``kind``. For every cycle with an arriving word at either port the host receives a packet of four
+    words: that cycle in bits 9:0, and from bits 10 and 21 on ``valid``, ``kind``, ``last`` and ``check`` of ports 0
+    and 1; the data of both; and levels of the lines of both output ports, sixteen bits each, the latest lowest. The
+    lines of the input ports are bits 1 and 2 of the cycle.
     """
 
     def __init__(self):
@@ -108,30 +108,30 @@ class TwoPorts(wiring.Component):
         cycle = Signal(10)
         m.d.sync += cycle.eq(cycle + 1)
         m.d.comb += self.host_i.ready.eq(1)
-        given = self.host_i.p.data
+        word = self.host_i.p.data
         arriving, levels = [], []
         for port in range(2):
             before, after = (getattr(self, name) for name in port_names(port))
             level = Signal(16, name=f"levels_{port}")
             m.d.sync += [
-                after.valid.eq(self.host_i.valid & (given[0] == port)),
-                after.data.eq(given), after.last.eq(self.host_i.p.last), after.kind.eq(given[1]),
-                after.check.eq(given[8:16]), level.eq(Cat(after.line, level)),
+                after.valid.eq(self.host_i.valid & (word[0] == port)),
+                after.data.eq(word), after.last.eq(self.host_i.p.last), after.kind.eq(word[1]),
+                after.check.eq(word[8:16]), level.eq(Cat(after.line, level)),
             ]
             m.d.comb += before.line.eq(cycle[1 + port])
             arriving.append(before)
             levels.append(level)
         m.submodules.reports = reports = fifo.SyncFIFOBuffered(width=128, depth=512)
         wires = [Cat(port.valid, port.kind, port.last, port.check) for port in arriving]
-        place = Signal(2)
+        index = Signal(2)
         m.d.comb += [
             reports.w_data.eq(Cat(cycle, *wires, *(port.data for port in arriving), *levels)),
             reports.w_en.eq(arriving[0].valid | arriving[1].valid),
             self.host_o.valid.eq(reports.r_rdy),
-            self.host_o.p.data.eq(reports.r_data.word_select(place, 32)),
-            self.host_o.p.last.eq(place == 3),
-            reports.r_en.eq(self.host_o.valid & self.host_o.ready & (place == 3)),
+            self.host_o.p.data.eq(reports.r_data.word_select(index, 32)),
+            self.host_o.p.last.eq(index == 3),
+            reports.r_en.eq(self.host_o.valid & self.host_o.ready & (index == 3)),
         ]
         with m.If(self.host_o.valid & self.host_o.ready):
-            m.d.sync += place.eq(place + 1)
+            m.d.sync += index.eq(index + 1)
         return m

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes that are evaluated together (sim/verilated/batch.py): the same cycles, and never where it cannot be done."""
+"""Nodes evaluated together (sim/verilated/batch.py): the same cycles, and not if it is impossible."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_list_of_calls(tmp_path):
 
 
 def test_statements_between_calls(tmp_path):
-    """Each run of them becomes a function, and keeps its place."""
+    """Each run of statements becomes a function, and keeps its position."""
     lines = "        if (vlSelfRef.a) {\n            vlSelfRef.b = 1U;\n        }\n"
     call = "        Vx___024root___nba_comb"
     path = write(tmp_path, BEFORE + LIST.replace(call, lines + call) + AFTER)
@@ -91,7 +91,7 @@ def test_other_code_is_left_alone(tmp_path, old, new):
 @pytest.mark.parametrize("seed", range(3))
 def test_same_cycles(seed):
     """Responses, counters and the whole state are the same with any number of threads."""
-    found = []
+    results = []
     for batched in (False, True):
         library = build_ring(Probe(), batched=batched)
         for threads in (1, 2, 3):
@@ -99,5 +99,5 @@ def test_same_cycles(seed):
                 assert ring.batched == batched
                 load(ring, seed)
                 packets, text, links, state = outcome(ring, 3_000)
-                found.append((packets, text, links, state.removeprefix(ring.header)))
-    assert all(one == found[0] for one in found), f"seed {seed}"
+                results.append((packets, text, links, state.removeprefix(ring.header)))
+    assert all(result == results[0] for result in results), f"seed {seed}"

@@ -36,7 +36,7 @@ def test_keeps_nothing_of_a_failure(folder):
 
 
 def test_waits_for_another(folder):
-    """One of several processes that want the same entry builds it, and all find it."""
+    """One of several processes that need the same entry builds it, and all use it."""
     calls = []
 
     def build(fresh):
@@ -50,14 +50,14 @@ def test_waits_for_another(folder):
 
     both_wait = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        found = [future.result(timeout=10) for future in [pool.submit(want) for _ in range(3)]]
-    assert found == ["done"] * 3
+        results = [future.result(timeout=10) for future in [pool.submit(want) for _ in range(3)]]
+    assert results == ["done"] * 3
     assert len(calls) == 1
     assert left(folder) == [entry().name]
 
 
 class Builds:
-    """Builds a product and a folder beside it, and counts how often."""
+    """Builds a product and a folder next to it, and counts its calls."""
 
     def __init__(self):
         self.count = 0
@@ -88,7 +88,7 @@ def flip(path):
 @pytest.mark.parametrize("name", ["product", MANIFEST])
 @pytest.mark.parametrize("damage", [truncate, empty, flip, Path.unlink])
 def test_builds_again_what_is_damaged(folder, damage, name):
-    """A damaged file is built again, also within the process that has found it complete before."""
+    """A damaged file is rebuilt, even in a process that has already seen it complete."""
     build = Builds()
     for _ in range(2):
         directory = cached(entry(), build)
@@ -122,7 +122,7 @@ def test_folders_are_not_kept_and_what_came_later_may_be_there(folder):
 
 @pytest.mark.parametrize("ending", ["design.v", "ring.so"])
 def test_damaged_product_ends_no_process(folder, tmp_path, ending):
-    """A library that was cut short ends by a signal whoever loads it; here it is built again."""
+    """A truncated library kills any process that loads it by a signal; here it is rebuilt."""
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }')
 
@@ -140,7 +140,7 @@ def test_damaged_product_ends_no_process(folder, tmp_path, ending):
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
-#: Builds for as long as it is let, with a program of a program as compilers have them.
+#: Builds until it is stopped, with a program that starts another program, as compilers do.
 BUILDER = """
 import os
 import re
@@ -169,7 +169,7 @@ with ended_by_signals():
 
 @pytest.fixture
 def begin():
-    """Starts a process and returns it in the middle of a build. None outlives the test."""
+    """Starts a process and returns it during a build. No process outlives the test."""
     processes = []
 
     def started(directory):
@@ -192,16 +192,16 @@ def begin():
 
 
 def descendants(process):
-    """Processes whose parents are this one and its children, and theirs."""
+    """Descendants of a process: children, their children, and so on."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         fields = status(int(path.name))
-        if fields:  # it has not ended meanwhile
+        if fields:  # it has not ended
             parents.setdefault(int(fields[1]), []).append(int(path.name))
-    found = [process]
-    for number in found:
-        found += parents.get(number, [])
-    return found[1:]
+    pids = [process]
+    for number in pids:
+        pids += parents.get(number, [])
+    return pids[1:]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -225,7 +225,7 @@ def names(folder):
 
 
 def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
-    """Remains of any name go, and those of a build that goes on stay."""
+    """Remains of any name are removed, and the files of a running build stay."""
     killed, going = begin(entry("a")), begin(entry("b"))
     children = descendants(killed.pid)
     killed.kill()
@@ -235,7 +235,7 @@ def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
     assert names(folder) == [".a", ".a.lock", ".b", ".b.lock"]
     cached(entry("c"), Builds())
     assert names(folder) == [".b", ".b.lock", "c"]
-    assert len(list((folder / ".users").iterdir())) == 2  # this process, and the one that goes on
+    assert len(list((folder / ".users").iterdir())) == 2  # this process, and the running one
     going.terminate()
     assert going.wait(timeout=20) == 128 + signal.SIGTERM
     assert left(folder) == [entry("c").name]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Place and limit of the cache, contents of its digests, and refusals of folders that are no good."""
+"""Location and limit of the cache, contents of its digests, and refusals of unsuitable folders."""
 
 import ctypes
 import errno
@@ -34,12 +34,12 @@ def folder(tmp_path, monkeypatch):
 
 
 def nobody(monkeypatch, home):
-    """Take the user's home away."""
+    """Remove the user's home."""
     def unknown(*arguments):
         raise KeyError
 
     for name in ("HOME", "XDG_CACHE_HOME", cache_folder.VARIABLE):
-        monkeypatch.setenv(name, "")  # which comes back after the test, whatever the test sets
+        monkeypatch.setenv(name, "")  # restored after the test, whatever it sets
         monkeypatch.delenv(name)
     if home is not None:
         monkeypatch.setenv("HOME", home)
@@ -48,7 +48,7 @@ def nobody(monkeypatch, home):
 
 class TestRoot:
     def test_default(self, monkeypatch):
-        """Never where the program is installed, nor where it is started."""
+        """Neither in the program's folder nor in the working directory."""
         for value in (None, ""):
             monkeypatch.delenv(cache_folder.VARIABLE, raising=False)
             if value is not None:
@@ -63,7 +63,7 @@ class TestRoot:
             cache_folder.folder("other")
 
     def test_relative(self, monkeypatch, tmp_path):
-        """A relative path counts from the folder of the first look, for this process and those that it starts."""
+        """A relative path counts from the folder of the first use, for this process and its children."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv(cache_folder.VARIABLE, "here")
         assert cache_folder.root() == tmp_path / "here"
@@ -81,7 +81,7 @@ class TestRoot:
 
     @pytest.mark.parametrize("home", [None, "relative"])
     def test_no_home(self, home, monkeypatch, tmp_path):
-        """A user without a home has a private folder, for the tools that are started as well."""
+        """A user without a home has a private folder, also for the tools that the process starts."""
         nobody(monkeypatch, home)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert cache_folder.checked() is None
@@ -95,7 +95,7 @@ class TestRoot:
 
     @pytest.mark.parametrize("kind", ["file", "link", "mode", "owner", "none"])
     def test_no_home_and_no_private_folder(self, kind, monkeypatch, tmp_path):
-        """What somebody else has put in the temporary folder is not used."""
+        """Files of another user in the temporary folder are not used."""
         nobody(monkeypatch, None)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         private = tmp_path / f"gradring-{os.geteuid()}"
@@ -121,7 +121,7 @@ class TestRoot:
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
-        """The folder has the permissions of the user's mask, unlike a temporary one, and no other user can write."""
+        """The folder has permissions by the user's umask, unlike a temporary one, and no other user can write."""
         path = cached(entry(), write)
         mask = os.umask(0o22)
         os.umask(mask)
@@ -156,7 +156,7 @@ class TestRefusals:
                 function()
 
     def refuse(self, monkeypatch, code):
-        """Access rights do not stop every user, so the system's answer is made up."""
+        """Access rights do not stop every user, so the system's answer is faked."""
         real = os.open
 
         def fail(path, flags, *arguments, **options):
@@ -173,12 +173,12 @@ class TestRefusals:
     ])
     def test_nothing_can_be_written(self, folder, monkeypatch, code, message):
         """Complete entries can still be used."""
-        found = make("verilog", "b")
+        path = make("verilog", "b")
         self.refuse(monkeypatch, code)
         with pytest.raises(ToolError, match=rf"^{folder}/verilog cannot be written: {message}"
                                             r"set GRADRING_CACHE to a folder that can be$"):
             self.build()
-        assert cached(found, lambda fresh: pytest.fail("built again")) == found
+        assert cached(path, lambda fresh: pytest.fail("built again")) == path
 
     def test_the_disk_becomes_full(self, folder):
         def build(fresh):
@@ -189,7 +189,7 @@ class TestRefusals:
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
-        """The tool's own message is many lines about other things."""
+        """The tool's own message has many lines about other things."""
         def build(fresh):
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
@@ -227,16 +227,16 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """Builds prune to a part of the limit, so that not each has to; entries that this process uses stay."""
+        """Builds prune to a fraction of the limit, so that not all must; entries used by this process stay."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
-        mine = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
+        own = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
         left = [entry.path for entry in cache_content.entries()]
-        assert left == [*paths[-len(left) + 1:], mine]
+        assert left == [*paths[-len(left) + 1:], own]
         assert 700_000 < sum(entry.size for entry in cache_content.entries()) <= 900_000
 
     def test_short_processes_keep_to_the_limit(self, folder, monkeypatch):
-        """The first build of a process looks at the size, unless another one has just done so."""
+        """The first build of a process checks the size, unless another process has just done so."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         old = make("verilog", "a", 2_000_000, age=500)
         monkeypatch.setattr(cache_bound, "_added", None)
@@ -248,7 +248,7 @@ class TestBound:
         assert old.exists()
 
     def test_files_of_others_stay(self, folder):
-        """Files stay if the variable names a folder that holds other things."""
+        """Files stay if the variable names a folder with other contents."""
         make("verilog", "a")
         (folder / "verilog" / "project").mkdir()
         (folder / "photographs").mkdir()
@@ -268,7 +268,7 @@ class TestBound:
 
 @pytest.fixture
 def compilers(tmp_path, monkeypatch):
-    """Makes a compiler of the system's, with options of its own."""
+    """Replaces the system's compiler by one with its own options."""
     real = toolchain.compiler()
 
     def choose(*options, name="cxx"):
@@ -314,7 +314,7 @@ def test_a_compiler_that_does_not_work(compilers):
 
 
 def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeypatch):
-    """A script that adds an extension makes another library of the same design. The harness alone is compiled."""
+    """A script that adds an extension makes another library of the design. Only the harness is compiled."""
     real = toolchain.run
 
     def run(command, *, cwd, env=None):
@@ -341,13 +341,13 @@ def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeyp
     assert second != first
     assert [ctypes.CDLL(str(path)).number() for path in (first, second)] == [1, 2]
     assert len(cache_content.entries()) == 4  # with Verilator's runtime, twice
-    # The other library in place of this one, as a careless copy would have it.
+    # The other library in place of this one, as after a careless copy.
     shutil.copyfile(second, first)
     assert not complete(first.parent)
 
 
 def test_makefiles_get_no_options_of_the_user(monkeypatch):
-    """A simulator would otherwise depend on options that no digest holds."""
+    """Otherwise a simulator would depend on options that no digest contains."""
     monkeypatch.setenv("CXXFLAGS", "-march=native")
     monkeypatch.setenv("OPT_FAST", "-Ofast")
     assert not {"CXXFLAGS", "OPT_FAST"} & toolchain.environment().keys()
@@ -358,7 +358,7 @@ class TestVerilog:
         return verilog.convert(SkidBuffer(shape=3), name=name)
 
     def test_changed_by_hand(self, folder):
-        """Verilog changed by hand is made again, even if the process has read it before."""
+        """Verilog that was changed by hand is rebuilt, even if the process has read it before."""
         first = self.convert("buffer")
         path, = folder.glob("verilog/buffer-*/design.v")
         path.write_text(first.text.replace("buffer", "puffer"))
@@ -371,12 +371,12 @@ class TestVerilog:
         assert self.convert("buffer") == first
 
     def test_another_way_to_make_it(self, folder, monkeypatch):
-        """A clone whose sources run Yosys otherwise does not find it."""
+        """A clone with sources that run Yosys otherwise does not use it."""
         self.convert("buffer")
         monkeypatch.setattr(toolchain, "source", lambda *functions: "another script")
         self.convert("buffer")
         designs = [path for path in folder.glob("verilog/buffer-*") if "-of-" not in path.name]
-        assert len(designs) == len(list(folder.glob("verilog/buffer-of-*"))) == 2  # each is known by its component
+        assert len(designs) == len(list(folder.glob("verilog/buffer-of-*"))) == 2  # each known by its component
 
 
 def test_results_are_not_in_the_cache():

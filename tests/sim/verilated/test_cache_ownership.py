@@ -1,4 +1,4 @@
-"""A cache that acts only on its own: every kind of entry, among decoys of every form."""
+"""A cache that acts only on its own files: every kind of entry, among decoys of every form."""
 
 import json
 import os
@@ -19,7 +19,7 @@ DIGEST = "0123456789abcdef01234567"
 
 @pytest.fixture
 def top(tmp_path, monkeypatch):
-    """Path of a cache that is not there yet."""
+    """Path of a cache that does not exist yet."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv(cache_folder.LIMIT, "1k")  # each build makes the cache too large
     monkeypatch.setattr(cache_bound, "_added", None)
@@ -47,7 +47,7 @@ def clear(monkeypatch):
     return caught.value.code
 
 
-#: What a user may do with the cache, by name.
+#: Actions of a user on the cache, by name.
 ACTS = {
     "build": lambda patch: [cached(cache_folder.folder(kind) / f"built-{DIGEST}", build) for kind in
                             cache_folder.KINDS],
@@ -65,7 +65,7 @@ def tree(*folders):
 
 
 def project(path):
-    """A folder of another program, with files that have names as in a cache."""
+    """A folder of another program, with files with names as in a cache."""
     path.mkdir(parents=True)
     (path / "source.v").write_text("module source; endmodule")
     (path / MANIFEST).write_text(json.dumps({"version": 1}))
@@ -76,7 +76,7 @@ def project(path):
     return path
 
 
-#: Names that no entry and nothing next to one has.
+#: Names that no entry, and nothing next to an entry, has.
 NAMES = ["project", "project-0123456789abcdef", f"project-{DIGEST}0", f"project-{DIGEST.upper()}",
          f"project-g{DIGEST[1:]}", f"project{DIGEST}", DIGEST, ".project-12345678",
          ".project-0123456789abcdef-12345678", ".vscode-server12",
@@ -100,7 +100,7 @@ def plant(folder, foreign):
 
 @pytest.mark.parametrize("act", ["prune", "clear", "build"])
 def test_decoys_stay(top, tmp_path, monkeypatch, act):
-    """Names without a digest of the expected form stay, in the folder of any kind; so does the target of a link."""
+    """Names without a digest of the expected form stay, in folders of all kinds; so do targets of links."""
     foreign = project(tmp_path / "foreign")
     entries = [make(kind) for kind in cache_folder.KINDS]
     for kind in cache_folder.KINDS:
@@ -119,7 +119,7 @@ def test_decoys_stay(top, tmp_path, monkeypatch, act):
 
 
 def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
-    """The folder of a kind is no link; the notes of processes are none either."""
+    """The folder of a kind is not a link; neither are the notes of processes."""
     for kind in cache_folder.KINDS:
         make(kind)
         foreign = tmp_path / "foreign" / kind
@@ -147,7 +147,7 @@ def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
 
 
 def test_links_for_locks(top, tmp_path):
-    """No lock is made or held through a link."""
+    """No lock is created or held through a link."""
     path = make("verilog")
     (tmp_path / "file").write_text("a user's file")
     for name in (".lock", f".other-{DIGEST}.lock"):
@@ -160,7 +160,7 @@ def test_links_for_locks(top, tmp_path):
 
 
 def tags(top, tmp_path):
-    """Folders with the tag of another program, or with something else of the name."""
+    """Folders with the tag of another program, or with other content under the tag's name."""
     tag, text = top / cache_folder.TAG, cache_folder._TAG
     yield "none", lambda: None
     yield "another program's", lambda: tag.write_text(text.splitlines()[0] + "\n# Made by another program.\n")
@@ -173,7 +173,7 @@ def tags(top, tmp_path):
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
-    """Any act on a folder of other things is refused in a line, and changes nothing."""
+    """Any action on a folder with other content is refused in a line, and changes nothing."""
     for kind in cache_folder.KINDS:
         make(kind)
     project(top / "photographs")
@@ -201,7 +201,7 @@ def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
 
 
 def test_an_empty_folder_becomes_a_cache(top):
-    """So do the remains of a process that was killed while it wrote the tag, and caches of earlier versions."""
+    """So do the remains of a process that was killed while writing the tag, and caches of older versions."""
     top.mkdir(mode=0o755)
     assert cache_content.prune(most=-1) == cache_content.Removed((), ())
     assert list(top.iterdir()) == []
@@ -224,11 +224,11 @@ def test_a_link_to_a_cache(top, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
 def test_a_cache_that_other_users_may_write(top, monkeypatch, mode):
-    """Neither built nor read: its libraries are run. The folder of any kind counts as the cache itself does."""
+    """Neither built nor read, since libraries are run. Folders of all kinds are treated as the cache."""
     paths = [make(kind) for kind in cache_folder.KINDS]
     for folder in (top, *(path.parent for path in paths)):
         folder.chmod(mode)
-        for path in paths if folder == top else [one for one in paths if one.parent == folder]:
+        for path in paths if folder == top else [item for item in paths if item.parent == folder]:
             with pytest.raises(ToolError) as caught:
                 cached(path, build)
             assert str(caught.value) == (
@@ -251,7 +251,7 @@ def test_an_empty_folder_that_other_users_may_write(top):
 
 
 def test_a_cache_of_another_user(top, monkeypatch):
-    """The system's administrator may own it, and nobody else."""
+    """Only the system's administrator may own it."""
     path, real = make("verilog"), os.stat
 
     def stat(owner):
@@ -272,7 +272,7 @@ def test_a_cache_of_another_user(top, monkeypatch):
 
 
 def test_a_mask_that_lets_a_group_write(top):
-    """The cache is safe whatever the user's mask is."""
+    """The cache is safe with any umask of the user."""
     mask = os.umask(0o002)
     try:
         path = cached(cache_folder.folder("verilog") / f"unit-{DIGEST}", build)
@@ -298,7 +298,7 @@ def test_an_entry_that_other_users_may_write(top, name):
     '{"manifest.json": [1, ""]}', '{"a\\u0000b": [1, ""]}', '{"product": [true, ""]}', "[" * 100_000, "\xff",
 ])
 def test_manifests_of_others(top, text):
-    """A manifest that no build has written is of no complete entry."""
+    """A manifest that no build has written does not make an entry complete."""
     path = make("verilog")
     (path.parent / "secret").write_text("secret")
     (path / MANIFEST).write_text(text, encoding="latin-1")

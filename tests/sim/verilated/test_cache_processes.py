@@ -1,4 +1,4 @@
-"""Several processes with one cache: killed in the middle of a build, at once, and while entries are removed."""
+"""Several processes with one cache: killed during a build, concurrent, and while entries are removed."""
 
 import subprocess
 import sys
@@ -21,8 +21,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-#: Builds a ring whose Verilog is real, and whose Verilator and compiler are not: they write what their arguments say.
-#: At the given stage the process says so, and waits for its end in the middle of it.
+#: Builds a ring with real Verilog, and with fakes of Verilator and the compiler that write files by their arguments.
+#: At the selected stage the process prints the stage, and waits to be killed.
 BUILDER = """
 import sys
 from pathlib import Path
@@ -72,7 +72,7 @@ print(library.path, flush=True)
 
 @pytest.fixture
 def begin(cache):
-    """Starts processes that have ended when the test has, however that ends."""
+    """Starts processes that are ended after the test in any case."""
     begun = []
 
     def start(script, argument):
@@ -90,16 +90,16 @@ def begin(cache):
 
 
 def lines_until(process, last):
-    found = []
+    lines = []
     for line in process.stdout:
-        found.append(line.strip())
-        if found[-1] == last:
-            return found
-    raise AssertionError(f"the process ended without {last!r}, after {found!r}")
+        lines.append(line.strip())
+        if lines[-1] == last:
+            return lines
+    raise AssertionError(f"the process ended without {last!r}, after {lines!r}")
 
 
 def left(folder):
-    """Names beside entries, apart from the folder's lock."""
+    """Names next to entries, apart from the folder's lock."""
     return sorted(path.name for kind in folder.iterdir() if kind.is_dir() for path in kind.rglob(".*")
                   if path.name not in (".lock", ".users")) + [
         str(path) for path in folder.glob("*/.users/*")]
@@ -109,7 +109,7 @@ STAGES = ("Verilog", "Verilate", "compile", "link", "seal")
 
 
 def test_killed_at_each_stage(cache, begin):
-    """The next build is as if there had been none before, and no remains of the killed ones stay."""
+    """The next build is as if it were the first, and no remains of the killed ones stay."""
     for stage in STAGES:
         process = begin(BUILDER, stage)
         lines_until(process, stage)
@@ -118,20 +118,20 @@ def test_killed_at_each_stage(cache, begin):
         assert left(cache), stage
     out, _ = begin(BUILDER, "none").communicate(timeout=120)
     *stages, path = out.splitlines()
-    assert sorted(set(stages)) == ["Verilate", "compile", "link", "seal"]  # its Verilog was whole
+    assert sorted(set(stages)) == ["Verilate", "compile", "link", "seal"]  # its Verilog was complete
     path = Path(path)
     assert path.read_text() == "ring.so"
     assert complete(path.parent)
     assert not (path.parent / "obj").exists()
-    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # nothing was built there any more
+    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # no more builds there
     # One entry each: the component, its design, Verilator's runtime, the ring.
-    assert sorted(one.kind for one in cache_content.entries()) == ["verilated", "verilated", "verilog", "verilog"]
+    assert sorted(item.kind for item in cache_content.entries()) == ["verilated", "verilated", "verilog", "verilog"]
     assert cache_content.prune(most=1 << 60).gone == ()
     assert left(cache) == []
 
 
 def test_two_at_once_build_once(cache, begin):
-    """The second one waits for the first, and finds its product."""
+    """The second process waits for the first, and uses its product."""
     first = begin(BUILDER, "link")
     lines_until(first, "link")
     second = begin(BUILDER, "none")
@@ -141,14 +141,14 @@ def test_two_at_once_build_once(cache, begin):
         time.sleep(0.01)
     first.stdin.close()
     first.stdin = None
-    one, two = (process.communicate(timeout=60)[0].split() for process in (first, second))
-    assert one[-2:] == ["seal", one[-1]]
-    assert two == [one[-1]]
+    built, reused = (process.communicate(timeout=60)[0].split() for process in (first, second))
+    assert built[-2:] == ["seal", built[-1]]
+    assert reused == [built[-1]]
     assert first.returncode == second.returncode == 0
     assert left(cache) == []
 
 
-#: Uses the entry it is told of until its standard input ends.
+#: Uses the entry in its argument until its standard input ends.
 USER = """
 import sys
 from pathlib import Path
@@ -160,28 +160,28 @@ sys.stdin.read()
 
 
 def test_what_is_used_is_not_removed(cache, begin):
-    """Neither by hand nor for the limit; once its user has ended, however it did, it is."""
+    """Neither manually nor for the limit; once its user has ended, in any way, it is removed."""
     path = entry()
     process = begin(USER, path)
     lines_until(process, "used")
     assert remove(path) is False
     removed = cache_content.prune(most=-1)
-    assert (removed.gone, [one.path for one in removed.kept]) == ((), [path])
+    assert (removed.gone, [item.path for item in removed.kept]) == ((), [path])
     assert complete(path)
     process.kill()
     process.communicate(timeout=20)
     removed = cache_content.prune(most=-1)
-    assert [one.path for one in removed.gone] == [path]
+    assert [item.path for item in removed.gone] == [path]
     assert left(cache) == []
 
 
 def test_a_cache_that_is_cleared_breaks_no_build(begin):
-    """Clearing leaves the folder that is being filled, and the entries that the build has found before."""
+    """Clearing leaves the folder that is being filled, and the entries that the build has already used."""
     process = begin(BUILDER, "link")
     lines_until(process, "link")
     removed = cache_content.prune(most=-1)
     assert removed.gone == ()
-    assert {one.kind for one in removed.kept} == {"verilog", "verilated"}
+    assert {item.kind for item in removed.kept} == {"verilog", "verilated"}
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert complete(Path(out.split()[-1]).parent)
@@ -189,7 +189,7 @@ def test_a_cache_that_is_cleared_breaks_no_build(begin):
     assert cache_content.entries() == []
 
 
-#: For two seconds, one short process after the other: some remove what nobody uses, and all read what they want.
+#: For two seconds, short processes in sequence: some remove unused entries, and all read the entries that they need.
 CROWD = """
 import os
 import random
@@ -229,7 +229,7 @@ while time.monotonic() < end:
 
 
 def test_many_want_and_remove_the_same(cache):
-    """Whoever has an entry can read it for as long as it lives."""
+    """A process with an entry can read it until the process ends."""
     processes = [subprocess.Popen([sys.executable, "-c", CROWD, str(seed)], cwd=ROOT) for seed in range(4)]
     assert [process.wait(timeout=60) for process in processes] == [0] * 4
     cache_content.prune(most=-1)

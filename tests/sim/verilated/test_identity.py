@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Identities of components: what they depend on, and where there is none."""
+"""Identities of components: their inputs, and components without identity."""
 
 import functools
 import os
@@ -59,7 +59,7 @@ class Applied(wiring.Component):
 
 @pytest.fixture(autouse=True)
 def sources_are_loaded(monkeypatch):
-    """Whoever has just changed these sources runs these tests too."""
+    """A developer who has just changed these sources runs these tests too."""
     monkeypatch.setattr(toolchain, "_LOADED", time.time() + 10)
 
 
@@ -78,16 +78,16 @@ def _plus(number):
 
 
 def test_the_same_in_each_process():
-    found = {subprocess.run([sys.executable, "-c", PRINT], env={**os.environ, "PYTHONHASHSEED": seed}, cwd=ROOT,
-                            capture_output=True, text=True, check=True, timeout=60).stdout for seed in "12"}
-    assert found == {f"{identity_of(Queue(shape=3, depth=4))} {identity_of(FloatAdder())}\n"}
+    printed = {subprocess.run([sys.executable, "-c", PRINT], env={**os.environ, "PYTHONHASHSEED": seed}, cwd=ROOT,
+                              capture_output=True, text=True, check=True, timeout=60).stdout for seed in "12"}
+    assert printed == {f"{identity_of(Queue(shape=3, depth=4))} {identity_of(FloatAdder())}\n"}
 
 
 def test_units_differ():
-    """All units have an identity, and it is not that of another one."""
-    found = [identity_of(unit.component({})) for unit in UNITS.values()]
-    assert None not in found
-    assert len(set(found)) == len(UNITS)
+    """All units have an identity, and no two are equal."""
+    identities = [identity_of(unit.component({})) for unit in UNITS.values()]
+    assert None not in identities
+    assert len(set(identities)) == len(UNITS)
 
 
 MAKE = [
@@ -100,22 +100,22 @@ MAKE = [
 
 
 def test_parameters():
-    """The same parameters give the same identity, and other ones another."""
-    found = [identity_of(make()) for make in MAKE]
-    assert None not in found
-    assert found == [identity_of(make()) for make in MAKE]
-    assert len(set(found)) == len(MAKE)
+    """Equal parameters give equal identities, and different parameters different ones."""
+    identities = [identity_of(make()) for make in MAKE]
+    assert None not in identities
+    assert identities == [identity_of(make()) for make in MAKE]
+    assert len(set(identities)) == len(MAKE)
 
 
 def test_flags():
-    """Flags of which none is set, or several, have no name."""
+    """Flags with no bit set, or several, have no name."""
     assert len({identity_of(Applied(_plus(1), flags=EventFlag(number))) for number in range(4)} - {None}) == 4
 
 
 def test_state_is_told_apart():
     """Two attributes that are one object, and two that are equal."""
-    one, other = [1], [1]
-    assert identity_of(Applied(_plus(1), a=one, b=one)) != identity_of(Applied(_plus(1), a=one, b=other))
+    first, other = [1], [1]
+    assert identity_of(Applied(_plus(1), a=first, b=first)) != identity_of(Applied(_plus(1), a=first, b=other))
 
 
 @pytest.mark.parametrize("attribute", [threading.Lock(), iter([1]), type("Local", (), {})(), Named(1), Numbered(1)])
@@ -129,12 +129,12 @@ def test_globals_are_seen(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(stream, "connect_stream", lambda m, source, sink: None)
         assert identity_of(Queue(shape=3, depth=4)) != before
-    found = set()
-    for number in (1, 2):  # of two functions with the same code
+    identities = set()
+    for number in (1, 2):  # two functions with the same code
         with monkeypatch.context() as patch:
             patch.setattr(stream, "connect_stream", _plus(number))
-            found.add(identity_of(Queue(shape=3, depth=4)))
-    assert len(found - {before, None}) == 2
+            identities.add(identity_of(Queue(shape=3, depth=4)))
+    assert len(identities - {before, None}) == 2
     with monkeypatch.context() as patch:
         patch.setattr(stream, "ANOTHER", 3, raising=False)
         assert identity_of(Queue(shape=3, depth=4)) != before
@@ -162,7 +162,7 @@ for _ in range(2):
 
 
 def test_sources_are_seen(tmp_path):
-    """Modules that one imports count, directly or not, and no other. None is known that has changed since."""
+    """Only modules imported directly or indirectly count. There is no identity after a source has changed."""
     for name in ("hdl", "sim"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     changed = tmp_path / "hdl/floating/stages.py"
@@ -181,7 +181,7 @@ def test_sources_are_seen(tmp_path):
 
 
 def test_convert(monkeypatch, tmp_path):
-    """A component is elaborated once for each name and platform, and again where its design was removed."""
+    """A component is elaborated once for each name and platform, and again if its design was removed."""
     monkeypatch.setenv("GRADRING_CACHE", str(tmp_path))
     seen = []
     convert = verilog.rtlil.convert
@@ -206,7 +206,7 @@ def test_convert(monkeypatch, tmp_path):
     assert seen[4:] == ["Applied"] * 2
 
 
-#: Nodes with a format that can be one of operands: its feature describes it for the compute engine as well.
+#: Nodes with a format that can be an operand format: its feature describes it for the compute engine as well.
 _OPERANDS = {"bf16", "mx", "nvfp4", "streaming", "compute", "far", "block_operands", "codebook_layers"}
 #: Features, and the nodes without them that have their sources in the key, since units import them in some nodes.
 IMPORTED = {**{name: _OPERANDS for name in ("compute", "block_operands", "codebook_layers")}, "replay": {"grid"}}

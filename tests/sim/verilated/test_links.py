@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Links of any wiring: every wire, and every fault of it, against a model of what is on the wires."""
+"""Links of any wiring: every wire, and all its faults, compared with a model of the wires."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tests.refusals import refuses
 from tests.sim.verilated.probe import STAMP, Probe, TwoPorts
 
 LATENCY = 16
-#: Port 0 leads round all nodes; port 1 of two nodes to each other, and that of the third to port 1 of itself.
+#: Ports 0 form a ring of all nodes; ports 1 of two nodes connect to each other, and port 1 of the third to itself.
 WIRING = [((0, 0), (1, 0)), ((1, 0), (2, 0)), ((2, 0), (0, 0)), ((0, 1), (1, 1)), ((1, 1), (0, 1)), ((2, 1), (2, 1))]
 
 
@@ -32,7 +32,7 @@ def credits_library():
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A word on the wires of a way in."""
+    """A word on the wires of an input port."""
 
     cycle: int
     port: int
@@ -43,7 +43,7 @@ class Seen:
 
 
 def take(ring, node):
-    """Words that a node has seen, in order, and the levels of its ways out with each report."""
+    """Words that a node has seen, in order, and the levels of its output ports with each report."""
     seen, levels = [], []
     while (packet := ring.receive(node)) is not None:
         first, *data, line = (int(word) for word in packet)
@@ -56,12 +56,12 @@ def take(ring, node):
 
 
 def line_of(ring):
-    """Levels of the line at port 0 of node 0, by the cycle in which each arrived."""
+    """Levels of the line at port 0 of node 0, by the cycle of their arrival."""
     return {cycle - 1 - age: line >> age & 1 for cycle, line, _ in take(ring, 0)[1] for age in range(16)}
 
 
 def expected(words, *, start, port):
-    """Words as they come out of a link that has no faults: host words of one packet, the first given in ``start``."""
+    """Words at the end of a faultless link: host words of one packet, the first sent in cycle ``start``."""
     return [Seen(start + n + 1 + LATENCY, port, word >> 1 & 1, int(n == len(words) - 1), word >> 8 & 0xFF, word)
             for n, word in enumerate(words)]
 
@@ -76,14 +76,14 @@ def test_any_wiring(library):
     with VerilatedRing(library, nodes=3, wiring=WIRING, threads=2) as ring:
         assert (ring.ports, ring.replay) == (2, True)
         other = PysimRing(TwoPorts, nodes=3, wiring=WIRING)
-        ring.run(1)  # a word that is given to the other one at once is offered in its second cycle
+        ring.run(1)  # the other ring offers a word in its second cycle
         words = {}
         for link in ring.links:
             node, port = link.source
             words[node, port] = words_for(generator, port, 12)
         for node in range(3):
-            for one in (ring, other):
-                one.send(node, np.array(words[node, 0] + words[node, 1], np.uint32))
+            for item in (ring, other):
+                item.send(node, np.array(words[node, 0] + words[node, 1], np.uint32))
         ring.run(399)
         other.run(400)
         for node in range(3):
@@ -94,11 +94,11 @@ def test_any_wiring(library):
                 if link.target[0] == node:
                     start = 1 + 12 * port
                     want = expected(words[source, port], start=start, port=link.target[1])
-                    want = [dataclasses.replace(one, last=int(port == 1 and n == 11)) for n, one in enumerate(want)]
-                    assert [one for one in seen if one.port == link.target[1]] == want
+                    want = [dataclasses.replace(item, last=int(port == 1 and n == 11)) for n, item in enumerate(want)]
+                    assert [item for item in seen if item.port == link.target[1]] == want
             for cycle, *lines in levels:
                 for port, line in enumerate(lines):
-                    # A line is low until its first level has arrived.
+                    # A line is low until its first level arrives.
                     times = [cycle - 1 - age - LATENCY for age in range(16)]
                     assert line == sum((time >> 1 + port & 1 if time >= 0 else 0) << age
                                        for age, time in enumerate(times)), (cycle, port)
@@ -106,20 +106,20 @@ def test_any_wiring(library):
 
 
 def test_a_port_without_a_link(library):
-    """Words by such a port are lost, nothing comes by it, and its line is low."""
+    """Words sent on such a port are lost, none arrive on it, and its line is low."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 1), (1, 0))]) as ring:
         ring.send(0, [2, 5, 4, 3])
         ring.send(1, [9, 8])
         ring.run(100)
         seen, levels = take(ring, 1)
-        assert [(one.port, one.data) for one in seen] == [(0, 5), (0, 3)]
+        assert [(word.port, word.data) for word in seen] == [(0, 5), (0, 3)]
         assert all(line == (0, 0) for _, *line in map(list, levels) for line in [tuple(line)])
         assert take(ring, 0) == ([], [])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_faults(library, seed):
-    """Every random fault is where the seed says, whatever the threads and the quantum, and in both simulators."""
+    """Random faults depend only on the seed, with any threads and quantum, and in both simulators."""
     faults = RandomFaults(rate=0.1, seed=seed)
     generator = np.random.default_rng(seed)
     words = [words_for(generator, 0, 300) for _ in range(2)]
@@ -134,15 +134,15 @@ def test_random_faults(library, seed):
             ring.run(700)
             outcomes.append(([take(ring, node) for node in range(2)], [link.faults() for link in ring.links],
                              [link.status() for link in ring.links]))
-    assert all(one == outcomes[0] for one in outcomes)
+    assert all(item == outcomes[0] for item in outcomes)
     reports, counts, _ = outcomes[0]
     names = wires(replay=True)
     for link in range(2):
-        want, found = [], dict.fromkeys(("data", "last", "valid", "kind", "check", "line"), 0)
+        want, flips = [], dict.fromkeys(("data", "last", "valid", "kind", "check", "line"), 0)
         for cycle in range(700):
             word = words[link][cycle - 1] if 1 <= cycle <= 300 else 0
             valid = int(1 <= cycle <= 300)
-            # The wires keep the word that the host offered last; behind the packet that is the last word.
+            # The wires keep the word that the host offered last; after the packet it is the last word.
             shown = word if valid else words[link][-1] if cycle > 300 else 0
             flit = {"valid": valid, "kind": shown >> 1 & 1, "last": int(cycle >= 300), "check": shown >> 8 & 0xFF,
                     "data": shown}
@@ -151,15 +151,15 @@ def test_random_faults(library, seed):
                 name, _, bit = names[number].partition("[")
                 if name != "line":
                     flit[name] ^= 1 << int(bit.removesuffix("]") or 0)
-                found[name] += bool(name == "line" or valid or name == "valid")
+                flips[name] += bool(name == "line" or valid or name == "valid")
             if flit.pop("valid") and cycle + LATENCY < 700:
                 want.append((cycle + LATENCY, flit["data"], flit["kind"], flit["last"], flit["check"]))
         seen, _ = reports[1 - link]
-        # Reports of words that have come last are still on their way to the host.
+        # Reports of the last words are still in transit to the host.
         assert len(seen) > 165
-        assert [(one.cycle, one.data, one.kind, one.last, one.check) for one in seen] == want[:len(seen)]
+        assert [(item.cycle, item.data, item.kind, item.last, item.check) for item in seen] == want[:len(seen)]
         assert dataclasses.asdict(counts[link]) == {
-            **{name: found[name] for name in ("data", "last", "valid", "kind", "check")}, "back": found["line"],
+            **{name: flips[name] for name in ("data", "last", "valid", "kind", "check")}, "back": flips["line"],
             **dict.fromkeys((f"{what}_{how}" for what in ("words", "packets")
                              for how in ("dropped", "doubled", "swapped")), 0)}
         assert counts[link].total > 20, counts[link]
@@ -176,7 +176,7 @@ def test_random_faults(library, seed):
         ring.run(699)
         reports = [take(ring, node) for node in range(2)]
         counts = [link.faults() for link in ring.links]
-    # The first cycle in which a host's word is offered is that after the first.
+    # A host's word is first offered in the second cycle.
     other = PysimRing(TwoPorts, nodes=2, wiring=wiring, faults=faults)
     for node in range(2):
         other.send(node, np.array(words[node], np.uint32))
@@ -211,7 +211,7 @@ def test_flips_of_valid_lose_and_invent_words(library):
         ring.links[0].flip("kind", cycle=50)  # in a cycle without a word
         ring.send(0, [4, 6, 8 | 1 << 8])
         ring.run(100)
-        assert [(one.cycle, one.data, one.check) for one in take(ring, 1)[0]] == [
+        assert [(word.cycle, word.data, word.check) for word in take(ring, 1)[0]] == [
             (17, 4, 0), (19, 264, 1), (56, 264, 9)]
         status, faults = ring.links[0].status(), ring.links[0].faults()
         assert (status.words_sent, status.words_carried, status.words_dropped, status.words_corrupted) == (3, 3, 1, 0)
@@ -219,13 +219,13 @@ def test_flips_of_valid_lose_and_invent_words(library):
 
 
 def test_flips_of_the_line(library):
-    """A level of one cycle changes, and no other."""
+    """The level of one cycle changes, and no other."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0)), ((1, 0), (0, 0))]) as ring:
         ring.links[0].flip("line", cycle=33)
         ring.send(1, [2] * 60)
         ring.run(400)
-        found = {cycle - LATENCY: level for cycle, level in line_of(ring).items()}
-        assert {time for time, level in found.items() if time >= 0 and level != time >> 1 & 1} == {33}
+        levels = {cycle - LATENCY: level for cycle, level in line_of(ring).items()}
+        assert {time for time, level in levels.items() if time >= 0 and level != time >> 1 & 1} == {33}
         assert ring.links[0].faults().back == 1
 
 
@@ -252,16 +252,16 @@ def test_flips_of_credits(credits_library):
         assert ring.links[0].status().credits_carried == 3
 
 
-@pytest.mark.parametrize(("change", "place", "want"), [
+@pytest.mark.parametrize(("change", "target", "want"), [
     ("drop", {"word": 2}, [0, 1, 3, 4, 5, 6, 7, 8]), ("double", {"word": 2}, [0, 1, 2, 2, 3, 4, 5, 6, 7, 8]),
     ("swap", {"word": 2}, [0, 1, 3, 2, 4, 5, 6, 7, 8]), ("drop", {"packet": 1}, [0, 1, 2, 6, 7, 8]),
     ("double", {"packet": 1}, [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8]),
     ("swap", {"packet": 1}, [0, 1, 2, 6, 7, 8, 3, 4, 5]),
 ])
-def test_words_and_packets(library, change, place, want):
-    """Three packets of three words, of which a word or a packet is lost, doubled or swapped with the next."""
+def test_words_and_packets(library, change, target, want):
+    """Three packets of three words; a word or a packet is lost, doubled or swapped with the next."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0))]) as ring:
-        getattr(ring.links[0], change)(**place)
+        getattr(ring.links[0], change)(**target)
         ring.run(10)
         state = ring.save()
         for _ in range(2):
@@ -271,11 +271,11 @@ def test_words_and_packets(library, change, place, want):
             middle = ring.save()
             ring.run(100)
             seen, _ = take(ring, 1)
-            assert [one.data // 4 for one in seen] == want
-            assert [one.last for one in seen] == [int(number % 3 == 2) for number in want]
-            arrivals = [one.cycle for one in seen]
+            assert [word.data // 4 for word in seen] == want
+            assert [word.last for word in seen] == [int(number % 3 == 2) for number in want]
+            arrivals = [word.cycle for word in seen]
             assert arrivals == sorted(set(arrivals))
-            what = next(iter(place))
+            what = next(iter(target))
             name = f"{what}s_{ {'drop': 'dropped', 'double': 'doubled', 'swap': 'swapped'}[change]}"
             assert getattr(ring.links[0].faults(), name) == ring.links[0].faults().total == 1
             ring.restore(middle)
@@ -293,18 +293,18 @@ def test_the_line_through_cuts_and_changes_of_latency(library):
         ring.run(32)
         ring.links[0].set_latency(credit=9)
         ring.run(600)
-        found = line_of(ring)
+        levels = line_of(ring)
 
         def level(cycle):
             latency = 16 if cycle < 40 else 5 if cycle < 72 else 9
-            if 72 <= cycle < 76:  # what was on the way when it became longer, and then nothing
+            if 72 <= cycle < 76:  # levels in transit at the increase, then nothing
                 return None
             time = cycle - latency
             return 0 if time < 0 or 10 <= time < 20 else time >> 1 & 1
-        known = {cycle: level(cycle) for cycle in found if level(cycle) is not None and not 40 <= cycle < 45
+        known = {cycle: level(cycle) for cycle in levels if level(cycle) is not None and not 40 <= cycle < 45
                  and not 72 <= cycle < 81}
         assert len(known) > 80
-        assert {cycle: found[cycle] for cycle in known} == known
+        assert {cycle: levels[cycle] for cycle in known} == known
         assert ring.links[0].status().words_in_flight == 0
 
 
@@ -352,21 +352,21 @@ def test_errors(library, credits_library):
             refuses(text, call)
         ring.run(3)
         refuses("Cycle of a fault must be one of those to come, from 3, not 2", link.flip, 5, cycle=2)
-    with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0))]) as one, \
+    with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0))]) as first, \
             VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 1))]) as other, \
             pytest.raises(ValueError, match=r"^State must be one saved from a ring of the same library and size$"):
-        other.restore(one.save())
+        other.restore(first.save())
 
 
 def test_ports():
     assert [port_names(number) for number in range(2)] == [("ring_i", "ring_o"), ("ring_1_i", "ring_1_o")]
     assert wire_number("last", replay=False) == wire_number("last", replay=True) == 32
     assert (len(wires(replay=False)), len(wires(replay=True))) == (35, 44)
-    for names, found in [(["clk"], "none"), (["ring_1_o__valid"], "ring_1"),
-                         (["ring_o__valid", "ring_1_o__check"], "ring, ring_1")]:
-        with pytest.raises(ValueError, match=rf"with links of one kind, not {found}$"):
+    for names, text in [(["clk"], "none"), (["ring_1_o__valid"], "ring_1"),
+                        (["ring_o__valid", "ring_1_o__check"], "ring, ring_1")]:
+        with pytest.raises(ValueError, match=rf"with links of one kind, not {text}$"):
             describe_ports(dict.fromkeys(names, 1))
     assert "#define RING_FAR_LANES 0\n" in describe_ports({"ring_o__valid": 1})
-    found = describe_ports({"ring_o__valid": 1, "far__row": 12, "far__answer__0": 32, "far__answer__1": 32})
-    assert found.endswith("#define RING_FAR_LANES 2\n#define RING_FAR_ROW_BITS 12\n"
-                          "#define RING_EACH_FAR_LANE(f) f(0) f(1)\n")
+    text = describe_ports({"ring_o__valid": 1, "far__row": 12, "far__answer__0": 32, "far__answer__1": 32})
+    assert text.endswith("#define RING_FAR_LANES 2\n#define RING_FAR_ROW_BITS 12\n"
+                         "#define RING_EACH_FAR_LANE(f) f(0) f(1)\n")

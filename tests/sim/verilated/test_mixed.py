@@ -1,4 +1,4 @@
-"""A ring whose nodes are of several libraries: each is as in a ring of its own kind."""
+"""A ring with nodes of several libraries: each node is as in a ring of its own kind."""
 
 import pytest
 from pywellen import Waveform
@@ -10,7 +10,7 @@ from tests.refusals import refuses
 from tests.sim.verilated.probe import STAMP, Probe, TwoPorts
 from tests.sim.verilated.test_ring import load, outcome, reports
 
-#: Of the nodes of the other kind.
+#: Mask of the nodes of the second kind.
 MASK = 0xA5A5_0F0F
 OTHERS = [(1,), (0, 3), (1, 2, 3)]
 
@@ -25,50 +25,50 @@ def masking():
     return build_ring(Probe(depth=512, mask=MASK))
 
 
-def mixture(probe, masking, others, nodes=4):
-    return [masking if node in others else probe for node in range(nodes)]
+def mixture(probe, masking, masked, nodes=4):
+    return [masking if node in masked else probe for node in range(nodes)]
 
 
-def unmasked(found, others):
-    """Packets, counters and links, as they are where no node has a mask."""
-    packets, text, links, _ = found
-    return [(node, [word ^ MASK if node in others and place % 2 else word for place, word in enumerate(packet)])
+def unmasked(result, masked):
+    """Packets, counters and links, as they are without masks."""
+    packets, text, links, _ = result
+    return [(node, [word ^ MASK if node in masked and index % 2 else word for index, word in enumerate(packet)])
             for node, packet in packets], text, links
 
 
-@pytest.mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("masked", OTHERS)
 @pytest.mark.parametrize("seed", range(2))
-def test_each_node_is_of_its_kind(probe, masking, others, seed):
-    """All that a node does, and when, with any number of threads and any quantum."""
+def test_each_node_is_of_its_kind(probe, masking, masked, seed):
+    """All actions of a node and their cycles, with any number of threads and any quantum."""
     message = f"seed {seed}"
     with VerilatedRing(probe) as ring:
         load(ring, seed)
         expected = outcome(ring, 4000)
-    found = []
+    results = []
     for threads, quantum in [(1, 16), (2, 16), (3, 5), (4, 1)]:
-        with VerilatedRing(mixture(probe, masking, others), threads=threads) as ring:
+        with VerilatedRing(mixture(probe, masking, masked), threads=threads) as ring:
             assert ring.batched, message
             ring.set_quantum(quantum)
             load(ring, seed)
-            found.append(outcome(ring, 4000))
-    assert all(one == found[0] for one in found), message
-    assert unmasked(found[0], others) == expected[:3], message
+            results.append(outcome(ring, 4000))
+    assert all(result == results[0] for result in results), message
+    assert unmasked(results[0], masked) == expected[:3], message
 
 
 def test_nodes_evaluated_together_and_alone(probe):
-    """A library that evaluates its nodes one by one, beside one that does not."""
-    found = []
+    """A library that evaluates its nodes one by one, combined with one that does not."""
+    results = []
     for library in (probe, [probe, build_ring(Probe(), batched=False)] * 2):
         with VerilatedRing(library, nodes=4, threads=2) as ring:
             assert ring.batched == (library is probe)
             load(ring, 1)
-            found.append(outcome(ring, 4000)[:3])
-    assert found[0] == found[1]
+            results.append(outcome(ring, 4000)[:3])
+    assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("others", OTHERS)
-def test_restored_state_goes_on_identically(probe, masking, others):
-    libraries = mixture(probe, masking, others)
+@pytest.mark.parametrize("masked", OTHERS)
+def test_restored_state_goes_on_identically(probe, masking, masked):
+    libraries = mixture(probe, masking, masked)
     with VerilatedRing(libraries) as ring, VerilatedRing(libraries, threads=2) as fresh:
         load(ring, 1)
         ring.run(137)
@@ -88,17 +88,17 @@ def test_state_of_other_places_is_refused(probe, masking):
     libraries = [probe, masking, probe]
     with VerilatedRing(libraries) as ring:
         state = ring.save()
-    for others in ([masking, probe, probe], probe, [masking] * 3):
-        with VerilatedRing(others, nodes=3) as ring, \
+    for different in ([masking, probe, probe], probe, [masking] * 3):
+        with VerilatedRing(different, nodes=3) as ring, \
                 pytest.raises(ValueError, match=r"^State must be one saved from a ring of the same library and "):
             ring.restore(state)
 
 
 def test_header_of_one_library(probe):
-    """A ring of one kind is the same however it is named."""
-    with VerilatedRing(probe, nodes=3) as one, VerilatedRing([probe] * 3) as other:
-        assert one.header == other.header
-        assert probe.digest.encode() in one.header
+    """A ring of one kind is the same whether given as one library or as a list."""
+    with VerilatedRing(probe, nodes=3) as single, VerilatedRing([probe] * 3) as other:
+        assert single.header == other.header
+        assert probe.digest.encode() in single.header
 
 
 def test_failed_assertion_names_the_node(probe, masking):
@@ -114,7 +114,7 @@ def test_failed_assertion_names_the_node(probe, masking):
 
 def test_wave_holds_all_nodes_and_changes_nothing(tmp_path):
     libraries = [build_ring(Probe(), traced=True), build_ring(Probe(depth=512, mask=MASK), traced=True)]
-    found = []
+    results = []
     for wave in (False, True):
         with VerilatedRing(libraries, threads=2) as ring:
             if wave:
@@ -123,8 +123,8 @@ def test_wave_holds_all_nodes_and_changes_nothing(tmp_path):
             ring.run(400)
             if wave:
                 ring.stop_wave()
-            found.append(outcome(ring, 100)[:3])
-    assert found[0] == found[1]
+            results.append(outcome(ring, 100)[:3])
+    assert results[0] == results[1]
     scopes = {variable.full_name.split(".")[0] for variable in Waveform(str(tmp_path / "ring.fst")).all_vars()}
     assert {"node0", "node1"} <= scopes
 

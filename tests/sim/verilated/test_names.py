@@ -23,7 +23,7 @@ OPERATIONS = operations(NodeConfig())
 
 
 def states(unit):
-    """States of the machines in a class, in the order in which they stand there."""
+    """States of the machines in a class, in source order."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(unit)))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)
              and isinstance(node.func, ast.Attribute) and node.func.attr == "State"]
@@ -34,26 +34,26 @@ def states(unit):
 def test_machines_have_the_states_of_their_source(unit, options):
     component = unit(**options)
     design = convert(component, name="unit")
-    found = [one for one in encodings(component, design) if one.machine and not one.path]
+    machines = [encoding for encoding in encodings(component, design) if encoding.machine and not encoding.path]
     expected = states(unit)
-    assert [set(one.values.values()) for one in found] == [set(expected)]
-    assert sorted(found[0].values) == list(range(len(expected)))
-    initial = re.search(rf"reg \[{found[0].width - 1}:0\] {found[0].signal} = \d+'h(\w+);", design.text)
-    assert found[0].values[int(initial[1], 16)] == expected[0]
+    assert [set(encoding.values.values()) for encoding in machines] == [set(expected)]
+    assert sorted(machines[0].values) == list(range(len(expected)))
+    initial = re.search(rf"reg \[{machines[0].width - 1}:0\] {machines[0].signal} = \d+'h(\w+);", design.text)
+    assert machines[0].values[int(initial[1], 16)] == expected[0]
 
 
 def test_enumerations():
     optimizer = StreamedOptimizer(workers=1, lanes=1, depth=32)
-    (rule,) = (one for one in encodings(optimizer, convert(optimizer, name="unit"))
-               if one.signal == "settings.rule" and not one.path)
+    (rule,) = (item for item in encodings(optimizer, convert(optimizer, name="unit"))
+               if item.signal == "settings.rule" and not item.path)
     assert not rule.machine
     assert (rule.width, rule.values) == (4, {0: "SGD", 1: "MOMENTUM", 2: "ADAM", 3: "ADAMW"})
     queue = CommandQueue(config=NodeConfig(), operations=OPERATIONS)
-    found = [one for one in encodings(queue, convert(queue, name="unit")) if one.signal.endswith("operation")]
-    assert found
-    for one in found:
-        assert not one.machine
-        assert (one.width, one.values) == (8, {member.value: member.name for member in Operation})
+    matches = [item for item in encodings(queue, convert(queue, name="unit")) if item.signal.endswith("operation")]
+    assert matches
+    for item in matches:
+        assert not item.machine
+        assert (item.width, item.values) == (8, {member.value: member.name for member in Operation})
 
 
 def test_save_file_names_signals_of_the_wave(tmp_path):
@@ -63,9 +63,9 @@ def test_save_file_names_signals_of_the_wave(tmp_path):
         ring.start_wave(tmp_path / "ring.fst")
         ring.run(50)
         ring.stop_wave()
-    found = encodings(component, convert(component, name="node"))
-    assert [(one.signal, one.values) for one in found if one.machine] == [("sender_state", {0: "Rest", 1: "Send"})]
-    paths = write_gtkw(tmp_path / "ring.gtkw", tmp_path / "ring.fst", found, nodes=2)
+    known = encodings(component, convert(component, name="node"))
+    assert [(row.signal, row.values) for row in known if row.machine] == [("sender_state", {0: "Rest", 1: "Send"})]
+    paths = write_gtkw(tmp_path / "ring.gtkw", tmp_path / "ring.fst", known, nodes=2)
     present = {variable.full_name for variable in Waveform(str(tmp_path / "ring.fst")).all_vars()}
     text = paths[0].read_text()
     traces = re.findall(r"^\+\{.*\} (\S+)$", text, flags=re.MULTILINE)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Native floating-point units have the bits and the latency of gateware, whatever compiler and caller do."""
+"""Native floating-point units have the bits and the latency of gateware, with any compiler and caller."""
 
 import functools
 
@@ -21,7 +21,7 @@ from tests.hdl.floating import operands, pipeline
 from tests.sim.verilated.modes import hostile
 from tests.sim.verilated.probe import Probe
 
-#: Every latency and every number of DSP blocks, with the function that a unit computes.
+#: Every latency and every number of DSP blocks, with the unit's function.
 UNITS = {
     "add": (FloatAdder, floating.add),
     **{f"multiply {dsps}": (functools.partial(FloatMultiplier, dsps=dsps), floating.multiply) for dsps in (4, 2, 1)},
@@ -33,7 +33,7 @@ UNITS = {
 
 
 def operands_of(name, seed):
-    """Corners with each other, a million random patterns, and fewer near the borders of the format."""
+    """Corner cases with each other, a million random patterns, and fewer near the borders of the format."""
     generator = np.random.default_rng(seed)
     corners = operands.corners(FP32)
     drawn = [operands.uniform(FP32, generator), operands.near_exponents(FP32, generator, 1 << 17),
@@ -45,17 +45,17 @@ def operands_of(name, seed):
 
 @pytest.mark.parametrize("name", UNITS)
 def test_bits(name):
-    """Each result is there in its cycle; a folded unit takes operands every few cycles, with noise in between."""
+    """Each result appears in its cycle; a folded unit takes operands every few cycles, with noise between."""
     make, function = UNITS[name]
     unit, seed = make(), len(name)
-    given = operands_of(name, seed)
-    assert len(given[0]) > 1 << 20
-    inputs = dict(zip("ab", given, strict=False))
+    values = operands_of(name, seed)
+    assert len(values[0]) > 1 << 20
+    inputs = dict(zip("ab", values, strict=False))
     if getattr(unit, "interval", 1) > 1:
         got = pipeline.in_turns(unit, inputs, arithmetic=Arithmetic.NATIVE)
     else:
         got = Unit(unit, arithmetic=Arithmetic.NATIVE).run(inputs, drain=unit.latency)["o"][unit.latency:]
-    assert operands.differences(given[0], given[-1], got, function(*given)) == [], f"{seed=}"
+    assert operands.differences(values[0], values[-1], got, function(*values)) == [], f"{seed=}"
 
 
 @pytest.mark.parametrize("format", [FP16, BF16])
@@ -68,32 +68,32 @@ def test_other_formats_stay_gateware(kind, format):
 
 
 def test_arithmetic_is_part_of_a_design():
-    """One component can be both, and an identity finds the one that is asked for."""
+    """A component can be both, and the identity distinguishes them."""
     unit = FloatAdder()
-    found = {arithmetic: verilog.convert(unit, name="adder", identity="FloatAdder()", arithmetic=arithmetic)
-             for arithmetic in Arithmetic}
-    assert found[Arithmetic.GATEWARE].ports == found[Arithmetic.NATIVE].ports
-    assert "native" not in found[Arithmetic.GATEWARE].text
+    designs = {arithmetic: verilog.convert(unit, name="adder", identity="FloatAdder()", arithmetic=arithmetic)
+               for arithmetic in Arithmetic}
+    assert designs[Arithmetic.GATEWARE].ports == designs[Arithmetic.NATIVE].ports
+    assert "native" not in designs[Arithmetic.GATEWARE].text
     for arithmetic in Arithmetic:
         assert verilog.convert(FloatAdder(), name="adder", identity="FloatAdder()",
-                               arithmetic=arithmetic) == found[arithmetic]
+                               arithmetic=arithmetic) == designs[arithmetic]
 
 
 def test_modes_of_the_caller():
-    """Results do not depend on the caller's modes, and the caller has them afterwards."""
+    """Results do not depend on the caller's modes, which are restored afterwards."""
     for name in ("add", "multiply 4", "divide 1", "square root 1"):
         make, function = UNITS[name]
         unit = make()
         corners = operands.corners(FP32)
-        given = (corners,) if name.startswith("square root") else operands.pairs(corners[::7])
+        values = (corners,) if name.startswith("square root") else operands.pairs(corners[::7])
         simulated = Unit(unit, arithmetic=Arithmetic.NATIVE)
-        want = function(*given)
+        want = function(*values)
         with hostile():
-            got = simulated.run(dict(zip("ab", given, strict=False)), drain=unit.latency)["o"][unit.latency:]
-        assert operands.differences(given[0], given[-1], got, want) == [], name
+            got = simulated.run(dict(zip("ab", values, strict=False)), drain=unit.latency)["o"][unit.latency:]
+        assert operands.differences(values[0], values[-1], got, want) == [], name
 
 
-#: A program that says which rule is broken, by a caller who traps what he can, rounds down and has set a flag.
+#: Prints the broken rule, for a caller that enables all traps, rounds down and has set a flag.
 PROGRAM = """
 #include "native.h"
 #include <cstdio>
@@ -112,7 +112,7 @@ SUM = "number(a) + number(b)"
 
 
 def rule_of(folder, *, flags=(), before="", after=""):
-    """Rule that functions break, with a part of their text replaced."""
+    """Rule that functions break, with a fragment of their text replaced."""
     assert before in native.FUNCTIONS
     (folder / "native.h").write_text(native.FUNCTIONS.replace(before, after) if before else native.FUNCTIONS)
     (folder / "main.cpp").write_text(PROGRAM)
@@ -132,12 +132,12 @@ def rule_of(folder, *, flags=(), before="", after=""):
      "have exact roots"),
 ], ids=["as it is", "mode", "rounding", "flush", "NaN", "sign", "inverse", "root"])
 def test_broken_functions_are_found(tmp_path, before, after, rule):
-    """As if a compiler had taken liberties, at a low level, which says that its flags do not matter."""
+    """As if a compiler had taken liberties, at a low optimization level: its flags do not matter."""
     assert rule_of(tmp_path, before=before, after=after) == rule
 
 
 def test_every_optimization(tmp_path):
-    """With fused multiply-add at hand, and where the compiler may assume no caller's modes."""
+    """With fused multiply-add available, and with a compiler that may assume default modes of the caller."""
     assert rule_of(tmp_path, flags=("-O3", "-march=native", "-ffp-contract=off", "-frounding-math")) == "none"
 
 

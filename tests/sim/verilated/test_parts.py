@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rings whose nodes are in several processes: the cycles, words and counters of one, and the end of a process."""
+"""Rings of nodes in several processes: cycles, words and counters of one, and the end of a process."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def library():
 
 
 def traffic(ring, latency, seed, *, faults=None):
-    """What a ring gives for random packets on links of one latency, from its reset on."""
+    """Results of a ring for random packets on links of one latency, from its reset on."""
     random = np.random.default_rng(seed)
     ring.reset()
     ring.set_faults(faults)
@@ -56,7 +56,7 @@ def test_any_number_of_processes(library, nodes):
             for grid in sorted({16, latency}):
                 ring.set_grid(grid)
                 expected[latency, grid] = traffic(ring, latency, nodes)[:-1]
-    assert len({str(one) for one in expected.values()}) == len(expected)
+    assert len({str(result) for result in expected.values()}) == len(expected)
     for number in (2, 4):
         with PartedRing(library, nodes=nodes, processes=LocalProcesses(number)) as ring:
             for (latency, grid), wanted in expected.items():
@@ -66,15 +66,15 @@ def test_any_number_of_processes(library, nodes):
 
 @pytest.mark.parametrize(("quantum", "threads"), [(1, 1), (7, 2), (64, 1), (1000, 3)])
 def test_quanta_change_nothing(library, quantum, threads):
-    """With a grid of 64 cycles, which is longer than the default."""
+    """With a grid of 64 cycles, longer than the default."""
     with VerilatedRing(library, nodes=4) as ring, VerilatedRing(library, nodes=4, threads=threads) as other:
-        for one in (ring, other):
-            one.set_grid(64)
+        for item in (ring, other):
+            item.set_grid(64)
         other.set_quantum(quantum)
         assert traffic(ring, 64, 1) == traffic(other, 64, 1)
-        for one in (ring, other):
-            one.reset()
-            load(one, 2)
+        for item in (ring, other):
+            item.reset()
+            load(item, 2)
         assert outcome(ring, 3000) == outcome(other, 3000)
 
 
@@ -90,16 +90,16 @@ def test_quanta_are_as_long_as_the_grid(library):
 
 
 def test_any_wiring():
-    """Links with replay between any ports of three processes, with faults, and every way to disturb them."""
+    """Links with replay between any ports of three processes, with faults, and every kind of disturbance."""
     library = build_ring(TwoPorts())
     wiring = [((0, 0), (1, 0)), ((1, 0), (2, 0)), ((2, 0), (0, 0)), ((0, 1), (1, 1)), ((1, 1), (0, 1)),
               ((2, 1), (2, 1))]
-    found = []
+    results = []
     for processes in (None, LocalProcesses(2), LocalProcesses(3)):
         ring = (VerilatedRing(library, nodes=3, wiring=wiring) if processes is None else
                 PartedRing(library, nodes=3, wiring=wiring, processes=processes))
         with ring:
-            found.append([traffic(ring, 20, 3, faults=RandomFaults(rate=0.01, seed=1))[:-1]])
+            results.append([traffic(ring, 20, 3, faults=RandomFaults(rate=0.01, seed=1))[:-1]])
             for index, link in enumerate(ring.links):
                 sent = link.status().words_sent
                 link.set_latency(data=9 + index, credit=30 - index)
@@ -113,28 +113,28 @@ def test_any_wiring():
                     link.drop(word=sent - 1)
             for node in range(3):
                 ring.send(node, np.arange(40, dtype=np.uint32))
-            found[-1].append(outcome(ring, 600)[:-1])
+            results[-1].append(outcome(ring, 600)[:-1])
             ring.links[0].mend()
-            found[-1] += [link.faults() for link in ring.links]
-    assert found[0] == found[1] == found[2]
+            results[-1] += [link.faults() for link in ring.links]
+    assert results[0] == results[1] == results[2]
 
 
 def test_states(library):
-    """A state belongs to its division into processes, and goes on as it did."""
+    """A state belongs to its division into processes, and resumes identically."""
     with PartedRing(library, nodes=4, processes=LocalProcesses(2)) as ring, \
             VerilatedRing(library, nodes=4) as other:
         load(ring, 1)
         load(other, 1)
-        for one in (ring, other):
-            one.run(137)
+        for item in (ring, other):
+            item.run(137)
         state = ring.save()
         expected = outcome(ring, 2000)
         assert expected[:-1] == outcome(other, 2000)[:-1]
         ring.restore(state)
         assert outcome(ring, 2000) == expected
-        for one, given, whose in ((ring, other.save(), "library, size and processes"),
-                                  (other, state, "library and size")):
-            refuses(f"State must be one saved from a ring of the same {whose}", one.restore, given)
+        for item, foreign, whose in ((ring, other.save(), "library, size and processes"),
+                                     (other, state, "library and size")):
+            refuses(f"State must be one saved from a ring of the same {whose}", item.restore, foreign)
 
 
 def test_failed_assertion_names_the_node(library):
@@ -182,10 +182,10 @@ def ended(processes, limit=10):
 
 
 def test_a_process_that_dies_while_the_ring_runs(library):
-    """Its name is in the message, and the other ones end."""
+    """The message has its name, and the other processes end."""
     processes = LocalProcesses(3)
     with PartedRing(library, nodes=6, processes=processes) as ring:
-        started = [one.pid for one in processes._started]
+        started = [process.pid for process in processes._started]
         timer = threading.Timer(0.3, os.kill, (started[1], signal.SIGKILL))
         timer.start()
         begun = time.monotonic()
@@ -217,10 +217,10 @@ def test_others_end_with_the_first(library):
     for doing in ("runs", "waits"):
         with subprocess.Popen([sys.executable, "-c", code, doing], stdout=subprocess.PIPE, stdin=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True) as first:
-            others = first.stdout.readline().split()
+            pids = first.stdout.readline().split()
             time.sleep(0.3)
             first.kill()
-            assert ended(others)
+            assert ended(pids)
             said = first.communicate(timeout=30)[1]
         assert re.search(r"process \d ends(: .*process 0 has ended|, since process 0 has ended)", said)
 

@@ -43,7 +43,7 @@ def test_in_parallel_ends_what_goes_on_after_a_failure(tmp_path):
     assert time.monotonic() - begun < 30
 
 
-#: Does not end when it is asked to, and starts another program meanwhile.
+#: Ignores the request to end, and meanwhile starts another program.
 STUBBORN = """
 import pathlib, signal, subprocess, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -54,7 +54,7 @@ subprocess.run(["sleep", "300"])
 
 
 def test_in_parallel_ends_programs_that_ignore_it(tmp_path):
-    """And what they have started since they were asked to end."""
+    """And the programs that they have started since the request to end."""
     begun = time.monotonic()
 
     def work(number):
@@ -69,7 +69,7 @@ def test_in_parallel_ends_programs_that_ignore_it(tmp_path):
     assert time.monotonic() < begun + 100
 
 
-#: Calls in_parallel again and again, and raises an exception by a signal somewhere in each.
+#: Calls in_parallel repeatedly, and raises an exception by a signal somewhere in each call.
 INTERRUPTED = """
 import faulthandler
 import random
@@ -99,14 +99,14 @@ print(interrupted)
 
 
 def test_in_parallel_can_be_interrupted_anywhere():
-    """Threads are joined wherever an exception by a signal comes in between: none waits for a lock for ever."""
+    """Threads are joined wherever a signal raises an exception: none waits for a lock forever."""
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED, "1"], cwd=Path(__file__).parents[3],
                            capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 1000
 
 
-#: Says what SIGTERM does to it.
+#: Prints its handler of SIGTERM.
 ASKED = "import signal; print(int(signal.getsignal(signal.SIGTERM)))"
 
 
@@ -118,21 +118,21 @@ class TestSignals:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     def test_while_it_is_tidied_up(self, tmp_path):
-        """Another signal does nothing, and programs that are started do not ignore it."""
-        found = []
+        """A second signal has no effect, and programs that are started do not ignore it."""
+        output = []
 
         def tidied_up():
             with contextlib.ExitStack() as stack:
-                stack.callback(lambda: found.append(run([sys.executable, "-c", ASKED], cwd=tmp_path)))
+                stack.callback(lambda: output.append(run([sys.executable, "-c", ASKED], cwd=tmp_path)))
                 stack.callback(signal.raise_signal, signal.SIGTERM)
                 signal.raise_signal(signal.SIGTERM)
 
         with pytest.raises(EndedError), ended_by_signals():
             tidied_up()
-        assert found == [f"{int(signal.SIG_DFL)}\n"]
+        assert output == [f"{int(signal.SIG_DFL)}\n"]
 
     def test_in_a_finalizer(self):
-        """An exception in a finalizer is dropped by Python; the signal ends the block all the same."""
+        """Python drops an exception in a finalizer; the signal ends the block anyway."""
         class Signalled:
             def __del__(self):
                 signal.raise_signal(signal.SIGTERM)

@@ -27,7 +27,7 @@ def ring(library):
 
 
 def reports(ring, node, *, limit=10_000):
-    """The next packet of a node, as cycles in which words arrived, and their data."""
+    """Cycles and data of the words in a node's next packet."""
     ring.run(limit, until_packet_at=node)
     packet = ring.receive(node)
     assert packet is not None, ring.describe()
@@ -50,7 +50,7 @@ def load(ring, seed):
 
 
 def outcome(ring, cycles):
-    """All a ring gives: packets per node, counters, and finally its whole state."""
+    """All outputs of a ring: packets per node, counters, and finally its whole state."""
     ring.run(cycles)
     packets = []
     for node in range(ring.nodes):
@@ -84,7 +84,7 @@ def test_latency_is_exact(ring, data, credit):
         assert (second - stamps == data).all()
         return stamps[0]
 
-    # The second packet waits for the credit of the first, so it is later by what each way takes longer.
+    # The second packet waits for the credit of the first, so both latencies add to its delay.
     assert second_packet(data, credit) - second_packet(1, 1) == data - 1 + credit - 1
 
 
@@ -171,7 +171,7 @@ def test_threads_and_quanta_change_nothing(library, seed):
             load(ring, seed)
             waits = [ring.run(10_000, until_packet_at=node) for node in (2, 1, 3, 0)]
             outcomes.append((waits, outcome(ring, 5000)))
-    assert all(one == outcomes[0] for one in outcomes)
+    assert all(result == outcomes[0] for result in outcomes)
 
 
 def test_threads_change_during_a_run(library):
@@ -227,20 +227,20 @@ def test_run_stops_at_a_packet(ring):
 
 @pytest.mark.parametrize("grid", [16, 48, 1 << 20])
 def test_slices_change_nothing(library, monkeypatch, grid):
-    """However short the slices are in which the library runs, cycles and states are the same."""
-    found = []
+    """Cycles and states are the same for any length of the slices that the library runs."""
+    results = []
     for size in (1 << 40, 1 << 6):
         monkeypatch.setattr(verilated_ring, "_SLICE", size)
         with VerilatedRing(library, nodes=4) as ring:
             ring.set_grid(grid)
             load(ring, 3)
             cycles = [ring.run(3000, until_packet_at=node) for node in (2, 0, 1, 1)]
-            found.append((cycles, ring.cycle, outcome(ring, 1001)))
-    assert found[0] == found[1]
+            results.append((cycles, ring.cycle, outcome(ring, 1001)))
+    assert results[0] == results[1]
 
 
 def test_signals_during_a_run(ring):
-    """A signal is handled while the library runs, not when billions of cycles have passed."""
+    """A signal is handled while the library runs, not after billions of cycles."""
     def stop(number, frame):
         raise InterruptedError
 

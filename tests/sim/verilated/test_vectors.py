@@ -12,7 +12,7 @@ from tests.refusals import refuses
 
 
 class Accumulate(wiring.Component):
-    """A sum which remembers, of ports narrow and wide."""
+    """A sum with state, with narrow and wide ports."""
 
     a: In(16)
     wide: In(100)

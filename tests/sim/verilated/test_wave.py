@@ -75,10 +75,10 @@ def test_wave_holds_all_nodes_and_changes_nothing(traced, tmp_path):
             results.append((ring.describe(), [ring.receive(0).tolist() for _ in range(5)]))
     assert results[0] == results[1] == results[2]
 
-    found = dict(blocks(path.read_bytes()))
-    start, end = struct.unpack(">QQ", found[HEADER][:16])
+    sections = dict(blocks(path.read_bytes()))
+    start, end = struct.unpack(">QQ", sections[HEADER][:16])
     assert (start, end) == (1000, 4995)
-    hierarchy = unpack_lz4(found[HIERARCHY][8:], int.from_bytes(found[HIERARCHY][:8], "big"))
+    hierarchy = unpack_lz4(sections[HIERARCHY][8:], int.from_bytes(sections[HIERARCHY][:8], "big"))
     for name in (b"node0", b"node1", b"node2", b"reports", b"host_i__payload", b"ring_o__data"):
         assert name in hierarchy
 
@@ -106,7 +106,7 @@ def test_library_is_built_once(traced):
 
 @pytest.fixture(scope="module")
 def compressors(tmp_path_factory):
-    """The headers that stand in for LZ4 and zlib, as a library."""
+    """The headers that replace LZ4 and zlib, as a library."""
     folder = tmp_path_factory.mktemp("compressors")
     (folder / "all.cpp").write_text("""
         #include <lz4.h>

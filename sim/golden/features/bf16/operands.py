@@ -21,15 +21,15 @@ def _flushed(bits: Bits) -> Bits:
 
 
 def bfloat16(bits: npt.ArrayLike) -> Bits:
-    """Binary32 encodings rounded to bfloat16, as binary32; what is subnormal then is a zero of its sign."""
+    """Binary32 encodings rounded to bfloat16, as binary32; subnormal results are zeros of their signs."""
     return _flushed(conversion.from_bfloat16(conversion.to_bfloat16(bits)))
 
 
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
     """Products of operands rounded to bfloat16: exact, but zeros of their signs below 2^-126.
 
-    Binary32 has room for all 16 bits of a product, and for those of a subnormal one that is just below 2^-126 too, so
-    that none is rounded up to it.
+    Binary32 holds all 16 bits of a product, also of a subnormal product just below 2^-126, so that none is rounded up
+    to it.
     """
     return _flushed(floating.multiply(bfloat16(a), bfloat16(b)))
 

@@ -1,4 +1,4 @@
-"""Golden model of the array of dot products of blocks: results of tiles, and every cycle.
+"""Golden model of the array of block dot products: results of tiles, and every cycle.
 
 Mirrors :mod:`hdl.features.block_operands.block_former`, :mod:`hdl.features.block_operands.block_sums` and
 :mod:`hdl.features.block_operands.block_array`.
@@ -22,18 +22,18 @@ __all__ = ["BANKS", "BlockArray", "BlockUnits"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Tiles that have sums.
+#: Tiles with sums in the array at a time.
 BANKS = 4
 
 
 class BlockUnits:
-    """State of the array, cycle by cycle: units of rows and columns, with blocks of so many elements. Scales take
-    ``delay`` cycles, beyond those of an exponent."""
+    """State of the array, cycle by cycle: units of rows and columns, with blocks of ``block`` elements. Scales take
+    ``delay`` cycles more than an exponent."""
 
     SKID = 2
 
     def __init__(self, rows: int, columns: int, block: int, delay: int) -> None:
-        # Cycles of a block, and from the decision to read one to the cycle in which a tile that it ends is complete.
+        # Cycles of a block, and from the decision to read a tile's last block to the complete tile.
         self._block, self._cycles = block, block * SLOTS
         self._to_complete = 7 + block + 4 + delay + self._cycles + 4 + 7
         self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last one of a tile, else 0
@@ -50,7 +50,7 @@ class BlockUnits:
         self._whole: int | None = None
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Go on by a cycle, in which a row of results is taken or not; whether a beat can be accepted in it."""
+        """Advance by a cycle, with a row of results taken or not; return whether it can accept a beat."""
         ready = self._filled[self._writes] is None
         held = self._held
         if self._complete and self._complete[0] <= cycle:
@@ -117,14 +117,14 @@ class BlockArray:
         return tile_order(self.rows, tile)
 
     def results(self, beats: Beats) -> Results:
-        """Results of all tiles that are complete."""
+        """Results of all complete tiles."""
         ends = np.flatnonzero(beats.last.reshape(-1, SLOTS)[:, 0]) + 1
-        found: list[tuple[Bits, int]] = []
+        tiles: list[tuple[Bits, int]] = []
         for begin, end in itertools.pairwise((0, *ends)):
             part = slice(begin * SLOTS, end * SLOTS)
-            mine = Beats(**{field.name: getattr(beats, field.name)[part] for field in dataclasses.fields(Beats)})
-            found.append((self._tile(mine), int(mine.tile[0])))
-        return results_of(found, rows=self.rows, columns=self.columns)
+            local = Beats(**{field.name: getattr(beats, field.name)[part] for field in dataclasses.fields(Beats)})
+            tiles.append((self._tile(local), int(local.tile[0])))
+        return results_of(tiles, rows=self.rows, columns=self.columns)
 
     def _tile(self, beats: Beats) -> Bits:
         """Sums of a tile, of (slots, rows, columns)."""
@@ -144,8 +144,8 @@ class BlockArray:
         return total
 
     def trace(self, beats: Beats, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset: whether the source may begin to offer its next beat in it, and the sink is
-        ready."""
+        """Trace every cycle from reset. ``willing``: whether the source may begin to offer its next beat in a cycle;
+        ``ready``: whether the sink is ready."""
         feed, sink = Feed(len(beats), willing), np.asarray(ready, np.bool_)
         units = BlockUnits(self.rows, self.columns, self._model.block, operands_of(self.operands).delay)
         offered = np.full(feed.end, -1, np.int64)

@@ -18,7 +18,7 @@ Array = npt.NDArray[np.floating]
 
 
 def _guard(model: BlockFormat) -> int:
-    """Places by which elements of the highest subsets stand above those of the lowest ones."""
+    """Bits by which elements of the highest subsets are shifted relative to the lowest subsets."""
     return (1 << model.difference_bits) - 1
 
 
@@ -37,23 +37,23 @@ def block_terms(model: BlockFormat, bits: Bits) -> tuple[npt.NDArray[np.float64]
 
 def block_numbers(model: BlockFormat, totals: npt.NDArray[np.float64], left: npt.ArrayLike,
                   right: npt.ArrayLike) -> Array:
-    """Dot products of blocks in binary32: totals of integers, and the exponents of both blocks.
+    """Dot products of blocks in binary32, from totals of integers and the exponents of both blocks.
 
-    Totals, times the scales of both where these are no powers of two, have no more bits than binary32. What is below
-    2^-126 is a zero of its sign, and what is 2^128 or more an infinity; a block that is NaN makes a NaN.
+    Totals, times the scales of both where these are not powers of two, have no more bits than binary32. A result
+    below 2^-126 is a zero of its sign, and one of 2^128 or more an infinity; a block that is NaN makes a NaN.
     """
     (rows, left_place), (columns, right_place) = (model.scales(np.asarray(x)) for x in (left, right))
     integers = (totals + 0.0) * rows * columns  # an integer has no -0.0
     exact = np.ldexp(integers, left_place + right_place - 2 * _guard(model))
-    found = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact)
+    flushed = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact)
     with np.errstate(over="ignore"):
-        numbers = found.astype(np.float32)
+        numbers = flushed.astype(np.float32)
     nan = (np.asarray(left) == model.nan) | (np.asarray(right) == model.nan)
     return np.where(nan, np.float32(np.nan), numbers)
 
 
 def block_product(model: BlockFormat, a: Array, b: Array, initial: Array | None) -> Array:
-    """Matrix products whose factors are rounded to blocks along k; dot products of blocks are added one by one."""
+    """Matrix products of factors rounded to blocks along k; dot products of blocks are added one by one."""
     left, right = (np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (a, np.swapaxes(b, -1, -2)))
     (rows, row_exponents), (columns, column_exponents) = (block_terms(model, x) for x in (left, right))
     total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32) if initial is None else np.array(initial, np.float32)
@@ -66,7 +66,7 @@ def block_product(model: BlockFormat, a: Array, b: Array, initial: Array | None)
 
 
 def block_operands(code: int, model: BlockFormat, delay: int = 0) -> Operands:
-    """Operands that are multiplied by blocks of a format."""
+    """Operands that are multiplied in blocks of a format."""
     return Operands(code, block=model, product=functools.partial(block_product, model), delay=delay)
 
 

@@ -50,31 +50,31 @@ class CentroidTable:
         return self.table_words + groups * self.index_bits
 
     def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Encode a packet: at least one index, behind the table unless that is loaded."""
-        given = np.asarray(indices)
+        """Encode a packet: at least one index, after the table unless the table is loaded."""
+        values = np.asarray(indices)
         table = np.asarray([] if centroids is None else centroids, np.uint32)
         if len(table) != self.table_words:
             raise ValueError(f"Centroids must be {self.table_words!r}, not {len(table)!r}")
-        if not len(given):
+        if not len(values):
             raise ValueError("Indices must be at least one, not none")
-        low, high = int(given.min()), int(given.max())
+        low, high = int(values.min()), int(values.max())
         if low < 0 or high >= self.centroids:
             raise ValueError(f"Indices must be less than {self.centroids!r}, not {low!r} to {high!r}")
-        return np.concatenate([table, planes.pack(given, self.index_bits)])
+        return np.concatenate([table, planes.pack(values, self.index_bits)])
 
     def indices(self, words: npt.ArrayLike) -> Bits:
         """Indices of a packet, in whole groups."""
-        given = np.asarray(words, np.uint32)
-        if len(given) <= self.table_words:
-            raise ValueError(f"Packet must be of more than {self.table_words!r} words, not {len(given)!r}")
-        return planes.unpack(given[self.table_words:], self.index_bits)
+        packet = np.asarray(words, np.uint32)
+        if len(packet) <= self.table_words:
+            raise ValueError(f"Packet must be of more than {self.table_words!r} words, not {len(packet)!r}")
+        return planes.unpack(packet[self.table_words:], self.index_bits)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None,
                centroids: npt.ArrayLike | None = None) -> Bits:
         """Elements of a packet: ``count`` of them, or whole groups. Loaded centroids are an argument."""
-        given = np.asarray(words, np.uint32)
-        table = np.asarray(centroids, np.uint32) if self.loaded else given[:self.centroids]
-        elements: Bits = table[self.indices(given)]
+        packet = np.asarray(words, np.uint32)
+        table = np.asarray(centroids, np.uint32) if self.loaded else packet[:self.centroids]
+        elements: Bits = table[self.indices(packet)]
         if count is None:
             return elements
         if not len(elements) - planes.GROUP < count <= len(elements):
@@ -82,43 +82,43 @@ class CentroidTable:
         return elements[:count]
 
     def bounds(self, centroids: npt.ArrayLike) -> Bits:
-        """Bounds between centroids: the least numbers, as bits of binary32, that are nearer to the upper centroid.
+        """Bounds between centroids: the least binary32 numbers, as bits, that are nearer to the upper centroid.
 
-        Centroids are bits of binary32 numbers, which are finite and ascend. A zero is -0.0.
+        Centroids are bits of finite binary32 numbers in ascending order. A zero is -0.0.
         """
         table = [_scaled(bits) for bits in _ordered(np.asarray(centroids, np.uint32)).tolist()]
         if len(table) != self.centroids:
             raise ValueError(f"Centroids must be {self.centroids!r}, not {len(table)!r}")
         if any(abs(number) >= _scaled(0xFF80_0000) for number in table) or table != sorted(table):
             raise ValueError("Centroids must be finite numbers in ascending order, not others")
-        places = [_first_above(low + high) for low, high in itertools.pairwise(table)]
-        ordered = np.array(places, np.uint32)
+        positions = [_first_above(low + high) for low, high in itertools.pairwise(table)]
+        ordered = np.array(positions, np.uint32)
         bounds: Bits = np.where(ordered >> 31, ordered ^ np.uint32(0x8000_0000), ~ordered)
         return bounds
 
     def nearest(self, elements: npt.ArrayLike, bounds: npt.ArrayLike) -> Integers:
         """Indices of the nearest centroids, by the bounds between them; ties go to the lower centroid."""
-        given, edges = _ordered(np.asarray(elements, np.uint32)), _ordered(np.asarray(bounds, np.uint32))
-        indices: Integers = np.searchsorted(edges, given, side="right").astype(np.int64)
+        numbers, edges = _ordered(np.asarray(elements, np.uint32)), _ordered(np.asarray(bounds, np.uint32))
+        indices: Integers = np.searchsorted(edges, numbers, side="right").astype(np.int64)
         return indices
 
 
 def _ordered(bits: Bits) -> Bits:
-    """Bits of binary32 numbers, mapped so that they are in the order of the numbers as unsigned integers."""
+    """Map bits of binary32 numbers to unsigned integers in the order of the numbers."""
     result: Bits = np.where(bits >> 31, ~bits, bits ^ np.uint32(0x8000_0000))
     return result
 
 
-def _scaled(place: int) -> int:
-    """Number at a place of that order, in units of the least one; infinities and NaNs count as further numbers."""
-    magnitude = place ^ 0x8000_0000 if place >> 31 else place ^ 0x7FFF_FFFF
+def _scaled(position: int) -> int:
+    """Number at a position in that order, in units of the least; infinities and NaNs count as further numbers."""
+    magnitude = position ^ 0x8000_0000 if position >> 31 else position ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction
-    return number if place >> 31 else -number
+    return number if position >> 31 else -number
 
 
 def _first_above(twice: int) -> int:
-    """Find the first place whose doubled number is greater than the given one."""
+    """Find the first position with a doubled number greater than ``twice``."""
     low, high = 0, 1 << 32
     while low < high:
         middle = (low + high) // 2

@@ -20,7 +20,7 @@ class CentroidCodec:
 
     code: int
     centroids: int
-    codebook: tuple[int, ...] = ()  # numbers, as bits of binary32, in ascending order; by default all are zero
+    codebook: tuple[int, ...] = ()  # numbers, as bits of binary32, in ascending order; by default all zero
     bounds: tuple[int, ...] = ()  # between centroids
 
     weights = True
@@ -45,23 +45,23 @@ class CentroidCodec:
 
     def bind(self, centroids: npt.ArrayLike) -> "CentroidCodec":
         """Return the codec with a codebook: finite numbers in ascending order, as bits of binary32."""
-        given = codebook_of(centroids, self.centroids)
-        return dataclasses.replace(self, codebook=given, bounds=tuple(self.table.bounds(given).tolist()))
+        numbers = codebook_of(centroids, self.centroids)
+        return dataclasses.replace(self, codebook=numbers, bounds=tuple(self.table.bounds(numbers).tolist()))
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements; none of no element."""
-        given = np.asarray(bits, np.uint32)
-        if not len(given):
+        """Return the words of a packet of elements; no words without elements."""
+        elements = np.asarray(bits, np.uint32)
+        if not len(elements):
             return np.zeros(0, np.uint32)
-        return self.table.encode(self.table.nearest(given, self.bounds or (0,) * (self.centroids - 1)))
+        return self.table.encode(self.table.nearest(elements, self.bounds or (0,) * (self.centroids - 1)))
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
         """Return the elements of a packet: ``count``, or whole groups."""
-        given = np.asarray(words, np.uint32)
-        if not len(given):
+        packet = np.asarray(words, np.uint32)
+        if not len(packet):
             return np.zeros(0, np.uint32)
-        return self.table.decode(given, count, self.codebook or (0,) * self.centroids)
+        return self.table.decode(packet, count, self.codebook or (0,) * self.centroids)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
+        """Return the extent of a packet of ``count`` elements among available words; a unit is a word."""
         return whole_words(self.max_words(count), len(np.asarray(words)))

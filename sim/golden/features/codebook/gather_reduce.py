@@ -1,4 +1,4 @@
-"""Golden model of products with weights that are indices of centroids: integers, and every cycle of the unit."""
+"""Golden model of products with centroid indices as weights: integers, and every cycle of the unit."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _PIPELINE = 4
 
 def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
     """Multiply a matrix of indices, one row per output, by a vector: sums of inputs first, centroids last."""
-    given = np.asarray(indices)
+    matrix = np.asarray(indices)
     table, vector = np.asarray(centroids, np.int64), np.asarray(inputs, np.int64)
-    sums = np.zeros((len(given), len(table)), np.int64)
-    for output, row in enumerate(given):
+    sums = np.zeros((len(matrix), len(table)), np.int64)
+    for output, row in enumerate(matrix):
         np.add.at(sums[output], row, vector)
     products: Integers = sums @ table
     return products
@@ -42,9 +42,9 @@ class ProductTrace:
 
 def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
                   opened: int = 0) -> ProductTrace:
-    """Trace every cycle of a product unit that has its table, and whose sums are clear from a cycle on.
+    """Trace every cycle of a product unit with its table loaded and its sums clear from ``opened`` on.
 
-    Matrices have so many ``columns``, and as many rows as there are lanes. In each cycle the source may begin to
+    Matrices have the numbers of columns in ``columns``, and one row per lane. In each cycle the source may begin to
     offer its next column or not, and the sink is ready or not.
     """
     feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)

@@ -1,4 +1,4 @@
-"""Golden model of products in binary32 with weights that are indices of centroids, and of the centroids' gradients.
+"""Golden model of binary32 products with centroid indices as weights, and of the centroids' gradients.
 
 The specification is gather, reduce and add: per example b and output o, the inputs that share a centroid c are added
 up, and only these sums are multiplied:
@@ -8,14 +8,14 @@ up, and only these sums are multiplied:
     dC[c] = the sum of dY[b, o] · P[b, o, c] over b and o
 
 Every sum is ((s + t0) + t1) + …, each product and each sum rounded to nearest even; NaNs are canonical. P begins at
-+0.0 and has i ascending; Y begins at ``start`` and has c ascending. dC is first summed per lane, which has the
-outputs o with o mod lanes equal to its number: from +0.0 on, o ascending and, for each o, b ascending. Then the sums
-of lanes 1, 2, … are added to that of lane 0. Groups of fewer than eight examples, and of fewer outputs than lanes,
-are filled up with products that are zero. These change no bit of a sum that began at +0.0, unless one of their
-factors is infinite or NaN.
++0.0 and has i ascending; Y begins at ``start`` and has c ascending. dC is first summed per lane, over the outputs o
+with o mod lanes equal to the lane's number: from +0.0 on, o ascending and, for each o, b ascending. Then the sums of
+lanes 1, 2, … are added to the sum of lane 0. Groups of fewer than eight examples, and of fewer outputs than lanes,
+are padded with products that are zero. These change no bit of a sum that began at +0.0, unless one of their factors
+is infinite or NaN.
 
-The other gradients need no more than these: dX is Y with the transposed matrix of indices, dY in place of X, and zero
-as its start; and no gradient of a single weight is ever made.
+The other gradients need nothing more: dX is Y with the transposed matrix of indices, dY in place of X, and zero as
+its start; a gradient of a single weight is never formed.
 """
 
 import dataclasses
@@ -40,14 +40,14 @@ def gather(indices: Indices, x: Array, centroids: int) -> Array:
     shape (outputs, inputs) and inputs in shape (examples, inputs)."""
     outputs = np.arange(len(indices))
     sums = np.zeros((len(x), len(indices), centroids), x.dtype)
-    for column, given in zip(indices.T, x.T, strict=True):
-        sums[:, outputs, column] += given[:, None]
+    for column, inputs in zip(indices.T, x.T, strict=True):
+        sums[:, outputs, column] += inputs[:, None]
     return canonical(sums)
 
 
 def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
-    """Outputs, in shape (examples, outputs): ``start``, which is broadcast to it, and the products of sums and
-    centroids, which ``table`` has. Indices and inputs are as for :func:`gather`."""
+    """Outputs, in shape (examples, outputs): ``start``, broadcast to that shape, plus the products of sums and the
+    centroids in ``table``. Indices and inputs are as for :func:`gather`."""
     sums = gather(indices, x, len(table))
     total = np.array(np.broadcast_to(start, sums.shape[:2]), sums.dtype)
     for number, centroid in enumerate(table):
@@ -56,7 +56,7 @@ def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
 
 
 def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
-    """Gradient of each centroid, from those of the outputs, in shape (examples, outputs), which are dealt out among
+    """Gradient of each centroid, from gradients of outputs in shape (examples, outputs), which are partitioned among
     lanes. Indices and inputs are as for :func:`gather`."""
     sums = gather(indices, x, centroids)
     totals = np.zeros((lanes, centroids), x.dtype)
@@ -68,12 +68,12 @@ def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lan
 
 def _add_terms(totals: Array, upstream: Array, sums: Array) -> None:
     """Add the terms of a group of outputs to the sums of their lanes, example by example."""
-    for factors, mine in zip(upstream, sums, strict=True):
-        totals[:len(mine)] += factors[:, None] * mine
+    for factors, example in zip(upstream, sums, strict=True):
+        totals[:len(example)] += factors[:, None] * example
 
 
 def _combined(totals: Array) -> Array:
-    """Sums of all lanes, added to that of lane 0."""
+    """Add the sums of lanes 1, 2, … to the sum of lane 0."""
     total = totals[0]
     for further in totals[1:]:
         total = total + further
@@ -81,26 +81,26 @@ def _combined(totals: Array) -> Array:
 
 
 def layer_gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
-    """Gradient of each centroid of a layer in memory, whose groups of examples and outputs are filled up.
+    """Gradient of each centroid of a layer in memory, with padded groups of examples and outputs.
 
-    As :func:`gradient`, but there are indices of as many outputs as all lanes of all groups have, and ``upstream`` of
-    the outputs that there are.
+    As :func:`gradient`, but ``indices`` has a row for every lane of every group, and ``upstream`` a column only for
+    the actual outputs.
     """
     outputs, examples = len(indices), -(-len(x) // _EXAMPLES) * _EXAMPLES
-    given, beside = np.zeros((examples, x.shape[1]), x.dtype), np.zeros((examples, outputs), x.dtype)
-    given[:len(x)], beside[:len(x), :upstream.shape[1]] = x, upstream
-    return gradient(indices, given, beside, centroids, lanes=lanes)
+    inputs, gradients = np.zeros((examples, x.shape[1]), x.dtype), np.zeros((examples, outputs), x.dtype)
+    inputs[:len(x)], gradients[:len(x), :upstream.shape[1]] = x, upstream
+    return gradient(indices, inputs, gradients, centroids, lanes=lanes)
 
 
 def index_line(columns: int, lanes: int) -> int:
-    """Elements of memory with the indices of a group of outputs: whole memory rows, of eight columns each."""
+    """Elements of memory with the indices of a group of outputs: whole memory rows of eight columns."""
     return -(-columns // _COLUMNS) * lanes
 
 
 def pack_indices(indices: Indices, lanes: int) -> npt.NDArray[np.uint32]:
-    """Indices as they lie in memory, a line for each group of outputs, in shape (groups, elements of a line).
+    """Pack indices as in memory: a line for each group of outputs, in shape (groups, elements of a line).
 
-    A memory row has eight columns, and in each of these the indices of all outputs of the group, four bits each.
+    A memory row has eight columns, each with the indices of all outputs of the group, four bits each.
     """
     outputs, columns = indices.shape
     groups, line = -(-outputs // lanes), index_line(columns, lanes)
@@ -113,16 +113,16 @@ def pack_indices(indices: Indices, lanes: int) -> npt.NDArray[np.uint32]:
 
 
 def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, centroids: int) -> Indices:
-    """Indices of lines in memory, in shape (groups times lanes, columns): the low bits of four count."""
+    """Unpack indices from lines in memory, in shape (groups times lanes, columns), from the low bits of four."""
     shifts = np.arange(_COLUMNS, dtype=np.uint32) * np.uint32(_BITS)
     nibbles = lines[..., None] >> shifts & np.uint32(centroids - 1)
-    found = nibbles.reshape(len(lines), -1, lanes).transpose(0, 2, 1).reshape(len(lines) * lanes, -1)
-    return found[:, :columns].astype(np.int64)
+    indices = nibbles.reshape(len(lines), -1, lanes).transpose(0, 2, 1).reshape(len(lines) * lanes, -1)
+    return indices[:, :columns].astype(np.int64)
 
 
 @dataclasses.dataclass(kw_only=True)
 class Lanes:
-    """Lanes of a unit, with the sums of the centroids' gradients that they keep from job to job."""
+    """Lanes of a unit, with the sums of the centroids' gradients kept from job to job."""
 
     table: Array  # centroids
     lanes: int  # outputs of a job
@@ -140,7 +140,7 @@ class Lanes:
         _add_terms(self.totals, upstream, gather(indices, x, len(self.table)))
 
     def total(self) -> Array:
-        """Gradients of the centroids of a TOTAL, after which all sums are zero."""
+        """Centroid gradients of a TOTAL, which clears all sums."""
         total = _combined(self.totals)
         self.totals = np.zeros_like(self.totals)
         return total

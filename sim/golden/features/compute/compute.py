@@ -1,7 +1,7 @@
 """Golden model of the compute engine: a list of instructions, run on the memories of a node.
 
-A list is checked as a whole before any of it runs, so that a wrong one changes nothing. Its numbers are those of
-:mod:`sim.golden.summation`; how a product is cut into panels has no effect on them.
+A list is checked as a whole before any of it runs, so that a wrong list changes nothing. Its numbers follow
+:mod:`sim.golden.summation`; the split of a product into panels has no effect on them.
 """
 
 import dataclasses
@@ -46,13 +46,13 @@ __all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vect
 
 Bits = npt.NDArray[np.uint32]
 
-#: Largest size of an operand, and what factors of a panel are below.
+#: Largest size of an operand, and exclusive bound of the factors of a panel.
 _MOST, _FACTORS = 4095, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gemm:
-    """Matrix product whose operands have been resolved and checked."""
+    """Matrix product with operands that have been resolved and checked."""
 
     job: Job
     a: Operand
@@ -84,7 +84,7 @@ class Gemm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vector:
-    """Function of rows whose operands have been resolved and checked: a softmax, if it has no labels."""
+    """Function of rows with operands that have been resolved and checked: without labels, a softmax."""
 
     source: Operand
     labels: Operand | None
@@ -97,21 +97,21 @@ class Vector:
         return (self.target,) if self.loss is None else (self.target, self.loss)
 
     def run(self, memories: Memories) -> bool:
-        """Run the function, and tell whether all labels are right."""
+        """Run the function, and return whether all labels are right."""
         scores = self.source.read(memories).view(np.uint32)
         if self.labels is None or self.loss is None:
             self.target.write(memories, softmax(scores).view(np.float32))
             return True
         labels = memories[self.labels.place][self.labels.index()][:, 0].astype(np.int64)
-        found = cross_entropy(scores, labels, sequences=self.sequences)
-        self.target.write(memories, found.gradient.view(np.float32))
-        self.loss.write(memories, np.array([[found.loss]], np.uint32).view(np.float32))
-        return not found.wrong
+        result = cross_entropy(scores, labels, sequences=self.sequences)
+        self.target.write(memories, result.gradient.view(np.float32))
+        self.loss.write(memories, np.array([[result.loss]], np.uint32).view(np.float32))
+        return not result.wrong
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Centroid:
-    """Product with weights that are indices, or gradient of the centroids, resolved and checked."""
+    """Product with indices as weights, or gradient of the centroids, resolved and checked."""
 
     target: Operand
     x: Operand
@@ -134,7 +134,7 @@ class Centroid:
 
     @property
     def multiplied(self) -> int:
-        """Cycles in which all lanes multiply: for each output of each group of eight examples."""
+        """Cycles when all lanes multiply: for each output of each group of eight examples."""
         groups: int = -(-self.x.rows // SLOTS) * SLOTS
         return self.centroids * self.indices.rows * groups
 
@@ -148,11 +148,11 @@ class Centroid:
         start = np.zeros((1, 1), np.float32) if self.start is None else self.start.read(memories)
         with np.errstate(all="ignore"):
             if self.table is None:
-                found = centroid_product.layer_gradient(indices, x, start, self.centroids, lanes=self.lanes)[None]
+                result = centroid_product.layer_gradient(indices, x, start, self.centroids, lanes=self.lanes)[None]
             else:
-                found = centroid_product.product(indices[:self.outputs], self.table.read(memories)[0], x, start)
+                result = centroid_product.product(indices[:self.outputs], self.table.read(memories)[0], x, start)
         gate = None if self.gate is None else self.gate.read(memories)
-        self.target.write(memories, epilogue(found, ScaleMask(), relu=self.relu, gate=gate))
+        self.target.write(memories, epilogue(result, ScaleMask(), relu=self.relu, gate=gate))
         return True
 
 
@@ -160,8 +160,8 @@ class Centroid:
 class Outcome:
     """End of a command: its status, and the detail of its event.
 
-    The detail is the number of the instruction that is wrong, or that of END, which is the count of those that ran;
-    with centroids there are, from bit 8 on, the cycles in which all lanes of their unit have multiplied. With
+    The detail is the number of the wrong instruction, or the number of END, which is the count of instructions that
+    ran; with centroids there are, from bit 8 on, the cycles when all lanes of their unit have multiplied. With
     READ_DEAD there is the row from bit 8 on.
     """
 
@@ -174,12 +174,12 @@ Instruction = Gemm | Vector | Centroid | Rows
 
 
 def sources(instruction: Instruction) -> list[Operand]:
-    """Operands that an instruction reads: those that are no targets, and the table of SCATTER."""
+    """Operands that an instruction reads: all except targets, and the table of SCATTER."""
     if isinstance(instruction, Rows):
         return list(instruction.sources)
-    given = (getattr(instruction, field.name) for field in dataclasses.fields(instruction))
-    return [one for one in given
-            if isinstance(one, Operand) and not any(one is target for target in instruction.targets)]
+    values = (getattr(instruction, field.name) for field in dataclasses.fields(instruction))
+    return [operand for operand in values
+            if isinstance(operand, Operand) and not any(operand is target for target in instruction.targets)]
 
 
 class _WrongError(Exception):
@@ -192,7 +192,7 @@ def _refuse(condition: object) -> None:
 
 
 def spaces(nodes: Nodes, rank: int) -> Memories:
-    """Memories of a golden node that lists of layers work on."""
+    """Memories of a golden node for lists of layers."""
     return {Place.GRADIENTS: nodes.gradients[rank], Place.WEIGHTS: nodes.weights[rank],
             Place.ACTIVATIONS: nodes.activations[rank]}
 
@@ -201,24 +201,24 @@ def spaces(nodes: Nodes, rank: int) -> Memories:
 class Engine:
     """Compute engine of a node."""
 
-    #: Units of the array: rows, and columns, which are the elements of a memory row as well.
+    #: Units of the array: rows, and columns, which are also the elements of a memory row.
     rows: int
     lanes: int
     blocks: int = 128  # of a panel
-    columns: int = 64  # most columns of a function of rows
+    columns: int = 64  # maximum columns of a function of rows
     scale_mask: bool = False  # whether products can be scaled and masked
     operands: str = FP32  # format of the operands of products
-    centroids: int = 0  # of a table; 0 in an engine without
+    centroids: int = 0  # of a table; 0 in an engine without centroids
     sequences: bool = False  # whether there are functions of sequences: ROWS, SOFTMAX, and labels of padding
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0,
             owners: RowOwners | None = None) -> Outcome:
-        """Run a command, and replace what it writes.
+        """Run a command, and write its results into the memories.
 
         The list is at ``base`` in the activations; every size of 0 in it is ``length``, the rows of the microbatch,
-        and ``offset`` is added to the base of relative operands. A node with row owners stamps those of the rows that
-        it writes. There a list ends behind the first instruction that reads a row as another buffer's than the one
-        that has written it, and the lowest such row is in the detail.
+        and ``offset`` is added to the base of relative operands. A node with row owners tags the rows that it writes
+        with their buffers. There a list ends after the first instruction that reads a row as another buffer's than
+        its writer's, and the lowest such row is in the detail.
         """
         if not length:
             return Outcome(EventStatus.BAD_LENGTH, 1)
@@ -227,18 +227,18 @@ class Engine:
             return Outcome(EventStatus.BAD_INSTRUCTION, wrong)
         for number, instruction in enumerate(instructions):
             dead = None if owners is None else owners.run(
-                *([self._owned(one, instruction, memories) for one in side]
+                *([self._owned(item, instruction, memories) for item in side]
                   for side in (sources(instruction), instruction.targets)))
             good = instruction.run(memories)
             if dead is not None:
                 return Outcome(EventStatus.READ_DEAD, dead << ROW_BIT | number)
             if not good:
                 return Outcome(EventStatus.BAD_INSTRUCTION, number)
-        multiplied = sum(one.multiplied for one in instructions if isinstance(one, Centroid))
+        multiplied = sum(item.multiplied for item in instructions if isinstance(item, Centroid))
         return Outcome(EventStatus.OK, (multiplied << MULTIPLIED_BIT | len(instructions)) % (1 << 32))
 
     def carry_out(self, nodes: Nodes, rank: int, fields: Mapping[str, int]) -> None:
-        """Carry LAYERS out on a golden node; ``ValueError`` if the list is wrong."""
+        """Execute LAYERS on a golden node; ``ValueError`` if the list is wrong."""
         outcome = self.run(spaces(nodes, rank), base=fields["weight_base"], length=fields["length"],
                            offset=fields["state_base"])
         if outcome.status is not EventStatus.OK:
@@ -247,7 +247,7 @@ class Engine:
     def _owned(self, operand: Operand, instruction: Instruction,
                memories: Memories) -> tuple[npt.NDArray[np.int64], int]:
         """Rows of the activation memory that an instruction reads or writes as an operand, and the number of its
-        buffer. Of a table they are those that its numbers name."""
+        buffer. Of a table, only the rows that its numbers select."""
         if operand.place is not Place.ACTIVATIONS:
             return np.zeros(0, np.int64), operand.owner
         named = instruction.named(operand, memories) if isinstance(instruction, Rows) else None
@@ -256,23 +256,23 @@ class Engine:
 
     def check(self, memories: Memories, *, base: int, length: int,
               offset: int = 0) -> tuple[list[Instruction], int | None]:
-        """Instructions of a list up to its END, and the number of the first that is wrong, if one is."""
+        """Instructions of a list up to its END, and the number of the first wrong one, or None."""
         words = memories[Place.ACTIVATIONS]
-        sizes = {place: len(memory) for place, memory in memories.items()}
-        found: list[Instruction] = []
+        sizes = {space: len(memory) for space, memory in memories.items()}
+        instructions: list[Instruction] = []
         for number in range(MAX_INSTRUCTIONS):
             first = base + INSTRUCTION_WORDS * number
-            mine = words[first:first + INSTRUCTION_WORDS]
-            if len(mine) < INSTRUCTION_WORDS:
-                return found, number
+            own_words = words[first:first + INSTRUCTION_WORDS]
+            if len(own_words) < INSTRUCTION_WORDS:
+                return instructions, number
             try:
-                instruction = self._instruction(mine, length, offset, sizes)
+                instruction = self._instruction(own_words, length, offset, sizes)
             except _WrongError:
-                return found, number
+                return instructions, number
             if instruction is None:
-                return found, _over(found, base, first + INSTRUCTION_WORDS)
-            found.append(instruction)
-        return found, MAX_INSTRUCTIONS
+                return instructions, _over(instructions, base, first + INSTRUCTION_WORDS)
+            instructions.append(instruction)
+        return instructions, MAX_INSTRUCTIONS
 
     def _instruction(self, words: Bits, length: int, offset: int, sizes: Mapping[Place, int]) -> Instruction | None:
         """A checked instruction; None for END."""
@@ -310,7 +310,7 @@ class Engine:
         c = operand("c", (m, n), target=True)
         start = operand("start", (m, n), repeats=True) if fields["initial"] else None
         gate = operand("gate", (m, n)) if fields["gated"] else None
-        _refuse(any(c.meets(one) for one in (a, b, gate) if one is not None))
+        _refuse(any(c.meets(other) for other in (a, b, gate) if other is not None))
         _refuse(start is not None and start != c and c.meets(start))
         return Gemm(job=job, a=a, b=b, c=c, start=start, gate=gate, transpose_a=bool(fields["transpose_a"]),
                     transpose_b=bool(fields["transpose_b"]), relu=bool(fields["relu"]), operands=self.operands,
@@ -331,7 +331,7 @@ class Engine:
         if fields["function"] == VectorProgram.CROSS_ENTROPY:
             labels = operand("labels", fields["stride_labels"], (rows, 1), inside=True, repeats=True)
             loss = operand("loss", 1, (1, 1), target=True, inside=True)
-            _refuse(target.meets(labels) or any(loss.meets(one) for one in (source, labels, target)))
+            _refuse(target.meets(labels) or any(loss.meets(other) for other in (source, labels, target)))
         _refuse(target.meets(source))
         return Vector(source=source, labels=labels, target=target, loss=loss, sequences=self.sequences)
 
@@ -363,31 +363,31 @@ class Engine:
                  if gradient or fields["initial"] else None)
         table = None if gradient else operand("table", (1, self.centroids), repeats=True)
         gate = operand("gate", (rows, outputs)) if fields["gated"] else None
-        _refuse(any(target.meets(one) for one in (x, indices, start, table, gate) if one is not None))
+        _refuse(any(target.meets(other) for other in (x, indices, start, table, gate) if other is not None))
         return Centroid(target=target, x=x, indices=indices, start=start, table=table, gate=gate, outputs=outputs,
                         relu=bool(fields["relu"]), lanes=self.lanes, centroids=self.centroids)
 
     def _operand(self, field: dict[str, int], stride: int, shape: tuple[int, int], offset: int,
                  sizes: Mapping[Place, int], *, ones: bool = False, target: bool = False, repeats: bool = False,
                  inside: bool = False) -> Operand:
-        """A checked operand: it may be of ``ones``; is a ``target``, so that it must not be of weights; has one row
-        in place of all if it ``repeats``; and may begin ``inside`` a memory row."""
+        """A checked operand. With ``ones`` it may be of ones; a ``target`` must not be weights; with ``repeats`` one
+        row may stand for all rows; and ``inside`` lets it begin within a memory row."""
         _refuse(field["place"] not in list(Place))
-        place, (rows, columns) = Place(field["place"]), shape
-        if place is Place.ONES:
+        memory, (rows, columns) = Place(field["place"]), shape
+        if memory is Place.ONES:
             _refuse(not ones)
-            return Operand(place=place, base=0, rows=rows, columns=columns, stride=columns, owner=field["owner"])
+            return Operand(place=memory, base=0, rows=rows, columns=columns, stride=columns, owner=field["owner"])
         base = field["base"] + (offset if field["relative"] else 0)
-        _refuse(target and place is Place.WEIGHTS)
+        _refuse(target and memory is Place.WEIGHTS)
         _refuse(not inside and (base % self.lanes or stride % self.lanes))
         _refuse(stride < columns and not (repeats and stride == 0))
-        operand = Operand(place=place, base=base, rows=rows, columns=columns, stride=stride, owner=field["owner"])
-        _refuse(operand.end > sizes[place])
+        operand = Operand(place=memory, base=base, rows=rows, columns=columns, stride=stride, owner=field["owner"])
+        _refuse(operand.end > sizes[memory])
         return operand
 
 
 def _scale_mask(fields: dict[str, Any]) -> ScaleMask:
-    """Scale and mask of an instruction, whose diagonal is signed."""
+    """Scale and mask of an instruction; the diagonal is signed."""
     sign = 1 << INDEX_BITS
     bounds = {field.name: fields.get(field.name, 0) for field in dataclasses.fields(masking.Mask)}
     bounds |= {name: bool(bounds[name]) for name in KINDS}
@@ -396,15 +396,15 @@ def _scale_mask(fields: dict[str, Any]) -> ScaleMask:
                      alternative=fields["alternative"], mask=mask)
 
 
-def _size(given: int, length: int) -> int:
-    size = given or length
+def _size(field: int, length: int) -> int:
+    size = field or length
     _refuse(not 1 <= size <= _MOST)
     return size
 
 
 def _over(instructions: list[Instruction], base: int, end: int) -> int | None:
-    """Number of the instruction with the lowest target over the list, which lies from ``base`` to ``end``."""
+    """Number of the instruction with the lowest target on the list, at ``base`` to ``end``; None without one."""
     listed = Operand(place=Place.ACTIVATIONS, base=base, rows=1, columns=end - base, stride=end - base)
-    found = [(target.base, number) for number, one in enumerate(instructions) for target in one.targets
-             if target.meets(listed)]
-    return min(found)[1] if found else None
+    overlaps = [(target.base, number) for number, item in enumerate(instructions) for target in item.targets
+                if target.meets(listed)]
+    return min(overlaps)[1] if overlaps else None

@@ -20,13 +20,13 @@ __all__ = ["ONES", "GemmJob", "Matrix", "ScaleMask", "epilogue", "multiply", "re
 
 Bits = npt.NDArray[np.uint32]
 
-#: Place of an operand whose elements are all 1.0.
+#: Place of an operand with all elements 1.0.
 ONES = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """Matrix in memory: number of the memory, first row, and rows of memory from line to line."""
+    """Matrix in memory: number of the memory, first row, and memory rows from line to line."""
 
     place: int = 0
     row: int = 0
@@ -46,10 +46,10 @@ class ScaleMask:
 
 def scale_mask_fields(given: ScaleMask) -> dict[str, Any]:
     """Fields of a scale and mask in the job's payload, as unsigned numbers."""
-    found = dataclasses.asdict(given)
-    mask: dict[str, int] = found["mask"]
+    fields = dataclasses.asdict(given)
+    mask: dict[str, int] = fields["mask"]
     mask.update({name: int(value) for name, value in mask.items()}, diagonal=mask["diagonal"] % (2 << INDEX_BITS))
-    return found
+    return fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,8 @@ def read(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -> n
     if matrix.place == ONES:
         return np.ones((lines, length), np.float32)
     rows, places = _places(memories, matrix, lines, length)
-    found: npt.NDArray[np.float32] = memories[matrix.place][rows, places].view(np.float32)
-    return found
+    elements: npt.NDArray[np.float32] = memories[matrix.place][rows, places].view(np.float32)
+    return elements
 
 
 def _places(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -> tuple[Any, Any]:
@@ -108,9 +108,9 @@ def _places(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -
 
 
 def multiply(job: GemmJob, memories: Sequence[Bits], *, operands: str = FP32) -> None:
-    """Write the product of a job, whose operands are in a format, to its place in memories of (rows, lanes).
+    """Write the product of a job with operands in a format to its target in memories of (rows, lanes).
 
-    Its factors do not matter.
+    Factors of the job have no effect.
     """
     a = read(memories, job.a, *((job.k, job.m) if job.transpose_a else (job.m, job.k)))
     b = read(memories, job.b, *((job.n, job.k) if job.transpose_b else (job.k, job.n)))
@@ -124,9 +124,9 @@ def multiply(job: GemmJob, memories: Sequence[Bits], *, operands: str = FP32) ->
 
 def epilogue(c: npt.NDArray[np.float32], scale_mask: ScaleMask, *, relu: bool,
              gate: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
-    """Elements of C as they are written: scaled, masked, without a sign, gated, in this order.
+    """Elements of C as written: scaled, masked, rectified and gated, in this order.
 
-    ReLU makes +0.0 of every element that has a sign. That of a NaN of a sum or of a scaled element has none.
+    ReLU replaces every element with a sign by +0.0. A NaN of a sum or of a scaled element has no sign.
     """
     bits: Bits = c.view(np.uint32)
     if scale_mask.scaled:

@@ -21,12 +21,12 @@ __all__ = ["GemmCycles"]
 _BLOCK_UNITS: OnDemand[Any] = OnDemand(
     "sim.golden.features.block_operands.block_array:BlockUnits", lambda units: units)
 
-#: Beats: what they mean to the units between loop nest and array.
+#: Flags of beats for the units between loop nest and array.
 _INITIAL, _LAST, _RELEASE_A, _RELEASE_B = (1 << bit for bit in range(4))
-#: Steps of a walk beside READ, and rows of operands.
+#: Flags of a walk's steps in addition to READ, and of rows of operands.
 _PARTIAL, _FINAL = 2, 4
 _SIDE, _END = 2, 4
-#: Memories that wait for nobody.
+#: Memories without wait cycles.
 _QUIET = Memory()
 
 
@@ -38,11 +38,11 @@ class GemmCycles:
     rows: int
     lanes: int
     blocks: int = 128
-    #: Cycles from elements to their product in the array, and to that with a scale.
+    #: Cycles from elements to their product in the array, and to the product with a scale.
     product: int = 6
     scaling: int = 6
     scale_mask: bool = False  # whether results pass the unit that scales and masks them
-    operands: str = FP32  # format of operands; ``product`` has no effect on those that are multiplied in blocks
+    operands: str = FP32  # format of operands; ``product`` has no effect on operands multiplied in blocks
     memory: Memory = _QUIET
 
     #: Cycles from a job to ``bad``.
@@ -54,7 +54,7 @@ class GemmCycles:
         return LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks, terms=operands_of(self.operands).terms)
 
     def units(self) -> Any:
-        """The array, at rest."""
+        """The array, idle."""
         form = operands_of(self.operands)
         if form.block is None:
             return MacUnits(self.rows, self.product)
@@ -76,27 +76,27 @@ class GemmCycles:
         raise RuntimeError(f"Product must end within {most} cycles, not later: {job!r}")
 
     def loads(self, job: GemmJob, step: Outline) -> list[list[int]]:
-        """Rows of A and of B that a step loads: whether each is read, and the last one."""
+        """Rows of A and of B that a step loads: flags for a read row, and for the last one."""
         stride, size = self.loops.strides(job.loops), {"m": job.m, "n": job.n, "k": job.k}
         extent = {name: min(stride[name], size[name] - getattr(step, name)) for name in "mnk"}
-        found: list[list[int]] = [[], []]
+        result: list[list[int]] = [[], []]
         for side, (name, along_k, matrix) in enumerate((("m", not job.transpose_a, job.a),
                                                         ("n", job.transpose_b, job.b))):
             if step.panel is not None and (step.panel.a, step.panel.b)[side]:
                 lines, length = (extent[name], extent["k"]) if along_k else (extent["k"], extent[name])
                 count = lines * -(-length // self.lanes)
-                found[side] = [_SIDE * side + READ * (matrix.place != ONES)] * count
-                found[side][-1] |= _END
-        return found
+                result[side] = [_SIDE * side + READ * (matrix.place != ONES)] * count
+                result[side][-1] |= _END
+        return result
 
 
 class _Run:
-    """State of the unit in one product, from the cycle in which its job is accepted."""
+    """State of the unit in one product, from the acceptance of its job."""
 
-    #: Depths of queues: beats before and behind the panels, tiles for the drain, requests, rows of the gate, rows.
+    #: Depths of queues: beats before and after the panels, tiles for the drain, requests, rows of the gate, rows.
     SKID, MARKS, TILES, REQUESTS, GATES, ROWS = 2, 17, 17, 33, 33, 17
     UNFINISHED = 31
-    #: Rows of results on their way through ``scale_mask``.
+    #: Rows of results in flight in ``scale_mask``.
     SCALED = 17
 
     def __init__(self, model: GemmCycles, job: GemmJob) -> None:
@@ -156,15 +156,15 @@ class _Run:
                 yield code
 
     def step(self, cycle: int) -> bool:
-        """Simulate a cycle; whether ``done`` is high in the next one."""
+        """Simulate a cycle; return whether ``done`` is high in the next one."""
         settled = self.uncommitted == 0
         if self.ended and settled:
             return True
         self.uncommitted -= not settled and self.memory.commit(cycle)
         finished = settled and self.drained > 0
         self.drained -= finished
-        # What is taken from a queue leaves room in the next cycle, and what is put into it is seen then: so sinks
-        # come before sources, and levels are those of the beginning.
+        # An item taken from a queue leaves room in the next cycle, and an item put into it is seen then: so sinks
+        # come before sources, and levels are from the start of the cycle.
         fetches = (self.initial, self.gate, self.operands)
         for fetch in fetches:
             fetch.level = len(fetch.tags)
@@ -185,7 +185,7 @@ class _Run:
         return False
 
     def scale(self, cycle: int) -> bool:
-        """Give a row of results to the drain; whether one is taken."""
+        """Offer a row of results to the drain; return whether a row is taken from the array."""
         take = bool(self.leaving) and len(self.scaled) < self.SCALED
         offer = self.scaled[0][1] if self.scaled and self.scaled[0][0] <= cycle else None
         if self.drain(cycle, offer):
@@ -195,7 +195,7 @@ class _Run:
         return take
 
     def drain(self, cycle: int, offer: int | None) -> bool:
-        """Write a row of results, which is the last one of its tile if ``offer`` is 1; whether it is taken."""
+        """Write a row of results, the last of its tile if ``offer`` is 1; return whether it is taken."""
         accepts = self.memory.write(cycle)
         self.uncommitted += self.written and accepts
         if self.written and not accepts:
@@ -216,7 +216,7 @@ class _Run:
         return take
 
     def array(self, cycle: int, take: bool) -> bool:
-        """Move results, sums and operands; whether the stages of the panels move."""
+        """Move results, sums and operands; return whether the stages of the panels move."""
         ready = self.units.step(cycle, take)
         mark = self.marks[0] if self.marks else 0
         initial = mark & _INITIAL != 0
@@ -240,7 +240,7 @@ class _Run:
                 self.filling[side] ^= 1
 
     def join(self, cycle: int, reads: bool, room: bool) -> None:
-        """Give a beat to panels and marks, and go on with the next one."""
+        """Pass a beat to panels and marks, and advance to the next one."""
         level = len(self.skid)
         beat = self.skid[0] if self.skid else None
         initial = beat is not None and beat & _INITIAL != 0

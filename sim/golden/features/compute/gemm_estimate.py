@@ -1,8 +1,8 @@
-"""Estimate of the cycles of a matrix product from a few of its steps, for products that are too large to be modelled.
+"""Estimate of the cycles of a matrix product from a few of its steps, for products too large to model.
 
 The steps of the outer loops repeat. So the beats and loads of a product with two and with three panels along each
-dimension are added up, and each further panel takes what the third one takes beside the second. The error is that of
-adding up: see docs/tiling.md for what it is against :mod:`sim.golden.features.compute.gemm_cycles`.
+dimension are added up, and each further panel takes the difference between three and two. For the error of this
+extrapolation against :mod:`sim.golden.features.compute.gemm_cycles`, see docs/tiling.md.
 """
 
 import dataclasses
@@ -20,14 +20,13 @@ __all__ = ["Load", "bound", "estimate", "loads", "tail"]
 _LEAD, _FILLED = 10, 8
 #: Rows of operands that wait for a panel.
 _ROWS = 17
-#: Panels along a dimension from which on each is like the one before.
+#: Number of panels along a dimension from which on each is like the one before.
 _REPEATS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Step of the outer loops: rows of A and of B that are loaded for it, beats, and those of them before the first
-    term."""
+    """Step of the outer loops: rows of A and of B to load, beats, and beats before the first term."""
 
     a: int
     b: int
@@ -51,9 +50,9 @@ def loads(model: GemmCycles, job: GemmJob) -> Iterator[Load]:
                 extent = {name: min(stride[name], sizes[name] - base[name]) for name in "mnk"}
                 new = {name: base[name] != before[name] for name in "mnk"}
                 before = base
-                rows = [_rows(model.lanes, extent, name, along_k) if (new[name] or new["k"]) and place != ONES else 0
-                        for name, along_k, place in (("m", not job.transpose_a, job.a.place),
-                                                     ("n", job.transpose_b, job.b.place))]
+                rows = [_rows(model.lanes, extent, name, along_k) if (new[name] or new["k"]) and memory != ONES else 0
+                        for name, along_k, memory in (("m", not job.transpose_a, job.a.place),
+                                                      ("n", job.transpose_b, job.b.place))]
                 tiles = (-(-extent["m"] // (model.rows << job.tile))
                          * -(-extent["n"] // (model.lanes * (SLOTS >> job.tile))))
                 begins = base["k"] == 0
@@ -68,7 +67,7 @@ def _rows(lanes: int, extent: dict[str, int], name: str, along_k: int) -> int:
 
 
 def bound(model: GemmCycles, job: GemmJob) -> int:
-    """Fewest cycles of a legal job by its steps: beats in turn, after their panels, which are loaded in turn."""
+    """Minimum cycles of a legal job by its steps: beats in order, after their panels, also loaded in order."""
     read, ended = _LEAD, 0
     before = 0  # end of the beats of the step before the last
     latest = (0, 0)
@@ -87,7 +86,7 @@ def bound(model: GemmCycles, job: GemmJob) -> int:
 
 
 def tail(model: GemmCycles) -> int:
-    """Fewest cycles from the last beat to the end."""
+    """Minimum cycles from the last beat to the end."""
     return model.product + SLOTS * (model.rows + 1)
 
 
@@ -97,7 +96,7 @@ def _smaller(job: GemmJob, name: str, size: int) -> GemmJob:
 
 
 def estimate(model: GemmCycles, job: GemmJob) -> int:
-    """Cycles of a legal job, about."""
+    """Approximate cycles of a legal job."""
     stride = model.loops.strides(job.loops)
     for name in "mnk":
         size: int = getattr(job, name)

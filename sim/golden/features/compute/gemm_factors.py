@@ -18,45 +18,45 @@ _SIZE_BITS = 12
 
 
 def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
-    """Legal jobs with other factors; without those whose panels are larger than the product in a second way."""
+    """Legal jobs with other factors, with panels no larger than needed to cover the product."""
     for tile in range(4):
         at_once = {"m": model.rows << tile, "n": model.lanes * (SLOTS >> tile), "k": 1}
         most = {name: (-(-getattr(job, name) // size) - 1).bit_length() for name, size in at_once.items()}
         for row_tiles, column_tiles, rounds, order in itertools.product(
                 range(min(most["m"], 7) + 1), range(min(most["n"], 7) + 1), range(min(most["k"], 15) + 1),
                 range(len(ORDERS))):
-            found = dataclasses.replace(
+            candidate = dataclasses.replace(
                 job, tile=tile, row_tiles=row_tiles, column_tiles=column_tiles, rounds=rounds, order=order)
-            if model.legal(found):
-                yield found
+            if model.legal(candidate):
+                yield candidate
 
 
 @functools.lru_cache(maxsize=1024)
 def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """The job with the factors and the order that take the fewest cycles; the first of equal ones.
+    """The job with the factors and the order of the fewest cycles; the first of equal jobs.
 
-    Beats alone bound the cycles of a candidate, its steps bound them better, and the model has them. The candidate
-    with the least figure so far gets the next better one, until it is one of the model's.
+    Beats bound the cycles of a candidate, its steps bound them better, and the model has them. The candidate with the
+    least figure so far gets the next better figure, until its figure is the model's.
 
     Raises ValueError for sizes that no product has.
     """
     if not all(0 < size < 1 << _SIZE_BITS for size in (job.m, job.n, job.k)):
         raise ValueError(f"Sizes of a product must be from 1 to 4095, not {job.m}, {job.n} and {job.k}")
-    figures = (lambda found: model.loops.cycles(found.loops) + tail(model), functools.partial(bound, model),
+    figures = (lambda trial: model.loops.cycles(trial.loops) + tail(model), functools.partial(bound, model),
                model.cycles)
-    waiting = [(figures[0](found), number, 0, found) for number, found in enumerate(candidates(model, job))]
+    waiting = [(figures[0](trial), number, 0, trial) for number, trial in enumerate(candidates(model, job))]
     heapq.heapify(waiting)
     while True:
-        _, number, known, found = heapq.heappop(waiting)
+        _, number, known, trial = heapq.heappop(waiting)
         if known == len(figures) - 1:
-            return found
-        heapq.heappush(waiting, (figures[known + 1](found), number, known + 1, found))
+            return trial
+        heapq.heappush(waiting, (figures[known + 1](trial), number, known + 1, trial))
 
 
 def training_step(share: int, widths: tuple[int, ...], lanes: int) -> dict[str, GemmJob]:
     """Products of a training step of a perceptron with ReLU, in order; weights are stored as (outputs, inputs).
 
-    Places are those of a memory of each kind, of which only the places and the strides matter here.
+    Each kind of operand has a memory, from row 0 on; only memories and strides matter here.
     """
     strides = [-(-width // lanes) for width in widths]
     last = len(widths) - 2

@@ -1,6 +1,6 @@
 """Golden model of the walks through a list of LAYERS: the jobs of its instructions, and the cycles.
 
-What is wrong with a list is in :mod:`sim.golden.features.compute.compute`. Mirrors
+Checks of a list are in :mod:`sim.golden.features.compute.compute`. Mirrors
 :mod:`hdl.features.compute.instruction_reader`, :mod:`hdl.features.compute.instruction_checker` and
 :mod:`hdl.features.compute.list_runner`.
 """
@@ -30,9 +30,9 @@ __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Cycles of an operand that is only resolved, and of one that is compared, without those of a product.
+#: Cycles of an operand that is only resolved, and of a compared one, without a product's cycles.
 _RESOLVED, _COMPARED = 1, 3
-#: Cycles in front of the first operand, and of an END.
+#: Cycles before the first operand, and of an END.
 _BEGIN, _END = 1, 2
 
 
@@ -41,7 +41,7 @@ def _kind(words: Bits) -> int:
 
 
 def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
-    """Rows of the operands of ROWS. Of an unknown function they are those of its low bits."""
+    """Rows of the operands of ROWS. An unknown function has the rows of the function of its low bits."""
     function, started = RowFunction(fields["function"] % len(RowFunction)), fields["started"]
     rows, count = fields["rows"] or length, fields["count"] or length
     heights = dict.fromkeys(ROW_OPERANDS, rows) | dict.fromkeys(("deviation", "scale", "shift"), 1)
@@ -52,7 +52,7 @@ def _heights(fields: dict[str, Any], length: int) -> list[int | None]:
 
 
 def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list[int | None]:
-    """Rows of each operand in the order of their checks; None for one that is not compared."""
+    """Rows of each operand in the order of their checks; None for an operand that is not compared."""
     if _kind(words) == Kind.CENTROID:
         fields = unpack(centroid_layout(), words)
         gradient, rows, outputs = fields["gradient"], fields["rows"] or length, fields["outputs"] or length
@@ -75,8 +75,8 @@ def _operand_rows(words: Bits, length: int, lanes: int, sequences: bool) -> list
 
 
 def check_cycles(words: Bits, length: int, *, lanes: int, centroids: int = 0, sequences: bool = False) -> int:
-    """Cycles from an instruction of a command of some length to the verdict on it, with so many centroids in a table,
-    or 0 without, and with functions of sequences or without."""
+    """Cycles from an instruction of a command with ``length`` rows to the verdict on it. ``centroids`` is the size of
+    a table, 0 without one; ``sequences`` is whether there are functions of sequences."""
     if _kind(words) == Kind.END:
         return _END
     if _kind(words) not in (Kind.GEMM, Kind.VECTOR, *((Kind.CENTROID,) if centroids else ()),
@@ -103,7 +103,7 @@ def read_cycles(*, lanes: int, answer: int) -> int:
 
 def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, centroids: int = 0,
                    sequences: bool = False) -> int:
-    """Cycles of a LAYERS without those of its jobs, if nothing makes its memory ports wait. The list has its END;
+    """Cycles of a LAYERS without its jobs, if its memory ports never wait. The list has its END;
     other parameters are as for :func:`check_cycles` and :func:`read_cycles`."""
     walks = sum(2 * read_cycles(lanes=lanes, answer=answer) + job_cycles(words)
                 + check_cycles(words, length, lanes=lanes, centroids=centroids, sequences=sequences)

@@ -10,7 +10,7 @@ from hdl.features.compute.layer_list import Place
 
 __all__ = ["Memories", "Operand"]
 
-#: Words of each memory that operands can be in.
+#: Words of each memory of operands.
 Memories = Mapping[Place, npt.NDArray[np.uint32]]
 
 
@@ -27,7 +27,7 @@ class Operand:
 
     @property
     def end(self) -> int:
-        """Address behind the last element."""
+        """Address after the last element."""
         return self.base + (self.rows - 1) * self.stride + self.columns
 
     def meets(self, other: "Operand") -> bool:

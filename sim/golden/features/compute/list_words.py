@@ -15,7 +15,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 def pack(layout: data.StructLayout, fields: Mapping[str, Any]) -> Bits:
-    """Pack the fields of an instruction into its words; those that are missing are zero."""
+    """Pack the fields of an instruction into its words; missing fields are zero."""
     bits = layout.const(fields).as_bits()
     return np.array([bits >> 32 * word & 0xFFFF_FFFF for word in range(INSTRUCTION_WORDS)], np.uint32)
 
@@ -26,8 +26,8 @@ def unpack(layout: data.StructLayout, words: npt.ArrayLike) -> dict[str, Any]:
 
 
 def _fields(layout: data.StructLayout, bits: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, field in layout:
         value = bits >> field.offset & (1 << field.width) - 1
-        found[name] = _fields(field.shape, value) if isinstance(field.shape, data.StructLayout) else value
-    return found
+        result[name] = _fields(field.shape, value) if isinstance(field.shape, data.StructLayout) else value
+    return result

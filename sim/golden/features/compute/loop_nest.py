@@ -1,4 +1,4 @@
-"""Golden model of the loop nest of a matrix product: what it asks for, and every cycle.
+"""Golden model of the loop nest of a matrix product: its requests, and every cycle.
 
 Mirrors :mod:`hdl.features.compute.loop_nest`.
 """
@@ -62,7 +62,7 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beat:
-    """One cycle of the array. In an initial beat ``a``, ``b``, ``row`` and ``part`` mean nothing."""
+    """One cycle of the array. In an initial beat ``a``, ``b``, ``row`` and ``part`` have no meaning."""
 
     a: int
     b: int
@@ -81,7 +81,7 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Step of the outer loops: panels to load, if any, and its tiles, with a mark of those that are announced."""
+    """Step of the outer loops: panels to load, if any, and beats by tile, with the tile if it is announced."""
 
     panel: Panel | None
     tiles: list[tuple[Tile | None, list[Beat]]]
@@ -101,7 +101,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outline:
-    """Step of the outer loops: where it begins, panels to load and to release, and its tiles."""
+    """Step of the outer loops: its begin, panels to load and to release, and its tiles."""
 
     m: int
     n: int
@@ -163,7 +163,7 @@ class LoopNest:
         return group | int(f"{term:0{bits}b}"[::-1], 2)
 
     def cycles(self, job: Job) -> int:
-        """Beats of a job in closed form, which are its cycles if no stream holds it."""
+        """Beats of a job in closed form, which are its cycles if no stream stalls it."""
         tiles = -(-job.m // (self.rows << job.tile)) * -(-job.n // (self.lanes * (SLOTS >> job.tile)))
         steps = 1 if self._holds(job) else -(-job.k // (1 << job.rounds))
         initial = self.rows * (steps - 1) + job.resume * (1 if job.common else self.rows)
@@ -175,7 +175,7 @@ class LoopNest:
         return job.row_tiles == job.column_tiles == 0 and ORDERS[job.order][-1] == "k"
 
     def outline(self, job: Job) -> Iterator[Outline]:
-        """Steps of a job that is legal, in order, without their beats."""
+        """Steps of a legal job, in order, without their beats."""
         size, stride = {name: getattr(job, name) for name in "mnk"}, self.strides(job)
         outer, middle, inner = tuple(ORDERS[job.order])
         bases = [{outer: x, middle: y, inner: z} for x in range(0, size[outer], stride[outer])
@@ -208,7 +208,7 @@ class LoopNest:
                            initial * (1 if common else self.rows), terms)
 
     def steps(self, job: Job) -> Iterator[Step]:
-        """Steps of a job that is legal, in order."""
+        """Steps of a legal job, in order."""
         for step in self.outline(job):
             tiles: list[tuple[Tile | None, list[Beat]]] = []
             for number, work in enumerate(step.tiles):
@@ -236,13 +236,13 @@ class LoopNest:
                     final=ends & step.final)
 
     def trace(self, jobs: Sequence[Job], *, willing: npt.ArrayLike, ready: dict[str, npt.ArrayLike]) -> Trace:
-        """Trace every cycle, from reset: whether the source may begin to offer its next job in it, and whether the
-        sinks of ``panels``, ``tiles`` and ``o`` are ready."""
+        """Trace every cycle from reset. ``willing``: whether the source may begin to offer its next job in a cycle;
+        ``ready``: whether the sinks of ``panels``, ``tiles`` and ``o`` are ready."""
         feed = Feed(len(jobs), willing)
         outputs = {name: Output(ready[name]) for name in ("panels", "tiles", "o")}
-        found: dict[str, list] = {"panels": [], "tiles": [], "o": []}
+        payloads: dict[str, list] = {"panels": [], "tiles": [], "o": []}
         bad = np.zeros(feed.end, np.bool_)
-        # From these cycles on a job, the beats of a step, a step to be the next one, and its tiles can be accepted.
+        # First cycles that can accept a job, the beats of a step, the next step, and its tiles.
         idle, free, following, announced = 0, 0, 0, 0
         for job in jobs:
             accepted = feed.accept(idle)
@@ -259,7 +259,7 @@ class LoopNest:
                 if step.panel is not None:
                     # The register of panels is empty by then.
                     outputs["panels"].load(offer - 1)
-                    found["panels"].append(step.panel)
+                    payloads["panels"].append(step.panel)
                     done = max(done, outputs["panels"].departed)
                 tiles = [tile for tile, _ in step.tiles if tile is not None]
                 if tiles:
@@ -268,11 +268,11 @@ class LoopNest:
                     for _ in tiles:
                         announced = outputs["tiles"].load(announced + self.TILE)
                     announced += 1
-                    found["tiles"] += tiles
+                    payloads["tiles"] += tiles
                 for _, beats in step.tiles:
                     for beat in beats:
                         latest = outputs["o"].load(max(latest + 1, outputs["o"].departed))
-                        found["o"].append(beat)
+                        payloads["o"].append(beat)
                 free = latest
                 offer = done + self.NEXT
             idle = max(done + 1, following) + 1
@@ -280,5 +280,5 @@ class LoopNest:
             feed.accept(idle)
         signals = {"job__valid": feed.valid, "job__ready": feed.ready, "bad": bad}
         signals |= {f"{name}__valid": output.offered >= 0 for name, output in outputs.items()}
-        return Trace(signals, {name: output.offered for name, output in outputs.items()}, found["o"],
-                     found["panels"], found["tiles"])
+        return Trace(signals, {name: output.offered for name, output in outputs.items()}, payloads["o"],
+                     payloads["panels"], payloads["tiles"])

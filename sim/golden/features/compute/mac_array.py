@@ -32,7 +32,7 @@ def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, firs
     """Sums after one more term, as bit patterns: product and sum are each rounded.
 
     The term has the factors ``a`` and ``b``, in the format of operands. Where it is the ``first``, the sum begins
-    with it, at +0.0, or at -0.0 if it is ``negative`` as well; a ``bubble`` is -0.0 in place of the product, and an
+    with it, at +0.0, or at -0.0 if it is also ``negative``; a ``bubble`` is -0.0 in place of the product, and an
     ``initial`` term is ``b``.
     """
     zero = np.where(negative, _NEGATIVE, np.uint32(0))
@@ -47,7 +47,7 @@ class Beats:
 
     a: Bits  # of shape (beats, rows)
     b: Bits  # of shape (beats, columns)
-    rows: Flags  # that take part, of shape (beats, rows)
+    rows: Flags  # rows that take part, of shape (beats, rows)
     #: One for each beat.
     initial: Flags
     first: Flags
@@ -66,7 +66,7 @@ def concatenate(parts: list[Beats]) -> Beats:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Rows of results, in the order in which they leave: elements, row and group in the tile, end of the tile."""
+    """Rows of results, in the order of departure: elements, row and group in the tile, end of the tile."""
 
     elements: Bits
     row: npt.NDArray[np.int64]
@@ -75,8 +75,8 @@ class Results:
 
 
 def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Row in the tile, group of columns and slot of each row of results, in the order in which they leave an array of
-    so many rows."""
+    """Row in the tile, group of columns and slot of each row of results, in the order of departure from an array of
+    ``rows`` rows."""
     groups = SLOTS >> tile
     row, group = (grid.ravel() for grid in np.indices((rows << tile, groups)))
     return row, group, row // rows * groups + group
@@ -86,16 +86,16 @@ def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) ->
     """Results of tiles that leave an array one after the other, from their sums, in shape (slots, rows, columns), and
     forms."""
     empty = np.zeros(0, np.int64)
-    found = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
+    parts = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
     for totals, tile in tiles:
         row, group, slot = tile_order(rows, tile)
-        found.append((totals[slot, row % rows], row, group, np.arange(len(row)) == len(row) - 1))
-    return Results(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        parts.append((totals[slot, row % rows], row, group, np.arange(len(row)) == len(row) - 1))
+    return Results(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 class MacUnits:
-    """State of the array between operands that move on and results, cycle by cycle: rows of units, and cycles from
-    elements to their product."""
+    """State of the array between incoming operands and results, cycle by cycle, with ``rows`` rows of units and
+    ``product`` cycles from elements to their product."""
 
     SKID, BANKS = 2, 2
 
@@ -103,14 +103,14 @@ class MacUnits:
         self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last one of a tile, else 0
         self._rows, self._product = rows, product
         self._slot = 0
-        self._held: tuple[bool, bool] | None = None  # a last round begins, and ends
+        self._held: tuple[bool, bool] | None = None  # whether a last round begins, and ends
         self._issued, self._fresh, self._banks = 0, True, 0
         self._complete: deque[int] = deque()
         self._waiting, self._number = 0, 0
         self._stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Go on by a cycle, in which a row of results is taken or not; whether a beat can be accepted in it."""
+        """Advance by a cycle, with a row of results taken or not; return whether it can accept a beat."""
         if self._complete and self._complete[0] <= cycle:
             self._complete.popleft()
             self._waiting += 1
@@ -154,7 +154,7 @@ class MacArray:
     product: int = 6  # cycles from elements to their product
     operands: str = FP32  # format of operands
 
-    #: Cycles from the issue of a beat to the cycle in which its sum is stored, beside the multiplier's.
+    #: Cycles from the issue of a beat to the store of its sum, in addition to the multiplier's cycles.
     STORE = SLOTS
 
     def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -162,10 +162,10 @@ class MacArray:
         return tile_order(self.rows, tile)
 
     def results(self, beats: Beats) -> Results:
-        """Results of all tiles that are complete."""
+        """Results of all complete tiles."""
         rounds = len(beats) // SLOTS
         totals = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
-        found: list[tuple[Bits, int]] = []
+        tiles: list[tuple[Bits, int]] = []
         for start in range(0, rounds * SLOTS, SLOTS):
             part = slice(start, start + SLOTS)
             initial = beats.initial[part, None, None]
@@ -173,16 +173,16 @@ class MacArray:
                 totals, beats.a[part, :, None], beats.b[part, None, :], first=beats.first[part, None, None],
                 negative=initial, initial=initial, bubble=~beats.rows[part, :, None], operands=self.operands)
             if beats.last[start]:
-                found.append((totals, int(beats.tile[start])))
-        return results_of(found, rows=self.rows, columns=self.columns)
+                tiles.append((totals, int(beats.tile[start])))
+        return results_of(tiles, rows=self.rows, columns=self.columns)
 
     def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset: whether the source may begin to offer its next beat in it, and the sink is
-        ready. Rounds of beats that are ``last`` are the last of their sums.
+        """Trace every cycle from reset. ``willing``: whether the source may begin to offer its next beat in a cycle;
+        ``ready``: whether the sink is ready. ``last`` marks the beats of the last round of a sum.
 
-        A beat is accepted when the one before is issued, and issued from the next cycle on: in any if no sum is under
-        way, else a multiple of eight cycles and one later than the beat before. The first beat of a last round also
-        waits for a bank, which is free again when the last row of the tile before the last has been read.
+        A beat is accepted when the beat before is issued, and issued from the next cycle on: in any cycle if no sum
+        is in progress, else a multiple of eight cycles and one later than the beat before. The first beat of a last
+        round also waits for a bank, which is free again when the last row of the tile before the last has been read.
         """
         final = np.asarray(last, np.bool_)
         feed, drain = Feed(len(final), willing), _Drain(ready, SLOTS * self.rows)
@@ -206,7 +206,7 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles: place and result of each row, two stages that move together, and a skid buffer."""
+    """Drain of complete tiles: position and result of each row, two stages that move together, and a skid buffer."""
 
     BANKS = 2
 
@@ -216,21 +216,21 @@ class _Drain:
         self._end = len(self._ready) - 1
         self.offered = np.full(self._end, -1, np.int64)  # per cycle, the index of the row on offer; -1 without one
         self._rows, self._placed, self._departed = 0, -1, -1
-        # Cycles in which the buffer is full, of the latest rows: the first, and the one after the last.
+        # Cycles with a full buffer, for the latest rows: the first cycle, and the one after the last.
         self._full: list[tuple[int, int]] = []
         self._read: list[int] = []
 
     @property
     def room(self) -> int:
-        """Cycle from which there is a bank for one more tile."""
+        """Cycle from which on a bank is free for the next tile."""
         return 0 if len(self._read) < self.BANKS else self._read[-self.BANKS] + 1
 
     def tile(self, complete: int) -> None:
-        """Drain a tile that is complete from a cycle on."""
+        """Drain a tile that is complete from cycle ``complete`` on."""
         self._read.append([self._row(complete) for _ in range(self._length)][-1])
 
     def _row(self, cycle: int) -> int:
-        """Drain a row from a cycle on; return that in which its result is read."""
+        """Drain a row from a cycle on; return the cycle that reads its result."""
         self._placed = self._move(max(cycle, self._placed + 1))
         read = self._move(self._placed + 1)
         accepted = self._move(read + 1)
@@ -238,12 +238,12 @@ class _Drain:
         before, self._departed = self._departed, self._ready[offered]
         self.offered[offered:self._departed + 1] = self._rows
         self._rows += 1
-        # No earlier row can hold one that comes later.
+        # No row before these can hold a later one.
         self._full = [*self._full[-3:], (accepted + 1, before + 1)]
         return read
 
     def _move(self, cycle: int) -> int:
-        """The first cycle from the given one on in which the stages move."""
+        """The first cycle from ``cycle`` on that moves the stages."""
         for first, after in self._full:
             if first <= cycle:
                 cycle = max(cycle, after)

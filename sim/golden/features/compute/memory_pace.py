@@ -1,4 +1,4 @@
-"""Pace of a node's memories, and the rows that are under way from one."""
+"""Pace of a node's memories, and rows in flight from a memory."""
 
 import dataclasses
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 __all__ = ["READ", "Memory", "RowFetch"]
 
-#: A step of a walk, or a row under way, that is read from memory.
+#: Flag of a walk's step, or of a row in flight, that is read from memory.
 READ = 1
 
 
@@ -16,19 +16,19 @@ def _always(_cycle: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Pace of the memories: each function tells for a cycle whether something may move."""
+    """Pace of the memories: each function returns whether a transfer is possible in a cycle."""
 
-    latency: int = 2  # fewest cycles from the acceptance of a request to its response
+    latency: int = 2  # minimum cycles from the acceptance of a request to its response
     #: Whether a request, and a write, is accepted.
     request: Callable[[int], bool] = _always
     response: Callable[[int], bool] = _always  # whether there is a response, if one is due
     write: Callable[[int], bool] = _always
-    #: Whether the oldest write gets into the memory, from the cycle after its acceptance on.
+    #: Whether the oldest write reaches the memory, from the cycle after its acceptance on.
     commit: Callable[[int], bool] = _always
 
 
 class RowFetch:
-    """Rows under way: steps of the walk, tags in order, and answers that are there."""
+    """Rows in flight: steps of the walk, tags in order, and number of answers that have arrived."""
 
     def __init__(self, depth: int) -> None:
         self.steps: deque[int] = deque()
@@ -42,7 +42,7 @@ class RowFetch:
         return bool(self.steps) and self.steps[0] & READ != 0 and self.level < self._depth
 
     def moves(self, granted: bool) -> bool:
-        """Whether the walk moves on."""
+        """Whether the walk advances."""
         return bool(self.steps) and self.level < self._depth and (granted or not self.steps[0] & READ)
 
     def offers(self) -> bool:

@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fill:
-    """Memory rows of one panel, in order: elements, and where each row of them goes."""
+    """Memory rows of one panel, in order: elements, and the target of each row."""
 
     elements: npt.NDArray[np.uint32]
     block: Numbers
@@ -60,7 +60,7 @@ class PanelBuffer:
     HALVES = 2
 
     def operands(self, fills: Sequence[Fill], reads: Sequence[Read]) -> npt.NDArray[np.uint32]:
-        """Operands of all reads, of one panel after the other."""
+        """Operands of all reads, panel by panel."""
         content = np.zeros((self.HALVES, self.blocks, self.lanes, self.lanes), np.uint32)
         result = []
         for number, (fill, read) in enumerate(zip(fills, reads, strict=True)):
@@ -77,8 +77,8 @@ class PanelBuffer:
 
     def trace(self, fills: Sequence[int], reads: Sequence[int], *, willing: Sequence[npt.ArrayLike],
               ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle, from reset, of panels of so many memory rows and reads: whether the sources of rows and
-        of reads may begin to offer their next beats in it, and whether the sink is ready."""
+        """Trace every cycle from reset, for panels of ``fills`` memory rows and ``reads`` reads. ``willing``: whether
+        the sources of rows and of reads may begin to offer their next beats; ``ready``: whether the sink is ready."""
         stages = Stages(self.READ, ready)
         filling, reading = Feed(sum(fills), willing[0]), Feed(sum(reads), willing[1])
         readable = np.zeros(stages.end, np.bool_)

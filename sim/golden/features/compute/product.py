@@ -36,7 +36,7 @@ class MatrixProduct:
     product: int = 6  # cycles from elements to their product
     operands: str = FP32  # format of operands
 
-    #: Cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from there to
+    #: Cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from a read to
     #: the array.
     FIRST = 10
     FILL = 2
@@ -56,8 +56,8 @@ class MatrixProduct:
         return MacArray(rows=self.rows, columns=self.columns, product=self.product, operands=self.operands)
 
     def fills(self, job: Job, a: Bits, b: Bits, *, by_rows: tuple[bool, bool]) -> dict[str, list[Fill]]:
-        """Panels of A, (m, k), and of B, (k, n), in the order in which they are loaded. Memory rows of each are
-        pieces of its rows, or else of its columns."""
+        """Panels of A, (m, k), and of B, (k, n), in the order of loading. Memory rows of each are pieces of its rows,
+        or else of its columns."""
         panels: dict[str, list[Fill]] = {"a": [], "b": []}
         stride = self.loops.strides(job)
         for step in self.loops.steps(job):
@@ -71,7 +71,7 @@ class MatrixProduct:
         return panels
 
     def _fill(self, part: Bits, *, transposed: bool) -> Fill:
-        """Memory rows of a panel, of which rows and terms are given."""
+        """Memory rows of a panel of the given rows and terms."""
         lanes = self.columns
         groups, terms = (-(-length // lanes) for length in part.shape)
         padded = np.zeros((groups * lanes, terms * lanes), np.uint32)
@@ -88,9 +88,9 @@ class MatrixProduct:
         return Fill(elements=elements, block=block, row=rows, transposed=np.full(len(rows), transposed))
 
     def tiles(self, job: Job, a: Bits, b: Bits, c: Bits) -> tuple[list[Tile], Bits, Bits]:
-        """Tiles of a job, initial values of those that ask for them, and rows of results, in order.
+        """Tiles of a job, initial values of the tiles that request them, and rows of results, in order.
 
-        Elements beyond the edge are zero, and mean nothing.
+        Elements beyond the edge are zero, and have no meaning.
         """
         tile_rows, tile_columns = self.rows << job.tile, self.columns * (SLOTS >> job.tile)
         shape = tuple(-(-size // length) * length for size, length in ((job.m, tile_rows), (job.n, tile_columns)))
@@ -122,7 +122,7 @@ class MatrixProduct:
                     corner = padded[tile.m:tile.m + tile_rows, tile.n:tile.n + tile_columns]
                     pieces.append(corner.reshape(tile_rows, -1, self.columns)[rows, groups])
                 if tile.initial:
-                    # By row of units, then by slot; common ones once.
+                    # By row of units, then by slot; common values once.
                     rounds = 1 if job.common and not tile.again else self.rows
                     initials.append(pieces[0][np.lexsort((slots, rows % self.rows))][:rounds * SLOTS])
                 results.append(pieces[1])
@@ -130,7 +130,7 @@ class MatrixProduct:
         return tiles, np.concatenate([empty, *initials]), np.concatenate(results)
 
     def cycles(self, job: Job, *, filled: int) -> int:
-        """Cycles from the offer of a job to the end of the last row of results, if nothing holds the array, and the
-        first panels have been taken ``filled`` cycles after it."""
+        """Cycles from the offer of a job to the end of the last row of results, if nothing stalls the array, and the
+        first panels are taken ``filled`` cycles after the offer."""
         first = max(self.FIRST, filled - 1 + self.FILL) + self.READ
         return first + self.loops.cycles(job) + self.product + SLOTS + 4 + SLOTS * self.rows

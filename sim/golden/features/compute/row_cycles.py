@@ -1,4 +1,4 @@
-"""Golden model of the row unit's cycles, with memories that never make it wait.
+"""Golden model of the row unit's cycles, with memories without wait cycles.
 
 Mirrors :mod:`hdl.features.compute.row_unit` and its parts: each read, element, result and write has its cycle.
 """
@@ -12,7 +12,7 @@ from sim.golden.features.compute.row_unit import Block, Job
 
 __all__ = ["RowCycles"]
 
-#: Cycles from a number to its row of the table, of the queue of results, and of an adder.
+#: Cycles from a number to its row of the table, through the queue of results, and of an adder.
 _KNOWN, _QUEUE, ADD = 3, 3, 7
 _NUMBERED = (Load.TABLE, Load.TARGET)
 
@@ -33,20 +33,20 @@ class RowCycles:
     CHECKED = 2
 
     def job(self, job: Job, blocks: Sequence[Block]) -> int:
-        """Cycles from the acceptance of a job to ``done``: as many as its blocks have, or those of a refusal."""
+        """Cycles from the acceptance of a job to ``done``: the cycles of its blocks, or of a refusal."""
         if not blocks:
             return self.CHECKED
         return 2 + sum(_Block(self, job, block).cycles() for block in blocks)
 
 
 class _Block:
-    """A block of a job, from the cycle in which it begins, which is 0."""
+    """A block of a job; it begins in cycle 0."""
 
     def __init__(self, model: RowCycles, job: Job, block: Block) -> None:
         self.model, self.job, self.block = model, job, block
         self.groups = -(-job.columns // model.lanes)
         self.function = RowFunction(job.function)
-        #: Cycles in which memory rows of operands, results and reciprocals are on offer.
+        #: Cycles when memory rows of operands, results and reciprocals are on offer.
         self.there: dict[Load, list[int]] = {}
         self.results: list[int] = []
         self.reciprocals: list[int] = []
@@ -58,7 +58,7 @@ class _Block:
         return self._store()
 
     def _load(self) -> None:
-        """Read operands, in the cycles of ``there``."""
+        """Read operands, and set their cycles in ``there``."""
         job, block = self.job, self.block
         size = block.rows * self.groups
         cycle, offered, known = 1, 0, 0
@@ -74,63 +74,63 @@ class _Block:
                 self.there[load] = []
                 if len(turns) < 2:
                     continue
-                order = [one for _ in range(self.groups) for one in turns for _ in range(block.rows)]
+                order = [operand for _ in range(self.groups) for operand in turns for _ in range(block.rows)]
             else:
                 count = {Load.SCALE: self.groups, Load.SHIFT: self.groups, Load.DEVIATION: block.rows,
                          Load.NUMBERS: block.numbers}.get(load, size)
                 self.there[load], order = [], [load] * count
             cycle += 1
-            for number, one in enumerate(order):
-                read = one not in _NUMBERED or block.right[number % block.rows]
+            for number, operand in enumerate(order):
+                read = operand not in _NUMBERED or block.right[number % block.rows]
                 offered = max(offered, cycle + (self.model.answer if read else 0)) + 1
-                self.there[one].append(offered)
+                self.there[operand].append(offered)
                 cycle += 1
             known = offered + _KNOWN if load == Load.NUMBERS else known
 
     def _compute(self) -> None:
-        """Make the passes."""
+        """Run the passes."""
         if self.function == RowFunction.GATHER and not self.job.begun:
             self.results = [cycle + _QUEUE for cycle in self.there[Load.TABLE]]
             return
         model, rows = self.model, self.block.rows
         chain = ADD * (model.lanes - 1)
         last, count, last_sum = 0, 0, 0
-        for one in PASSES[self.function]:
+        for pass_ in PASSES[self.function]:
             cycle = last + 2
-            if one.after == After.RESULTS:
+            if pass_.after == After.RESULTS:
                 cycle = max(cycle, last + 1 + max(0, model.latency + 1 - count))
-            elif one.after == After.SUMS:
+            elif pass_.after == After.SUMS:
                 cycle = max(cycle, last_sum + 1 + max(0, model.latency + chain + 1 - rows))
-            given = self._elements(one, cycle)
-            last, count = given[-1], len(given)
-            last_sum = last if one.summed else last_sum
-            if one.result == Result.STORED or (one.result == Result.STORED_IF_STARTED and self.job.begun):
-                self.results += [cycle + 1 + model.latency + chain + _QUEUE for cycle in given]
-            if one.result == Result.ROOT:
-                self.reciprocals = [cycle + 1 + model.latency + model.roots for cycle in given]
+            cycles = self._elements(pass_, cycle)
+            last, count = cycles[-1], len(cycles)
+            last_sum = last if pass_.summed else last_sum
+            if pass_.result == Result.STORED or (pass_.result == Result.STORED_IF_STARTED and self.job.begun):
+                self.results += [cycle + 1 + model.latency + chain + _QUEUE for cycle in cycles]
+            if pass_.result == Result.ROOT:
+                self.reciprocals = [cycle + 1 + model.latency + model.roots for cycle in cycles]
 
-    def _elements(self, one: Pass, cycle: int) -> list[int]:
-        """Cycles of the elements of a pass that may begin in a cycle."""
+    def _elements(self, pass_: Pass, cycle: int) -> list[int]:
+        """Cycles of the elements of a pass that may begin in ``cycle``."""
         model, rows = self.model, self.block.rows
-        single = one.result in (Result.SCALAR, Result.ROOT)
-        turns = rows * (2 if one.twice else 1)
-        given: list[int] = []
+        single = pass_.result in (Result.SCALAR, Result.ROOT)
+        turns = rows * (2 if pass_.twice else 1)
+        cycles: list[int] = []
         for number in range(turns * (1 if single else self.groups)):
-            if one.needs != Load.END:
-                words = self.there[one.needs]
+            if pass_.needs != Load.END:
+                words = self.there[pass_.needs]
                 cycle = max(cycle, words[min(number, len(words) - 1)] + 1)
-            if one.summed and number and number % turns == 0:
-                cycle = max(cycle, given[-1] + 1 + max(0, ADD * model.lanes + 2 - turns))
-            if one.after == After.ROOTS:
+            if pass_.summed and number and number % turns == 0:
+                cycle = max(cycle, cycles[-1] + 1 + max(0, ADD * model.lanes + 2 - turns))
+            if pass_.after == After.ROOTS:
                 cycle = max(cycle, self.reciprocals[number % rows] + 1)
-            if one.result == Result.ROOT:
+            if pass_.result == Result.ROOT:
                 cycle += -(cycle - 1) % model.interval
-            given.append(cycle)
+            cycles.append(cycle)
             cycle += 1
-        return given
+        return cycles
 
     def _store(self) -> int:
-        """Write the results, and wait until they are in their memories."""
+        """Write the results, and return the cycle after they have reached their memories."""
         job, model, rows = self.job, self.model, self.block.rows
         results = iter(self.results)
         cycle, written = 1, 0

@@ -1,7 +1,7 @@
-"""Golden model of the functions of the rows of a sequence: layer norm, the gradient of a softmax, and embedding.
+"""Golden model of functions of sequence rows: layer norm, gradient of a softmax, and embedding.
 
-Mirrors :mod:`hdl.features.compute.row_unit`. Sums of rows begin with +0.0 at column 0, and one reciprocal of each row
-takes the place of its quotients: rows are multiplied by it. NaNs are canonical. Arrays are of binary32.
+Mirrors :mod:`hdl.features.compute.row_unit`. Sums of rows begin with +0.0 at column 0. Rows are multiplied by one
+reciprocal per row in place of divisions. NaNs are canonical. Arrays are binary32.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def norm(x: Array, epsilon: np.float32, factor: np.float32) -> tuple[Array, Arra
 
 
 def norm_back(upstream: Array, normal: Array, deviation: Array, scale: Array, factor: np.float32) -> Array:
-    """Gradient of the rows of a layer norm, from that of its output: ((times - middle) - normal · along) · deviation.
+    """Gradient of a layer norm's rows from its output's gradient: ((times - middle) - normal · along) · deviation.
 
     ``times`` is the upstream gradient times ``scale``, ``middle`` its mean, ``along`` the mean of times · normal, and
     ``deviation`` the reciprocals of :func:`norm`.
@@ -45,15 +45,15 @@ def softmax_back(upstream: Array, weights: Array, factor: np.float32) -> Array:
 
 
 def gather(table: Array, numbers: Numbers) -> tuple[Array, bool]:
-    """Rows of a table by their numbers, and whether all numbers are below its count of rows; others are +0.0."""
+    """Rows of a table by number, +0.0 for numbers that are too large, and whether all are below its row count."""
     right = numbers < len(table)
     return np.where(right[:, None], table[np.where(right, numbers, 0)], np.float32(0)), bool(right.all())
 
 
 def scatter(table: Array, numbers: Numbers, x: Array) -> tuple[Array, bool]:
-    """Table to whose rows those of ``x`` were added in ascending order, and whether all numbers are below its count
-    of rows; rows of others are left out."""
-    found, right = table.copy(), numbers < len(table)
+    """Table with the rows of ``x`` added to its rows in ascending order, and whether all numbers are below its count
+    of rows; rows with larger numbers are left out."""
+    result, right = table.copy(), numbers < len(table)
     for number, row in zip(numbers[right], x[right], strict=True):
-        found[number] = canonical(found[number] + row)
-    return found, bool(right.all())
+        result[number] = canonical(result[number] + row)
+    return result, bool(right.all())

@@ -1,4 +1,4 @@
-"""Golden model of the instruction ROWS: its operands, what is wrong with it, and what it does.
+"""Golden model of the instruction ROWS: its operands, its checks, and its effect.
 
 Its functions are in :mod:`sim.golden.features.compute.row_functions`.
 """
@@ -20,14 +20,14 @@ __all__ = ["ROW_OPERANDS", "ROW_TABLES", "ROW_USES", "Rows", "rows_instruction"]
 Array = npt.NDArray[np.float32]
 
 ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "scale", "shift")
-"""Operands in the order in which they are checked: the targets first."""
+"""Operands in the order of their checks: targets first."""
 
-#: Functions that take a ``start``, and those that need one.
+#: Functions that accept a ``start``, and functions that need one.
 _STARTED = {RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER}
 _NEEDS_START = {RowFunction.ADD}
 
 ROW_TABLES = {RowFunction.GATHER: "x", RowFunction.SCATTER: "target"}
-"""Functions with numbers of rows, and the operand which is their table."""
+"""Functions with numbers of rows, and the operand that is their table."""
 
 ROW_USES = {
     RowFunction.ADD: {"x"}, RowFunction.SCALE: {"x", "scale", "shift"},
@@ -35,12 +35,12 @@ ROW_USES = {
     RowFunction.NORM_BACK: {"x", "y", "second", "scale", "deviation"}, RowFunction.SOFTMAX_BACK: {"x", "y"},
     RowFunction.GATHER: {"x", "y"}, RowFunction.SCATTER: {"x", "y"}, RowFunction.CLEAR: set(),
 }
-"""Operands that a function uses, besides its target, and ``start`` and ``third`` of one that is started."""
+"""Operands that a function uses in addition to its target, and to ``start`` and ``third`` if it is started."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Function of the rows of a sequence whose operands have been resolved and checked."""
+    """Function of the rows of a sequence, with operands that have been resolved and checked."""
 
     function: RowFunction
     rows: int
@@ -60,18 +60,18 @@ class Rows:
 
     @property
     def targets(self) -> tuple[Operand, ...]:
-        found = (self.target, self.second, self.third, self.deviation if self.function is RowFunction.NORM else None)
-        return tuple(one for one in found if one is not None)
+        items = (self.target, self.second, self.third, self.deviation if self.function is RowFunction.NORM else None)
+        return tuple(item for item in items if item is not None)
 
     @property
     def sources(self) -> tuple[Operand, ...]:
-        found = [getattr(self, name) for name in ("x", "y", "start", "scale", "shift")]
-        found += [self.deviation] if self.function is RowFunction.NORM_BACK else []
-        found += [self.target] if self.function is RowFunction.SCATTER else []
-        return tuple(one for one in found if one is not None)
+        operands = [getattr(self, name) for name in ("x", "y", "start", "scale", "shift")]
+        operands += [self.deviation] if self.function is RowFunction.NORM_BACK else []
+        operands += [self.target] if self.function is RowFunction.SCATTER else []
+        return tuple(operand for operand in operands if operand is not None)
 
     def named(self, operand: Operand, memories: Memories) -> npt.NDArray[np.int64] | None:
-        """Rows of an operand that numbers name, if it is the table."""
+        """Rows of the table that numbers select; None for another operand."""
         name = ROW_TABLES.get(self.function)
         if name is None or self.y is None or operand is not getattr(self, name):
             return None
@@ -79,53 +79,53 @@ class Rows:
         return numbers[numbers < self.count]
 
     def run(self, memories: Memories) -> bool:
-        """Run the function, and tell whether all numbers are below the count of rows of the table."""
-        given = {name: operand.read(memories) for name in ("x", "y", "start", "scale", "shift", "deviation", "target")
-                 if (operand := getattr(self, name)) is not None}
+        """Run the function, and return whether all numbers are below the row count of the table."""
+        data = {name: operand.read(memories) for name in ("x", "y", "start", "scale", "shift", "deviation", "target")
+                if (operand := getattr(self, name)) is not None}
         with np.errstate(all="ignore"):
-            found, right = self._results(given)
-            if "start" in given and self.function is not RowFunction.NORM:
-                found["target"] = canonical(found["target"] + given["start"])
-        for name, elements in found.items():
+            results, right = self._results(data)
+            if "start" in data and self.function is not RowFunction.NORM:
+                results["target"] = canonical(results["target"] + data["start"])
+        for name, elements in results.items():
             getattr(self, name).write(memories, elements)
         return right
 
-    def _results(self, given: Mapping[str, Array]) -> tuple[dict[str, Array], bool]:
-        """Results by the names of their targets, but for the addition of ``start``; and whether numbers are right."""
+    def _results(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], bool]:
+        """Results by target name, without the addition of ``start``; and whether all numbers are right."""
         right = True
         match self.function:
             case RowFunction.ADD:
-                found = {"target": given["x"]}
+                results = {"target": inputs["x"]}
             case RowFunction.SCALE:
-                found = {"target": canonical(given["x"] * given["scale"] + given["shift"])}
+                results = {"target": canonical(inputs["x"] * inputs["scale"] + inputs["shift"])}
             case RowFunction.NORM:
-                x = given["x"] if self.third is None else canonical(given["start"] + given["x"])
-                found = {} if self.third is None else {"third": x}
+                x = inputs["x"] if self.third is None else canonical(inputs["start"] + inputs["x"])
+                results = {} if self.third is None else {"third": x}
                 normal, deviation = norm(x, self.epsilon, self.factor)
-                found |= {"second": normal, "deviation": deviation.T,
-                          "target": canonical(normal * given["scale"] + given["shift"])}
+                results |= {"second": normal, "deviation": deviation.T,
+                            "target": canonical(normal * inputs["scale"] + inputs["shift"])}
             case RowFunction.NORM_BACK:
-                found = {"second": canonical(given["x"] * given["y"]), "target": norm_back(
-                    given["x"], given["y"], given["deviation"].T, given["scale"], self.factor)}
+                results = {"second": canonical(inputs["x"] * inputs["y"]), "target": norm_back(
+                    inputs["x"], inputs["y"], inputs["deviation"].T, inputs["scale"], self.factor)}
             case RowFunction.SOFTMAX_BACK:
-                found = {"target": softmax_back(given["x"], given["y"], self.factor)}
+                results = {"target": softmax_back(inputs["x"], inputs["y"], self.factor)}
             case RowFunction.CLEAR:
-                found = {"target": np.zeros((self.rows, self.columns), np.float32)}
+                results = {"target": np.zeros((self.rows, self.columns), np.float32)}
             case _:
-                numbers = given["y"][:, 0].view(np.uint32).astype(np.int64)
-                target, right = (scatter(given["target"], numbers, given["x"])
-                                 if self.function is RowFunction.SCATTER else gather(given["x"], numbers))
-                found = {"target": target}
-        return found, right
+                numbers = inputs["y"][:, 0].view(np.uint32).astype(np.int64)
+                target, right = (scatter(inputs["target"], numbers, inputs["x"])
+                                 if self.function is RowFunction.SCATTER else gather(inputs["x"], numbers))
+                results = {"target": target}
+        return results, right
 
 
 def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], columns: int,
                      refuse: Callable[[object], None], operand: Callable[..., Operand]) -> Rows:
-    """A checked instruction, from the fields of :func:`~hdl.features.compute.layer_list.row_layout`, without what its
-    function does not use.
+    """A checked instruction, from the fields of :func:`~hdl.features.compute.layer_list.row_layout`, without fields
+    that its function does not use.
 
-    ``size`` and ``operand`` give what has a name, checked, the latter from its stride, its shape and the options of
-    an engine's; ``refuse`` raises an exception if its argument is true.
+    ``size`` and ``operand`` return the checked item of a name, the latter from its stride, its shape and the options
+    of an engine's operand; ``refuse`` raises an exception if its argument is true.
     """
     started = fields["started"]
     refuse(fields["reserved_0"] or fields["function"] not in list(RowFunction))
@@ -142,14 +142,14 @@ def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], colu
     used = ROW_USES[function] | {"target"} | ({"start"} if started else set())
     used |= {"third"} if started and function is RowFunction.NORM else set()
     numbers = {"y"} if table else set()
-    found = {name: operand(
+    operands = {name: operand(
         name, fields.get(f"stride_{name}", 0), shapes.get(name, shape), target=name in targets,
         repeats=name in {"start", "scale", "shift", "deviation"} | numbers, inside=name in numbers)
         for name in sorted(used)}
     for name in targets & used:
         for other in used - {name}:
             same = (name in {"target", "third"} and other in {"x", "start"} and other != table and table != name
-                    and found[name] == found[other])
-            refuse(found[name].meets(found[other]) and not same)
+                    and operands[name] == operands[other])
+            refuse(operands[name].meets(operands[other]) and not same)
     factor, epsilon = np.array([fields["factor"], fields["epsilon"]], np.uint32).view(np.float32)
-    return Rows(function=function, rows=rows, columns=width, count=count, factor=factor, epsilon=epsilon, **found)
+    return Rows(function=function, rows=rows, columns=width, count=count, factor=factor, epsilon=epsilon, **operands)

@@ -1,4 +1,4 @@
-"""Golden model of the owners of rows of the activation memory: :mod:`hdl.features.compute.row_owners`."""
+"""Golden model of buffer tags of the activation memory's rows: :mod:`hdl.features.compute.row_owners`."""
 
 from collections.abc import Iterable
 
@@ -7,30 +7,30 @@ import numpy.typing as npt
 
 __all__ = ["Owned", "RowOwners"]
 
-#: Rows, and the number of the buffer that they are read or written as.
+#: Rows, and the number of the buffer for which they are read or written.
 Owned = tuple[npt.ArrayLike, int]
 
 
 class RowOwners:
-    """Number of the buffer that has written each row; 0 is that of any buffer."""
+    """Number of the buffer that has written each row; 0 stands for any buffer."""
 
     def __init__(self, rows: int):
         self.numbers: npt.NDArray[np.uint8] = np.zeros(rows, np.uint8)
 
     def write(self, rows: npt.ArrayLike, owner: int = 0) -> None:
-        """Stamp rows that are written; those that the host writes belong to any buffer."""
+        """Tag rows that are written; rows written by the host belong to any buffer."""
         self.numbers[np.asarray(rows, np.int64)] = owner
 
     def dead(self, rows: npt.ArrayLike, owner: int) -> int | None:
-        """Lowest of the rows that another buffer has written than the one they are read as; None if there is none."""
+        """Lowest row read for a buffer other than its writer's; None if there is none."""
         asked = np.asarray(rows, np.int64)
-        found = self.numbers[asked]
-        wrong = asked[(owner != 0) & (found != 0) & (found != owner)]
+        writers = self.numbers[asked]
+        wrong = asked[(owner != 0) & (writers != 0) & (writers != owner)]
         return int(wrong.min()) if wrong.size else None
 
     def run(self, sources: Iterable[Owned], targets: Iterable[Owned]) -> int | None:
-        """Rows that an instruction reads, and then those that it writes; return the lowest dead one."""
-        found = [row for rows, owner in sources if (row := self.dead(rows, owner)) is not None]
+        """Check the rows that an instruction reads, tag the rows that it writes; return the lowest dead row."""
+        dead_rows = [row for rows, owner in sources if (row := self.dead(rows, owner)) is not None]
         for rows, owner in targets:
             self.write(rows, owner)
-        return min(found, default=None)
+        return min(dead_rows, default=None)

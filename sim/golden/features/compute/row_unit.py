@@ -1,4 +1,4 @@
-"""Golden model of the row unit: the memory rows that a job reads and writes, in order, and all bits.
+"""Golden model of the row unit: the memory rows that a job reads and writes, in order, and their bits.
 
 Mirrors :mod:`hdl.features.compute.row_unit`. The functions are in :mod:`sim.golden.features.compute.row_functions`.
 """
@@ -19,7 +19,7 @@ __all__ = ["Access", "Block", "Job", "Run", "max_rows", "run"]
 
 Array = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]
-#: Memory row: its place and number.
+#: Memory row: its memory and number.
 Row = tuple[int, int]
 
 
@@ -59,12 +59,12 @@ class Job:
     epsilon: int = 0
 
     def legal(self, most: int) -> bool:
-        """Whether a unit of at most so many columns takes the job."""
+        """Whether a unit of at most ``most`` columns accepts the job."""
         return self.function in list(RowFunction) and self.rows > 0 and 0 < self.columns <= most
 
     @property
     def begun(self) -> bool:
-        """Whether results are added to others."""
+        """Whether results are added to existing values."""
         return bool(self.started) or self.function in (RowFunction.ADD, RowFunction.SCATTER)
 
     @property
@@ -85,7 +85,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """Read or write of a memory row; of a write, the elements by lane."""
+    """Read or write of a memory row; a write has its elements by lane."""
 
     place: int
     row: int
@@ -94,7 +94,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Block of a job: its rows, which of their numbers are right, and how many numbers were read."""
+    """Block of a job: its rows, which of their numbers are right, and the count of numbers read."""
 
     rows: int
     right: tuple[bool, ...] = ()
@@ -112,44 +112,44 @@ class Run:
 
 
 def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
-    """Run a job on memories, which are arrays of (rows, lanes) and are changed, with most columns of the unit."""
-    found = Run()
+    """Run a job on memories, arrays of (rows, lanes) that are changed, in a unit of at most ``columns`` columns."""
+    result = Run()
     if not job.legal(columns):
-        found.bad = True
-        return found
+        result.bad = True
+        return result
     done = 0
     while done < job.rows:
-        done += _Worked(job, memories, done, found).rows
-    return found
+        done += _Worked(job, memories, done, result).rows
+    return result
 
 
 class _Worked:
-    """A block of a job, from a row on."""
+    """A block of a job, from row ``begin`` on."""
 
-    def __init__(self, job: Job, memories: Sequence[Bits], begin: int, found: Run) -> None:
-        self.job, self.memories, self.begin, self.found = job, memories, begin, found
+    def __init__(self, job: Job, memories: Sequence[Bits], begin: int, result: Run) -> None:
+        self.job, self.memories, self.begin, self.found = job, memories, begin, result
         self.lanes = memories[0].shape[1]
         self.groups = -(-job.columns // self.lanes)
         self.rows = min(job.rows - begin, max_rows(self.lanes))
-        self.opened = len(found.reads)
+        self.opened = len(result.reads)
         self.asked = 0
         self.numbers, self.right = np.zeros(0, np.int64), np.zeros(0, np.bool_)
         if Load.NUMBERS in job.loads:
             self._take_numbers()
-        found.blocks.append(Block(self.rows, tuple(self.right.tolist()), self.asked))
-        given = {}
+        result.blocks.append(Block(self.rows, tuple(self.right.tolist()), self.asked))
+        operands = {}
         for load in job.loads:
             if load != Load.NUMBERS:
-                given[load] = self._load(load)
+                operands[load] = self._load(load)
         if job.paired:
             self._take_turns()
         with np.errstate(all="ignore"):
-            results = self._results(given)
+            results = self._results(operands)
         for store in job.stores:
             self._store(store, results[store])
 
     def _take_numbers(self) -> None:
-        """Read numbers; end the block of SCATTER before one that it has."""
+        """Read numbers; end the block of SCATTER before a repeated number."""
         job = self.job
         scatters = job.function == RowFunction.SCATTER
         self.rows = min(self.rows, SCATTERED) if scatters else self.rows
@@ -166,84 +166,84 @@ class _Worked:
                 seen.add(number)
         self.numbers, self.right = numbers[:self.rows].astype(np.int64), self.right[:self.rows]
 
-    def _elements(self, place: Row, lane: int, stride: int) -> Bits:
+    def _elements(self, origin: Row, lane: int, stride: int) -> Bits:
         """Read an element of each row of the block."""
         taken = []
         for row in range(self.begin, self.begin + self.rows):
-            address = place[1] * self.lanes + lane + row * stride
-            self.found.reads.append(Access(place[0], address // self.lanes))
-            taken.append(self.memories[place[0]].reshape(-1)[address])
+            address = origin[1] * self.lanes + lane + row * stride
+            self.found.reads.append(Access(origin[0], address // self.lanes))
+            taken.append(self.memories[origin[0]].reshape(-1)[address])
         return np.array(taken, np.uint32)
 
-    def _lines(self, place: Row, stride: int) -> npt.NDArray[np.int64]:
-        """First memory rows of the rows of the block."""
-        return place[1] + stride * np.arange(self.begin, self.begin + self.rows)
+    def _lines(self, origin: Row, stride: int) -> npt.NDArray[np.int64]:
+        """First memory row of each row of the block."""
+        return origin[1] + stride * np.arange(self.begin, self.begin + self.rows)
 
-    def _named(self, place: Row, stride: int) -> npt.NDArray[np.int64]:
-        """First memory rows of the rows of a table, which are 0 for wrong numbers."""
-        return np.where(self.right, place[1] + stride * self.numbers, 0)
+    def _named(self, origin: Row, stride: int) -> npt.NDArray[np.int64]:
+        """First memory row of each table row, 0 for a wrong number."""
+        return np.where(self.right, origin[1] + stride * self.numbers, 0)
 
     def _load(self, load: Load) -> Array:
         """Read an operand."""
         job = self.job
         if load == Load.DEVIATION:
             return self._elements(job.deviation, 0, 1).view(np.float32)[:, None]
-        place, lines, right = job.x, np.zeros(1, np.int64), np.ones(self.rows, np.bool_)
+        origin, lines, right = job.x, np.zeros(1, np.int64), np.ones(self.rows, np.bool_)
         match load:
             case Load.SCALE | Load.SHIFT:
-                place = job.scale if load == Load.SCALE else job.shift
-                lines, right = np.array([place[1]]), np.ones(1, np.bool_)
+                origin = job.scale if load == Load.SCALE else job.shift
+                lines, right = np.array([origin[1]]), np.ones(1, np.bool_)
             case Load.TABLE:
                 lines, right = self._named(job.x, job.stride_x), self.right
             case Load.TARGET:
-                place, lines, right = job.target, self._named(job.target, job.stride_target), self.right
+                origin, lines, right = job.target, self._named(job.target, job.stride_target), self.right
             case _:
-                place, stride = {Load.X: (job.x, job.stride_x), Load.Y: (job.y, job.stride_y),
-                                 Load.START: (job.start, job.stride_start)}[load]
-                lines = self._lines(place, stride)
+                origin, stride = {Load.X: (job.x, job.stride_x), Load.Y: (job.y, job.stride_y),
+                                  Load.START: (job.start, job.stride_start)}[load]
+                lines = self._lines(origin, stride)
         taken = np.zeros((len(lines), self.groups, self.lanes), np.uint32)
         for group in range(self.groups):
             for number, line in enumerate(lines.tolist()):
                 if right[number]:
-                    self.found.reads.append(Access(place[0], line + group))
-                    taken[number, group] = self.memories[place[0]][line + group]
+                    self.found.reads.append(Access(origin[0], line + group))
+                    taken[number, group] = self.memories[origin[0]][line + group]
         return taken.reshape(len(lines), -1)[:, :job.columns].view(np.float32)
 
     def _take_turns(self) -> None:
-        """Put the reads of the first two operands in order: a column block of each."""
+        """Interleave the reads of the first two operands by column blocks."""
         size = self.groups * self.rows
         turns = np.arange(2 * size).reshape(2, self.groups, self.rows).swapaxes(0, 1).ravel()
         reads = self.found.reads
-        self.found.reads = [*reads[:self.opened], *(reads[self.opened + place] for place in turns.tolist()),
+        self.found.reads = [*reads[:self.opened], *(reads[self.opened + index] for index in turns.tolist()),
                             *reads[self.opened + 2 * size:]]
 
-    def _results(self, given: dict[Load, Array]) -> dict[Store, Array]:
+    def _results(self, operands: dict[Load, Array]) -> dict[Store, Array]:
         """Results of the block."""
         job = self.job
         factor, epsilon = np.array([job.factor, job.epsilon], np.uint32).view(np.float32)
-        x, start = given.get(Load.X, np.zeros(0, np.float32)), given.get(Load.START)
+        x, start = operands.get(Load.X, np.zeros(0, np.float32)), operands.get(Load.START)
         match RowFunction(job.function):
             case RowFunction.ADD:
-                return {Store.TARGET: canonical(x + given[Load.START])}
+                return {Store.TARGET: canonical(x + operands[Load.START])}
             case RowFunction.SCALE:
-                return {Store.TARGET: canonical(x * given[Load.SCALE] + given[Load.SHIFT])}
+                return {Store.TARGET: canonical(x * operands[Load.SCALE] + operands[Load.SHIFT])}
             case RowFunction.NORM:
                 begun = x if start is None else canonical(start + x)
                 normal, deviation = row_functions.norm(begun, epsilon, factor)
                 return {Store.THIRD: begun, Store.DEVIATION: deviation, Store.SECOND: normal,
-                        Store.TARGET: canonical(normal * given[Load.SCALE] + given[Load.SHIFT])}
+                        Store.TARGET: canonical(normal * operands[Load.SCALE] + operands[Load.SHIFT])}
             case RowFunction.NORM_BACK:
-                y = given[Load.Y]
-                target = row_functions.norm_back(x, y, given[Load.DEVIATION], given[Load.SCALE], factor)
+                y = operands[Load.Y]
+                target = row_functions.norm_back(x, y, operands[Load.DEVIATION], operands[Load.SCALE], factor)
                 return {Store.SECOND: canonical(x * y),
                         Store.TARGET: target if start is None else canonical(start + target)}
             case RowFunction.SOFTMAX_BACK:
-                return {Store.TARGET: row_functions.softmax_back(x, given[Load.Y], factor)}
+                return {Store.TARGET: row_functions.softmax_back(x, operands[Load.Y], factor)}
             case RowFunction.GATHER:
-                table = given[Load.TABLE]
+                table = operands[Load.TABLE]
                 return {Store.TARGET: table if start is None else canonical(start + table)}
             case RowFunction.SCATTER:
-                return {Store.SCATTERED: canonical(given[Load.TARGET] + x)}
+                return {Store.SCATTERED: canonical(operands[Load.TARGET] + x)}
             case _:
                 return {Store.TARGET: np.zeros((self.rows, job.columns), np.float32)}
 
@@ -256,15 +256,15 @@ class _Worked:
             for number in range(0, self.rows, self.lanes):
                 self._write(job.deviation[0], first + number // self.lanes, flat[number:number + self.lanes])
             return
-        place, stride = {Store.SECOND: (job.second, job.stride_second), Store.THIRD: (job.third, job.stride_third),
-                         }.get(store, (job.target, job.stride_target))
-        lines = self._named(place, stride) if store == Store.SCATTERED else self._lines(place, stride)
+        origin, stride = {Store.SECOND: (job.second, job.stride_second), Store.THIRD: (job.third, job.stride_third),
+                          }.get(store, (job.target, job.stride_target))
+        lines = self._named(origin, stride) if store == Store.SCATTERED else self._lines(origin, stride)
         bits = np.ascontiguousarray(results, np.float32).view(np.uint32)
         for group in range(self.groups):
             for number, line in enumerate(lines.tolist()):
                 if store != Store.SCATTERED or self.right[number]:
-                    self._write(place[0], line + group, bits[number, group * self.lanes:][:self.lanes])
+                    self._write(origin[0], line + group, bits[number, group * self.lanes:][:self.lanes])
 
-    def _write(self, place: int, row: int, elements: Bits) -> None:
-        self.memories[place][row, :len(elements)] = elements
-        self.found.writes.append(Access(place, row, dict(enumerate(elements.tolist()))))
+    def _write(self, memory: int, row: int, elements: Bits) -> None:
+        self.memories[memory][row, :len(elements)] = elements
+        self.found.writes.append(Access(memory, row, dict(enumerate(elements.tolist()))))

@@ -1,4 +1,4 @@
-"""Golden model of the vector unit: what it reads, what it writes, and the cross-entropy of labelled rows.
+"""Golden model of the vector unit: its reads and writes, and the cross-entropy of labelled rows.
 
 Mirrors :mod:`hdl.features.compute.vector`.
 """
@@ -26,25 +26,25 @@ class CrossEntropy:
 
 
 def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer], *, sequences: bool = False) -> CrossEntropy:
-    """Loss and gradient of rows of scores, as :func:`sim.golden.summation.cross_entropy` has them.
+    """Loss and gradient of rows of scores, as in :func:`sim.golden.summation.cross_entropy`.
 
-    A label that is not below the number of columns subtracts nothing from its row of the gradient, which is that of
+    A label that is not below the number of columns subtracts nothing from its row of the gradient, which has only
     quotients, and the row adds +0.0 to the loss. With ``sequences`` a row labelled
     :data:`~hdl.features.compute.layer_list.PADDING` has a gradient of +0.0, and is right.
     """
-    given, chosen = np.asarray(scores, np.uint32).view(np.float32), np.asarray(labels)
-    right, padding = chosen < given.shape[1], (chosen == PADDING) & sequences
+    values, chosen = np.asarray(scores, np.uint32).view(np.float32), np.asarray(labels)
+    right, padding = chosen < values.shape[1], (chosen == PADDING) & sequences
     with np.errstate(all="ignore"):
-        powers = summation.exp(given - summation.maxima(given))
+        powers = summation.exp(values - summation.maxima(values))
         gradient = summation.canonical(powers / summation.row_sums(powers))
-        loss, gradient[right] = summation.cross_entropy(given[right], chosen[right].astype(np.int64))
+        loss, gradient[right] = summation.cross_entropy(values[right], chosen[right].astype(np.int64))
     gradient[padding] = 0
     wrong = not (right | padding).all()
     return CrossEntropy(int(np.float32(loss).view(np.uint32)), gradient.view(np.uint32), wrong)
 
 
 def softmax(scores: Bits) -> Bits:
-    """Softmax of rows of scores, as :func:`sim.golden.summation.softmax` has it."""
+    """Softmax of rows of scores, as in :func:`sim.golden.summation.softmax`."""
     with np.errstate(all="ignore"):
         return summation.softmax(np.asarray(scores, np.uint32).view(np.float32)).view(np.uint32)
 
@@ -75,7 +75,7 @@ class Job:
         return bool(self.function == VectorProgram.SOFTMAX)
 
     def legal(self, most: int, *, sequences: bool = False) -> bool:
-        """Whether a unit of at most so many columns, with functions of sequences or without, takes the job."""
+        """Whether a unit of at most ``most`` columns, with or without functions of sequences, accepts the job."""
         return self.function <= sequences and self.rows > 0 and 0 < self.columns <= most
 
 
@@ -91,7 +91,7 @@ class Read:
 
 
 def reads(job: Job, lanes: int) -> list[Read]:
-    """Reads in their order: of each row its label, but for a softmax, and then its elements."""
+    """Reads in order: for each row its label, except in a softmax, and then its elements."""
     result = []
     for row in range(job.rows):
         address = job.labels[1] * lanes + job.labels_lane + row * job.stride_labels
@@ -113,7 +113,7 @@ class Write:
 
 
 def writes(job: Job, result: CrossEntropy, lanes: int) -> list[Write]:
-    """Writes in their order: rows of the gradient, and the loss; or rows of a softmax, which has none."""
+    """Writes in order: rows of the gradient, and the loss; or rows of a softmax, without a loss."""
     listed = [
         Write(job.target[0], job.target[1] + row * job.stride_target + column // lanes,
               dict(enumerate(result.gradient[row, column:column + lanes].tolist())))

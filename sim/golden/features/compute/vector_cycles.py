@@ -1,4 +1,4 @@
-"""Golden model of the vector unit's cycles, with memories that never make it wait.
+"""Golden model of the vector unit's cycles, with memories without wait cycles.
 
 Mirrors :mod:`hdl.features.compute.vector`, :mod:`hdl.features.compute.row_loader` and
 :mod:`hdl.features.compute.program_sequencer`.
@@ -49,10 +49,10 @@ class VectorCycles:
         return THREADS * (EXPONENTIAL * -(-elements // THREADS) + SUM * columns + once)
 
     def _softmax(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a block of a softmax whose last element is taken in a cycle.
+        """Last cycle of a block of a softmax, with its last element taken in cycle ``loaded``.
 
-        Totals of rows enter the divider one after the other; elements follow when the last one has, and not before
-        the reciprocal of their row is there.
+        Totals of rows enter the divider one after the other; elements follow when the last total has entered, and not
+        before the reciprocal of their row is ready.
         """
         first = loaded + self._program(rows, columns, BRIEF) + 1
         last, reciprocal = first + self.interval * (rows - 1), self.quotient_latency - THREADS
@@ -60,7 +60,7 @@ class VectorCycles:
         return end + self.product_latency + 2
 
     def _block(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a block whose last element is taken in a cycle."""
+        """Last cycle of a block, with its last element taken in cycle ``loaded``."""
         begin = loaded + self._program(rows, columns, ONCE) + 1
         written = begin + self.interval * (rows * columns - 1) + self.quotient_latency + 2
         summed = begin + 2 + THREADS * (rows + 1)

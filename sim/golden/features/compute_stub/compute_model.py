@@ -1,4 +1,4 @@
-"""Golden model of the stand-in for a compute engine: its results, and every cycle of it."""
+"""Golden model of the stub of a compute engine: its results, and every cycle."""
 
 import dataclasses
 
@@ -13,21 +13,21 @@ __all__ = ["ComputeModel", "Inputs", "Outputs", "compute", "compute_cycles"]
 
 def compute(memory: npt.NDArray[np.uint32], *, gradient_base: int, state_base: int,
             length: int) -> npt.NDArray[np.uint32]:
-    """Gradient memory after a COMPUTE: ``length`` elements from ``state_base`` on are at ``gradient_base`` too."""
+    """Gradient memory after a COMPUTE: ``length`` elements from ``state_base`` on are copied to ``gradient_base``."""
     result = memory.copy()
     result[gradient_base:gradient_base + length] = memory[state_base:state_base + length]
     return result
 
 
 def compute_cycles(length: int, duration: int, *, lanes: int) -> int:
-    """Cycles of a COMPUTE, if nothing makes its memory ports wait."""
+    """Cycles of a COMPUTE, if its memory ports never wait."""
     rows = -(-length // lanes)
     return max(duration, rows + 7 if rows else 5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of the stand-in in one cycle."""
+    """Inputs of the stub in one cycle."""
 
     command: dict[str, int] | None  # the command on offer
     event_ready: bool
@@ -38,18 +38,18 @@ class Inputs:
 
 @dataclasses.dataclass(kw_only=True)
 class Outputs:
-    """Outputs of the stand-in in one cycle."""
+    """Outputs of the stub in one cycle."""
 
     command_ready: bool
     event: dict[str, int] | None  # tag, status, detail and cycles of the event on offer
-    read: int | None  # row that is asked for
-    #: Row on offer to the memory, the row that its elements come from, and how many of them are kept.
+    read: int | None  # requested row
+    #: Row on offer to the memory, source row of its elements, and number of elements kept.
     write: tuple[int, int, int] | None
     busy: bool
 
 
 class ComputeModel:
-    """Model of the unit of :mod:`hdl.features.compute_stub.compute_model`, one cycle after the other."""
+    """Model of the unit of :mod:`hdl.features.compute_stub.compute_model`, cycle by cycle."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
@@ -59,7 +59,7 @@ class ComputeModel:
         self._clear()
 
     def _clear(self) -> None:
-        """Forget the rows under way."""
+        """Clear the rows in flight."""
         self._step = 0  # steps of the pace that are over
         self._reads = RowReads()
         self._taken = 0  # rows that have left for the writer
@@ -82,7 +82,7 @@ class ComputeModel:
     def step(self, given: Inputs) -> None:
         """Advance by one cycle."""
         outputs, runner, done = self.outputs(), self._runner, self._done
-        # What a link reset breaks off is still at the ports in the cycle after it.
+        # A transfer that a link reset cuts off is still at the ports in the next cycle.
         self._trails = not runner.reset
         progress = 0 if runner.reset else self._advance(outputs, given, launch=runner.start)
         if runner.ready and given.command is not None:
@@ -96,19 +96,19 @@ class ComputeModel:
         rows, steps = max(self._rows, 1), self._command["duration"] - 4
         if rows >= steps:
             return True
-        # Step k is over k + 1 cycles after the start, and row n due after ceil(n * steps / rows) of them.
+        # Step k ends k + 1 cycles after the start, and row n is due after ceil(n * steps / rows) steps.
         return (self._step - 1) * rows // steps > self._taken
 
-    def _advance(self, outputs: Outputs, given: Inputs, *, launch: bool) -> int:
+    def _advance(self, outputs: Outputs, inputs: Inputs, *, launch: bool) -> int:
         """Advance the datapath; return the elements that leave."""
         self._step += 1
         moved = 0
         rows, length = self._rows, self._command["length"]
         total = max(rows, 1)
-        leaves = (self._writes and (self._offered is None or given.write_ready) and self._due()
+        leaves = (self._writes and (self._offered is None or inputs.write_ready) and self._due()
                   and (self._reads.waits or length == 0))
-        self._done = self._ending and (self._offered is None or given.write_ready)
-        if self._offered is None or given.write_ready:
+        self._done = self._ending and (self._offered is None or inputs.write_ready)
+        if self._offered is None or inputs.write_ready:
             self._offered, self._ending = None, False
         if leaves:
             self._taken += 1
@@ -118,7 +118,7 @@ class ComputeModel:
                 self._offered = self._command["gradient_base"] // self._lanes + self._taken - 1, source, moved
             if self._taken == total:
                 self._writes, self._ending = False, True
-        self._reads.step(outputs.read, given.read_ready)
+        self._reads.step(outputs.read, inputs.read_ready)
         if launch:
             self._reads.begin(self._command["state_base"] // self._lanes, rows)
             self._writes = True

@@ -1,4 +1,4 @@
-"""Golden model of the engine that moves activations to a far memory and back: its results, and every cycle of it.
+"""Golden model of the engine that moves activations to a far memory and back: results, and every cycle.
 
 Mirrors :mod:`hdl.features.far.mover`.
 """
@@ -13,15 +13,15 @@ from sim.golden.row_reads import RowReads
 
 __all__ = ["OUTSTANDING", "Inputs", "Mover", "Outputs", "move_cycles"]
 
-#: Rows that are on their way from the far memory, or wait to be written, at most.
+#: Maximum number of rows in flight from the far memory, or waiting to be written.
 OUTSTANDING = 32
 
 
 def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
-    """Cycles of a command, to the far memory or ``back``, if nothing but that memory makes it wait.
+    """Cycles of a command, to the far memory or ``back``, if only that memory makes it wait.
 
-    It has ``rate`` words per cycle, of which a row takes whole cycles, and answers after ``latency`` cycles: those of
-    :data:`OUTSTANDING` rows at this rate, at most.
+    The memory has ``rate`` words per cycle, with whole cycles per row, and answers after ``latency`` cycles: at most
+    the cycles of :data:`OUTSTANDING` rows at this rate.
     """
     rows = -(-length // lanes)
     if not rows:
@@ -40,7 +40,7 @@ class Inputs:
     far_ready: bool
     link_reset: bool
     timeout: int
-    answer: int | None  # row that an answer of the far memory is about
+    answer: int | None  # row of an answer of the far memory
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -49,17 +49,17 @@ class Outputs:
 
     command_ready: bool
     event: dict[str, int] | None  # tag, status, detail and cycles of the event on offer
-    read: int | None  # row of the near memory that is asked for
-    #: Row on offer to the near memory, the far row that its elements come from, and how many of them are kept.
+    read: int | None  # requested row of the near memory
+    #: Row on offer to the near memory, far row of its elements, and number of elements kept.
     write: tuple[int, int, int] | None
-    #: Row that the far memory is asked for, or is to write, with the near row that its elements come from, and how
-    #: many of them are kept.
+    #: Row requested from the far memory, or to be written there, with the near row of its elements, and number of
+    #: elements kept.
     far: tuple[int, int | None, int] | None
     busy: bool
 
 
 class Mover:
-    """Model of the unit, one cycle after the other."""
+    """Model of the unit, cycle by cycle."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
@@ -69,10 +69,10 @@ class Mover:
         self._clear()
 
     def _clear(self) -> None:
-        """Forget the rows under way."""
+        """Clear the rows in flight."""
         rows = -(-self._command["length"] // self._lanes)
         self._near = RowReads()
-        self._asked, self._written = rows, rows  # rows to ask the far memory for, and to give to the near one
+        self._asked, self._written = rows, rows  # rows to request from the far memory, and to write to the near one
         self._sent = 0
         self._answers: collections.deque[int] = collections.deque()
         self._far: tuple[int, int | None, int] | None = None
@@ -126,10 +126,10 @@ class Mover:
         runner.step(command=given.command, taken=given.event_ready, progress=progress, done=done, bad=late,
                     number=runner.detail, link_reset=given.link_reset)
 
-    def _datapath(self, given: Inputs, shown: Outputs, *, launch: bool, fresh: bool, stale: int) -> None:
+    def _datapath(self, inputs: Inputs, shown: Outputs, *, launch: bool, fresh: bool, stale: int) -> None:
         back, rows = self._back, self._rows
-        free, free_write = self._far is None or given.far_ready, self._write is None or given.write_ready
-        self._done = (self._write_ends and free_write) if back else (self._far_ends and given.far_ready)
+        free, free_write = self._far is None or inputs.far_ready, self._write is None or inputs.write_ready
+        self._done = (self._write_ends and free_write) if back else (self._far_ends and inputs.far_ready)
         asks = free and back and self._asked > 0 and self._places > 0 and stale == 0
         beat = free and not back and self._near.waits
         takes = back and bool(self._answers) and self._writes and free_write
@@ -146,16 +146,16 @@ class Mover:
         if free_write:
             self._write, self._write_ends = None, False
         if takes:
-            place = rows - self._written
-            self._write = (self._command["weight_base"] // self._lanes + place, self._answers.popleft(),
-                           self._kept(place))
+            row = rows - self._written
+            self._write = (self._command["weight_base"] // self._lanes + row, self._answers.popleft(),
+                           self._kept(row))
             self._written -= 1
             self._write_ends = self._written == 0
             self._writes = self._written > 0
         self._places += takes - asks
-        if fresh and given.answer is not None:
-            self._answers.append(given.answer)
-        self._near.step(shown.read, given.read_ready)
+        if fresh and inputs.answer is not None:
+            self._answers.append(inputs.answer)
+        self._near.step(shown.read, inputs.read_ready)
         if launch:
             self._near.begin(self._command["weight_base"] // self._lanes, 0 if back else rows)
             self._writes = back

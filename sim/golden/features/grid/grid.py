@@ -1,13 +1,13 @@
-"""Golden model of sums in two dimensions: nodes in R rows and C columns, each of which is a ring.
+"""Golden model of sums in two dimensions: nodes in R rows and C columns, each a ring.
 
-Rows sum first: in its row a node is left with the sum of one block of C, group by group in turn. Columns then sum
-these blocks, dealt once more to R nodes, and rows bring what comes of it to all nodes. The order of a sum is that of
-both rings: ``(row a) + (row b) + …``, with each row's sum beginning at the column of the element's block, and the sum
-of rows at the row of its block among those of the column. A flat ring of R · C nodes gives the same bits where sums
-are exact, and in general others.
+Rows sum first: each node of a row keeps the sum of one of C blocks, partitioned by groups. Columns then sum these
+blocks, partitioned again among R nodes, and rows distribute the results to all nodes. The order of a sum follows both
+rings: ``(row a) + (row b) + …``, with each row's sum beginning at the column of the element's block, and the sum of
+rows at the row of its block within the column. A flat ring of R · C nodes gives the same bits where sums are exact,
+and different bits in general.
 
 A fused update is three commands: REDUCE_SCATTER in rows; FUSED_UPDATE in columns, on the node's own block of its row,
-whose groups lie C groups apart; and ALL_GATHER in rows.
+with groups C groups apart; and ALL_GATHER in rows.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ Indices = npt.NDArray[np.int64]
 class GridUpdate:
     """Outcome of a fused update in two dimensions."""
 
-    #: New weights, weights before they went through a codec, and the sum of gradients, of the whole vector.
+    #: New weights, weights before the codec, and the sum of gradients, of the whole vector.
     weights: Bits
     master: Bits
     total: Bits
@@ -53,7 +53,7 @@ def owned(length: int, rows: int, columns: int) -> list[list[Indices]]:
 
 
 def _packets(length: int, nodes: int, segment: int, phases: int) -> int:
-    """Packets that a node of a ring sends, in so many phases."""
+    """Packets that a node of a ring sends in ``phases`` phases."""
     return phases * (nodes - 1) * len(ring.segment_indices(length, nodes, segment)[0])
 
 
@@ -63,8 +63,8 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
                  lanes: int = 4) -> GridUpdate:
     """Sum gradients in rows and in columns, update each element at its owner, and bring new weights to all nodes.
 
-    Parameters are those of :func:`sim.golden.ring.fused_update`; ``gradients`` and ``residuals`` are of shape
-    (R, C, K). In rows new weights go through the codec once more, which does not change them.
+    Parameters are as for :func:`sim.golden.ring.fused_update`; ``gradients`` and ``residuals`` are of shape
+    (R, C, K). In rows new weights pass the codec once more, unchanged.
     """
     rows, columns, length = gradients.shape
     options = {"segment": segment, "lanes": lanes}
@@ -84,11 +84,11 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     gathered = np.zeros((columns, length), dtype=np.uint32)  # weight memories of a row, as far as they are read
     for column, index in enumerate(ring.block_indices(length, columns)[(number + 1) % columns]
                                    for number in range(columns)):
-        mine = left[:, column, index]
+        own = left[:, column, index]
         update = ring.fused_update(summed[:, column, index], weights[index], [plane[index] for plane in state],
                                    settings, packed_state=packed_state, weight_codec=weight_codec,
-                                   gradient_codec=gradient_codec, residuals=mine, **options)
-        left[:, column, index] = mine
+                                   gradient_codec=gradient_codec, residuals=own, **options)
+        left[:, column, index] = own
         for whole, part in ((gathered[column], update.weights), (master, update.master), (total, update.total),
                             *zip(new_state, update.state, strict=True)):
             whole[index] = part

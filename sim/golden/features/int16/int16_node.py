@@ -1,11 +1,11 @@
 """Golden model of the int16 node: updates, compressed words, sparse gradients and masks of 16-bit integers.
 
-Elements are signed integers in two's complement. The host sees each as a word of 32 bits, of which the low half is
-kept and which reads sign-extended. Functions take and give numbers as ``int64``; words are ``uint32``.
+Elements are signed integers in two's complement. The host sees each as a word of 32 bits: the low half is kept, and
+reads are sign-extended. Functions take and return numbers as ``int64``; words are ``uint32``.
 
-A gradient goes through zero-value compression: of every group of 32 elements a word of 32 marks, bit n for element n,
+A gradient goes through zero-value compression: every group of 32 elements is a word of 32 marks, bit n for element n,
 and then the elements that are not zero, two to a word, the first one in the low half; the last half is zero where
-their number is odd. A partial last group is filled with zeros, and no elements at all are no words.
+their number is odd. A partial last group is filled with zeros, and without elements there are no words.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ Words = npt.NDArray[np.uint32]
 WIDTH = 16
 #: Elements that one word of marks covers.
 GROUP = 32
-#: Bits of a row's and of a column's number.
+#: Bits of a row number and of a column number.
 INDEX_BITS = 12
-#: Elements that a job takes in the weight memory.
+#: Elements of a job in the weight memory.
 JOB_ELEMENTS = 16
 
 _KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
@@ -55,11 +55,11 @@ def saturate(numbers: npt.ArrayLike) -> Numbers:
 
 def encode(elements: npt.ArrayLike) -> Words:
     """Compress elements."""
-    given = np.asarray(elements, np.int64)
+    values = np.asarray(elements, np.int64)
     words: list[int] = []
-    for start in range(0, len(given), GROUP):
-        group = given[start:start + GROUP]
-        words.append(sum(1 << int(place) for place in np.flatnonzero(group)))
+    for start in range(0, len(values), GROUP):
+        group = values[start:start + GROUP]
+        words.append(sum(1 << int(bit) for bit in np.flatnonzero(group)))
         halves = fixed_point.to_bits(group[group != 0], WIDTH).tolist()
         halves += [0] * (len(halves) % 2)
         words.extend(low | high << WIDTH for low, high in zip(halves[::2], halves[1::2], strict=True))
@@ -68,30 +68,30 @@ def encode(elements: npt.ArrayLike) -> Words:
 
 def decode(words: npt.ArrayLike, count: int) -> Numbers:
     """Expand words into ``count`` elements."""
-    given = np.asarray(words, np.uint32).tolist()
+    stream = np.asarray(words, np.uint32).tolist()
     elements = np.zeros(-(-count // GROUP) * GROUP, np.int64)
-    place = 0
+    position = 0
     for start in range(0, count, GROUP):
-        if place == len(given):
+        if position == len(stream):
             raise ValueError(f"Stream must have {-(-count // GROUP)} groups, not {start // GROUP}")
-        marks = given[place]
+        marks = stream[position]
         present = [n for n in range(GROUP) if marks >> n & 1]
-        end = place + 1 + (len(present) + 1) // 2
-        if end > len(given):
-            raise ValueError(f"Stream must end with a whole group, not inside of the one at word {place!r}")
-        halves = [half for word in given[place + 1:end] for half in (word & 0xFFFF, word >> WIDTH)]
+        end = position + 1 + (len(present) + 1) // 2
+        if end > len(stream):
+            raise ValueError(f"Stream must end with a whole group, not inside of the one at word {position!r}")
+        halves = [half for word in stream[position + 1:end] for half in (word & 0xFFFF, word >> WIDTH)]
         elements[[start + n for n in present]] = from_words(halves[:len(present)])
-        place = end
-    if place != len(given):
-        raise ValueError(f"Stream must have {place} words for {count} elements, not {len(given)}")
+        position = end
+    if position != len(stream):
+        raise ValueError(f"Stream must have {position} words for {count} elements, not {len(stream)}")
     return elements[:count]
 
 
 def group_sizes(elements: npt.ArrayLike) -> Numbers:
     """Words of each group of compressed elements, including its word of marks."""
-    given = np.asarray(elements, np.int64)
-    padded = np.zeros(-(-len(given) // GROUP) * GROUP, np.int64)
-    padded[:len(given)] = given
+    values = np.asarray(elements, np.int64)
+    padded = np.zeros(-(-len(values) // GROUP) * GROUP, np.int64)
+    padded[:len(values)] = values
     sizes: Numbers = 1 + (np.count_nonzero(padded.reshape(-1, GROUP), axis=1).astype(np.int64) + 1) // 2
     return sizes
 
@@ -142,12 +142,12 @@ def job_elements(job: masking.Job) -> Numbers:
     """Elements of a job in the weight memory: the halves of the eight words of mask_job_layout(), low halves first.
 
     In order: kinds, count, rows, columns, elements (low, high), diagonal (low, high), length_rows, length_columns,
-    first_row, end_row, first_column, end_column, width, and one that is ignored.
+    first_row, end_row, first_column, end_column, width, and an ignored element.
     """
-    given = job.mask
-    kinds = sum(getattr(given, kind) << n for n, kind in enumerate(_KINDS))
+    job_mask = job.mask
+    kinds = sum(getattr(job_mask, kind) << n for n, kind in enumerate(_KINDS))
     halves = [kinds, job.count, job.rows, job.columns, job.elements, job.elements >> WIDTH,
-              given.diagonal, given.diagonal >> WIDTH, *(getattr(given, name) for name in _PARAMETERS), 0]
+              job_mask.diagonal, job_mask.diagonal >> WIDTH, *(getattr(job_mask, name) for name in _PARAMETERS), 0]
     return from_words(np.array(halves, np.int64) & 0xFFFF)
 
 
@@ -156,23 +156,23 @@ class Masked:
     """Result of MASK."""
 
     elements: Numbers
-    #: Elements that became the alternative: the count of ELEMENTS_MASKED, and the event's detail if all is well.
+    #: Elements replaced by the alternative: the count of ELEMENTS_MASKED, and the event's detail on success.
     replaced: int
-    #: Number of the first wrong job: the event's detail, with BAD_MASK. The jobs before it are carried out.
+    #: Number of the first wrong job: the event's detail, with BAD_MASK. The jobs before it are executed.
     bad: int | None = None
 
 
 def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Masked:
-    """MASK of elements from ``gradient_base`` on, as many as the command's length, by the jobs at the start of a
-    memory: that of weights from ``weight_base`` to its end. Of the alternative the low 16 bits count.
+    """Apply MASK to the command's elements from ``gradient_base`` on, by the ``jobs`` at the start of a memory: the
+    weight memory from ``weight_base`` to its end. Only the low 16 bits of the alternative count.
 
     A job is wrong
 
-    - if it begins where there is not room for a whole one up to the end of the memory;
+    - if there is no room for a whole job up to the end of the memory;
     - if it has no rows, columns or matrices;
-    - if a number of rows or columns, or a parameter of a mask, whether or not that is enabled, has more than 12 bits,
-      and a diagonal more than 12 beside its sign;
-    - if it is external, or its ``elements`` are not count * rows * columns, or more than are left.
+    - if a number of rows or columns, or a parameter of a mask, enabled or not, has more than 12 bits, or a diagonal
+      more than 12 in addition to its sign;
+    - if it is external, or its ``elements`` are not count * rows * columns, or more than the remaining elements.
     """
     result = np.array(elements, np.int64)
     memory = np.asarray(jobs, np.int64)
@@ -191,7 +191,7 @@ def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Mask
 
 
 def _job(elements: Numbers) -> masking.Job | None:
-    """Decode a job from its elements in memory; None if it is wrong in itself."""
+    """Decode a job from its elements in memory; None if it is wrong by itself."""
     if len(elements) < JOB_ELEMENTS:
         return None
     halves = (elements & 0xFFFF).tolist()

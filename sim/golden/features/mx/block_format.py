@@ -1,7 +1,7 @@
 """Golden model of formats with one exponent per block: parameters, codes and words.
 
 Elements are bit patterns of binary32, or of bfloat16 on request. docs/compression/shared_exponent.md has the scale
-rule and the layout of words; what differs from format to format is in :mod:`sim.golden.features.mx.shared_exponent`
+rule and the layout of words; differences between formats are in :mod:`sim.golden.features.mx.shared_exponent`
 and :mod:`sim.golden.features.mx.microscaling`.
 """
 
@@ -118,12 +118,12 @@ class BlockFormat:
         return RandomBits(self.seed)
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Quantize elements, encodings of binary32 or of bfloat16, to blocks; the last block is filled up with +0.
-        Bits for stochastic rounding are those after a reset, by default."""
-        given = np.asarray(bits, np.uint32)
-        count = -(-len(given) // self.block)
+        """Quantize elements, encodings of binary32 or of bfloat16, to blocks; the last block is padded with +0. Bits
+        for stochastic rounding are, by default, the bits after a reset."""
+        values = np.asarray(bits, np.uint32)
+        count = -(-len(values) // self.block)
         elements = np.zeros((count, self.block), np.int64)
-        elements.reshape(-1)[:len(given)] = given.astype(np.int64) << (16 if bf16 else 0)
+        elements.reshape(-1)[:len(values)] = values.astype(np.int64) << (16 if bf16 else 0)
         sign, exponent, fraction = elements >> 31, elements >> 23 & _ONES, elements & 0x7F_FFFF
         special = (exponent == _ONES).any(axis=1)
         above = exponent > self.highest
@@ -172,9 +172,9 @@ class BlockFormat:
         if self.difference_bits:
             shared = shared - np.repeat(blocks.differences, self.subset, axis=1)
         # A number is an integer of some places, times a power of two.
-        integer, place = self._open(magnitude)
+        integer, power = self._open(magnitude)
         length = np.frexp(integer.astype(np.float64))[1].astype(np.int64)
-        exponent = shared - self.top_field - self.fraction_bits + place + length - 1
+        exponent = shared - self.top_field - self.fraction_bits + power + length - 1
         fraction = integer << 24 - length & 0x7F_FFFF
         result = sign << 31 | np.where((integer == 0) | (exponent <= 0), 0, np.where(
             exponent >= _ONES, _ONES << 23, exponent << 23 | fraction))
@@ -203,8 +203,8 @@ class BlockFormat:
         sign, magnitude = codes >> self.magnitude_bits, codes & (1 << self.magnitude_bits) - 1
         if self.complement:
             magnitude = np.where(sign, (1 << self.magnitude_bits) - magnitude, magnitude)
-        integer, place = self._open(magnitude)
-        numbers: Integers = np.where(sign, -1, 1) * (integer << place - 1)
+        integer, power = self._open(magnitude)
+        numbers: Integers = np.where(sign, -1, 1) * (integer << power - 1)
         return numbers
 
     def scales(self, exponents: Integers) -> tuple[Integers, Integers]:

@@ -33,7 +33,7 @@ class RandomBits:
 
     def __init__(self, seed: int) -> None:
         state = random_state(seed)
-        self._bits = np.array([state >> place & 1 for place in range(STATE_BITS)], np.uint8)
+        self._bits = np.array([state >> bit & 1 for bit in range(STATE_BITS)], np.uint8)
 
     def take(self, count: int) -> npt.NDArray[np.int64]:
         """Take one number of :data:`RANDOM_BITS` bits for each element; the first bit is the lowest."""

@@ -60,7 +60,7 @@ class SharedExponent(BlockFormat):
 
     @property
     def lowest(self) -> int:  # type: ignore[override]
-        """Smallest exponent of a block: that of an exponent of fewer bits, in the bias of binary32."""
+        """Smallest exponent of a block, of ``exponent_bits`` bits, in the bias of binary32."""
         return _BIAS - ((1 << self.exponent_bits - 1) - 1)
 
 

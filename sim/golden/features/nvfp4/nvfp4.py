@@ -1,7 +1,7 @@
 """Golden model of NVFP4: blocks of 16 numbers of E2M1 below a scale of E4M3, and a scale of the whole tensor.
 
-A number of the format is element * block scale * tensor scale. All places where a scale or an element changes are
-exact binary32 numbers, so the model counts how many of them a magnitude reaches, on bit patterns.
+A number of the format is element * block scale * tensor scale. All thresholds of scales and elements are exact
+binary32 numbers, so the model counts the thresholds that a magnitude reaches, on bit patterns.
 """
 
 import dataclasses
@@ -41,9 +41,9 @@ def _binary32(number: int, power: int) -> int:
 
 
 def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
-    """Bits of the least binary32 number that is rounded to each of the numbers but the first, all multiplied.
+    """Bits of the least binary32 number that is rounded to each number except the first, times ``factor``.
 
-    Numbers are in units of 2 ** (``power`` + 1). Halfway between two of them, the one whose code is even is taken.
+    Numbers are in units of 2 ** (``power`` + 1). Halfway between two numbers, the one with an even code is taken.
     """
     return [_binary32(factor * (low + high), power) + (1 - code % 2)
             for code, (low, high) in enumerate(itertools.pairwise(numbers))]
@@ -51,7 +51,7 @@ def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
 
 @functools.cache
 def _tables(power: int) -> tuple[Integers, Integers, Integers]:
-    """Places where scales change, those where elements change by scale, and numbers by scale and element, in bits of
+    """Thresholds of scales, thresholds of elements by scale, and numbers by scale and element, in bits of
     binary32."""
     scales = _steps(_SCALES, 6, power - 10)
     elements = [_steps(_ELEMENTS, scale, power - 11) for scale in _SCALES[1:]]
@@ -99,10 +99,10 @@ class NVFP4(BlockFormat):
         return _NAN
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Quantize elements to blocks; the last block is filled up with +0. Nothing is random."""
-        given = np.asarray(bits, np.uint32)
-        elements = np.zeros((-(-len(given) // self.block), self.block), np.int64)
-        elements.reshape(-1)[:len(given)] = given.astype(np.int64) << (16 if bf16 else 0)
+        """Quantize elements to blocks; the last block is padded with +0. Nothing is random."""
+        values = np.asarray(bits, np.uint32)
+        elements = np.zeros((-(-len(values) // self.block), self.block), np.int64)
+        elements.reshape(-1)[:len(values)] = values.astype(np.int64) << (16 if bf16 else 0)
         magnitudes = elements & _MAGNITUDE
         largest = magnitudes.max(axis=1, initial=0)
         special = largest >= _INFINITE
@@ -122,6 +122,6 @@ class NVFP4(BlockFormat):
         return elements >> np.uint32(16) if bf16 else elements
 
     def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
-        """Scales as integers in units of their last place; one of elements is 0.5."""
+        """Scales as integers in units of their last place; a unit of elements is 0.5."""
         field = np.maximum(exponents >> 3, 1)
         return exponents & 7 | (exponents > 7) << 3, field - 1 - 9 - 1 + self.power

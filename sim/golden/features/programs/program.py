@@ -1,17 +1,17 @@
-"""Golden model of a program's time: when every command of every queue of every node starts and ends.
+"""Golden model of a program's timing: start and end of every command of every queue of every node.
 
-Commands of a queue run in order. A command starts ``gap`` cycles after the one before it has ended, at the earliest,
-and ``delay`` cycles after the commands of other queues that it waits for:
+Commands of a queue run in order. A command starts ``gap`` cycles after the end of the command before it, at the
+earliest, and ``delay`` cycles after the commands of other queues that it waits for:
 
-    start = max(end of the one before + gap, end of what it waits for + delay)
+    start = max(end of the command before + gap, ends of awaited commands + delay)
     end   = start + duration
 
-What it waits for may be a command of another node, of which it knows by a control word: then the delay is that of the
-word over all links from there (:func:`signal_cycles`). The word may be later, if an earlier one of the same node is
-still on its way round, or a link repeats it, but never earlier.
+An awaited command may be on another node, which reports it by a control word: then the delay is the word's delay over
+all links from there (:func:`signal_cycles`). The word may be later, if an earlier one of the same node is still on
+its way around the ring, or a link repeats it, but never earlier.
 
 The first command of a queue may start at 0. A collective ends on a node by its duration after all nodes have started
-it. Durations are given; how long a collective takes is not the model's concern.
+it. Durations are given; the model does not compute them.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ HOP = constant("programs", 8, "a control word in a node that passes it on, witho
 TOLD = constant("programs", 4, "the end of a command to the start of one that waits for it on another node, in "
                 "addition to the hops, at least", _TRACES)
 
-#: Cycles of a command, of the node, pass, queue and place in it.
+#: Cycles of a command, from its node, pass, queue and position in the queue.
 Duration: TypeAlias = Callable[[int, int, int, int], int]
 
 
 class Remote(NamedTuple):
-    """Wait for another node: the first ``after`` commands of a queue of node ``unit``, of the pass ``lag`` before."""
+    """Wait for another node: the first ``after`` commands of a queue of node ``unit``, ``lag`` passes before."""
 
     unit: int
     queue: int
@@ -46,26 +46,26 @@ class Remote(NamedTuple):
 
 
 def remote_of(remotes: Sequence[Remote | None], node: int) -> Remote | None:
-    """A node's wait for another one, of a command with one for each node, or with none at all."""
+    """A node's wait for another node, from a command's waits, one for each node or none at all."""
     return remotes[node] if remotes else None
 
 
 def signal_cycles(hops: int, *, wire: int = 16) -> int:
-    """Cycles from the end of a command to the start of one that waits for it, so many links further on."""
+    """Cycles from the end of a command to the start of one that waits for it, ``hops`` links further."""
     return DELAY if hops == 0 else hops * (HOP + wire) + TOLD
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A command, as far as time goes."""
+    """Timing of a command."""
 
     name: str
     duration: int
     collective: bool = False
-    #: For each other queue, in ascending order, (``after``, ``lag``): so many of its commands must have ended, of the
-    #: pass ``lag`` before this one; 0 for none. A pass before the first one holds at once.
+    #: For each other queue, in ascending order, (``after``, ``lag``): ``after`` of its commands must have ended, in
+    #: the pass ``lag`` before this one; 0 for none. A wait for a pass before the first one holds at once.
     waits: tuple[tuple[int, int], ...] = ()
-    remotes: tuple[Remote | None, ...] = ()  # for each node its wait for another one; empty if there is none
+    remotes: tuple[Remote | None, ...] = ()  # for each node its wait for another one; empty without waits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,26 +78,26 @@ class Span:
     start: int
     end: int
     number: int = 0  # number of the pass, from 0
-    place: int = 0  # place in the queue
+    place: int = 0  # position in the queue
 
 
 class _Model:
-    """Queues of all nodes, in the order of nodes, and what their commands wait for."""
+    """Queues of all nodes, in the order of nodes, and the waits of their commands."""
 
     def __init__(self, commands: Sequence[Sequence[Timed]], *, passes: int, nodes: int):
         self._commands, self._nodes = commands, nodes
         self.queues = Queues([passes * len(queue) for queue in commands] * nodes)
 
     def at(self, queue: int, index: int) -> tuple[int, int, int, int]:
-        """Node, pass, queue and place of an item."""
+        """Node, pass, queue and position of an item."""
         node, own = divmod(queue, len(self._commands))
-        number, place = divmod(index, len(self._commands[own]))
-        return node, number, own, place
+        number, position = divmod(index, len(self._commands[own]))
+        return node, number, own, position
 
     def command(self, queue: int, index: int) -> Timed:
         """Command of an item."""
-        _, _, own, place = self.at(queue, index)
-        return self._commands[own][place]
+        _, _, own, position = self.at(queue, index)
+        return self._commands[own][position]
 
     def together(self, queue: int, index: int) -> Sequence[int]:
         """Queues of the nodes that start a command together."""
@@ -105,11 +105,11 @@ class _Model:
         return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
 
     def waits(self, queue: int, index: int) -> Iterator[tuple[int, int, int]]:
-        """Commands of other queues that one waits for: node, queue and number of the last, from 1 on; 0 for none."""
-        node, number, own, place = self.at(queue, index)
-        command = self._commands[own][place]
-        others = [other for other in range(len(self._commands)) if other != own]
-        waits = [(node, other, *wait) for other, wait in zip(others, command.waits, strict=False)]
+        """Waits for commands of other queues: node, queue and number of the last one, from 1 on; 0 for none."""
+        node, number, own, position = self.at(queue, index)
+        command = self._commands[own][position]
+        rest = [other for other in range(len(self._commands)) if other != own]
+        waits = [(node, other, *wait) for other, wait in zip(rest, command.waits, strict=False)]
         remote = remote_of(command.remotes, node)
         for unit, other, after, lag in waits if remote is None else [*waits, remote]:
             if after and number >= lag:
@@ -119,10 +119,10 @@ class _Model:
 def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int = 1, gap: int = GAP,
              delay: int = DELAY, duration: Duration | None = None,
              signal: Callable[[int], int] = signal_cycles) -> list[Span]:
-    """Spans of all commands, in order of their starts, of queues that are the same in each pass and on all nodes.
+    """Spans of all commands, ordered by start, of queues that are the same in each pass and on all nodes.
 
-    There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of one to the start of
-    another that waited for it, or the cycles of a ``signal`` over so many links. ``duration`` takes the place of the
+    There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of a command to the start of
+    another that waited for it, or the cycles of a ``signal`` over a number of links. ``duration`` replaces the
     commands' own. Raises ``ValueError``: commands wait forever.
     """
     model = _Model(queues, passes=passes, nodes=nodes)
@@ -150,8 +150,8 @@ def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int =
     spans = []
     for queue, starts in enumerate(model.queues.starts):
         for index, start in enumerate(starts):
-            node, number, own, place = model.at(queue, index)
-            spans.append(Span(node, own, queues[own][place].name, start, ends[queue][index], number, place))
+            node, number, own, position = model.at(queue, index)
+            spans.append(Span(node, own, queues[own][position].name, start, ends[queue][index], number, position))
     return sorted(spans, key=lambda span: (span.start, span.node, span.queue, span.number, span.place))
 
 

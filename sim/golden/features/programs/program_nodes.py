@@ -1,8 +1,8 @@
-"""Golden model of nodes that run a program: what their memories hold afterwards.
+"""Golden model of nodes that run a program: contents of their memories afterwards.
 
-Commands of different queues, and of different nodes, follow each other in an order that a seed chooses among those
-that queues and waits allow, with a collective when all nodes have come to it. A program without races ends with the
-same memories in every order.
+Commands of different queues, and of different nodes, run in an order that a seed chooses among the orders that queues
+and waits allow; a collective runs when all nodes have reached it. A program without races ends with the same memories
+in every order.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ __all__ = ["ProgramNodes"]
 
 
 class ProgramNodes(Nodes):
-    """Nodes with programs; parameters are those of :class:`~sim.golden.nodes.Nodes`."""
+    """Nodes with programs; parameters are as for :class:`~sim.golden.nodes.Nodes`."""
 
     def run(self, queues: Sequence[Sequence[Placed]], *, passes: int = 1, seed: int = 0, parity: int = 0,
             before: Callable[[int], None] = lambda number: None) -> None:
         """Run a program, in an order that the seed chooses; the first pass is even (0) or odd (1) by its parity.
 
-        ``before`` is called with the number of a pass before the first command of it. A ValueError tells of commands
+        ``before`` is called with the number of a pass before the first command of it. A ValueError reports commands
         that wait for ever.
         """
         generator = np.random.default_rng(seed)
@@ -34,31 +34,31 @@ class ProgramNodes(Nodes):
             if not ready:
                 break
             rank, queue = ready[generator.integers(len(ready))]
-            number, place = divmod(done[rank][queue], len(queues[queue]))
+            number, position = divmod(done[rank][queue], len(queues[queue]))
             while begun < number:
                 begun += 1
                 before(begun)
-            command = queues[queue][place]
+            command = queues[queue][position]
             ranks = list(range(self.nodes)) if command.collective else [rank]
             self.execute(command, ranks, odd=(number + parity) % 2)
-            for one in ranks:
-                done[one][queue] += 1
+            for member in ranks:
+                done[member][queue] += 1
         if any(counts != [passes * len(commands) for commands in queues] for counts in done):
             raise ValueError(f"Commands must not wait for ever, not with {done} of them done")
 
     def _may_start(self, queues: Sequence[Sequence[Placed]], done: list[list[int]], rank: int, queue: int) -> bool:
         """Whether the next command of a queue may start; a collective, on all nodes."""
         count = done[rank][queue]
-        number, place = divmod(count, len(queues[queue]))
-        command = queues[queue][place]
-        for one in range(self.nodes) if command.collective else [rank]:
-            if done[one][queue] != count:
+        number, position = divmod(count, len(queues[queue]))
+        command = queues[queue][position]
+        for member in range(self.nodes) if command.collective else [rank]:
+            if done[member][queue] != count:
                 return False
-            others = [other for other in range(len(queues)) if other != queue]
-            for other, (after, lag) in zip(others, command.waits, strict=False):
-                if after and number >= lag and done[one][other] < (number - lag) * len(queues[other]) + after:
+            rest = [other for other in range(len(queues)) if other != queue]
+            for other, (after, lag) in zip(rest, command.waits, strict=False):
+                if after and number >= lag and done[member][other] < (number - lag) * len(queues[other]) + after:
                     return False
-            remote = remote_of(command.remotes, one)
+            remote = remote_of(command.remotes, member)
             if remote is not None and remote.after and number >= remote.lag and done[remote.unit][remote.queue] < (
                     number - remote.lag) * len(queues[remote.queue]) + remote.after:
                 return False

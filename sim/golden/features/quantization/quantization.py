@@ -17,23 +17,23 @@ Integers = npt.NDArray[np.int64]
 def _wrapped(values: npt.ArrayLike) -> Integers:
     """Wrap integers to the width of an accumulator."""
     half = 1 << arithmetic.ACCUMULATOR_BITS - 1
-    given = np.asarray(values, np.int64)
-    wrapped: Integers = (given + half) % (2 * half) - half
+    integers = np.asarray(values, np.int64)
+    wrapped: Integers = (integers + half) % (2 * half) - half
     return wrapped
 
 
 def adjusted(codes: npt.ArrayLike, offset: npt.ArrayLike, variant: Variant | str) -> Integers:
-    """Adjusted weights from codes, whose rows are outputs, and one offset for all outputs or one for each."""
-    code, given = np.asarray(codes, np.int64), np.asarray(offset, np.int64)
-    if given.ndim:
-        given = given.reshape(-1, *[1] * (code.ndim - 1))
-    weights: Integers = given + code if Variant(variant) is Variant.MIN else given - code
+    """Adjusted weights from codes, with outputs as rows, and one offset for all outputs or one for each."""
+    code, offsets = np.asarray(codes, np.int64), np.asarray(offset, np.int64)
+    if offsets.ndim:
+        offsets = offsets.reshape(-1, *[1] * (code.ndim - 1))
+    weights: Integers = offsets + code if Variant(variant) is Variant.MIN else offsets - code
     return weights
 
 
 def matrix_vector(codes: npt.ArrayLike, offsets: npt.ArrayLike, variant: Variant | str, x: npt.ArrayLike,
                   bias: npt.ArrayLike) -> Integers:
-    """Sums of one vector of inputs, or of each row of a batch of them, modulo 2 ** 32."""
+    """Sums of one vector of inputs, or of each row of a batch, modulo 2 ** 32."""
     weights = adjusted(codes, offsets, variant)
     return _wrapped(np.asarray(bias, np.int64) + np.asarray(x, np.int64) @ weights.T)
 
@@ -41,7 +41,7 @@ def matrix_vector(codes: npt.ArrayLike, offsets: npt.ArrayLike, variant: Variant
 def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike, low: int, high: int) -> Integers:
     """Requantize sums: multiply, round half up at a shift, and clamp; a shift of zero does not round."""
     product = np.asarray(acc, np.int64) * np.asarray(multiplier, np.int64)
-    # The bit below the result, to which a half is added: that itself may have more bits than integers here.
+    # Add a half at the bit below the result, since the half itself may have more bits than integers here.
     scaled: Integers = (2 * product >> np.asarray(shift, np.int64)) + 1 >> 1
     return np.clip(scaled, low, high)
 
@@ -68,11 +68,11 @@ class Layer:
         if self.codes.ndim != 2 or not self.codes.size:
             raise ValueError(f"Codes must be a matrix with rows and columns, not {self.codes.shape!r}")
         for name in ("offsets", "bias", "multiplier", "shift"):
-            given = np.asarray(getattr(self, name), np.int64)
-            if given.ndim > 1 or (given.ndim == 1 and len(given) != self.outputs):
+            values = np.asarray(getattr(self, name), np.int64)
+            if values.ndim > 1 or (values.ndim == 1 and len(values) != self.outputs):
                 raise ValueError(f"{name} must be one number or one for each of {self.outputs} outputs, "
-                                 f"not {given.shape!r}")
-            object.__setattr__(self, name, np.broadcast_to(given, self.outputs))
+                                 f"not {values.shape!r}")
+            object.__setattr__(self, name, np.broadcast_to(values, self.outputs))
         if self.bits not in (4, 8):
             raise ValueError(f"Bits must be 4 or 8, not {self.bits!r}")
         offset, weight = 1 << arithmetic.OFFSET_BITS - 1, 1 << arithmetic.ADJUSTED_BITS - 1
@@ -81,9 +81,9 @@ class Layer:
         if not self.last:
             limits += [("Multipliers", self.multiplier, 0, (1 << arithmetic.MULTIPLIER_BITS) - 1),
                        ("Shifts", self.shift, 1, arithmetic.SHIFT_MAX)]
-        for name, given, low, high in limits:
-            if given.min() < low or given.max() > high:
-                raise ValueError(f"{name} must be {low} to {high}, not {given.min()} to {given.max()}")
+        for name, values, low, high in limits:
+            if values.min() < low or values.max() > high:
+                raise ValueError(f"{name} must be {low} to {high}, not {values.min()} to {values.max()}")
         low, high = self.extremes
         most = 1 << arithmetic.ACCUMULATOR_BITS - 1
         if low.min() < -most or high.max() >= most:
@@ -123,11 +123,11 @@ class Layer:
 
     def outputs_of(self, x: npt.ArrayLike) -> Integers:
         """Outputs of one vector of inputs, or of each row of a batch."""
-        given = np.asarray(x, np.int64)
+        inputs = np.asarray(x, np.int64)
         low, high = self.input_limits
-        if given.size and (given.min() < low or given.max() > high):
-            raise ValueError(f"Inputs must be {low} to {high}, not {given.min()} to {given.max()}")
-        sums = matrix_vector(self.codes, self.offsets, self.variant, given, self.bias)
+        if inputs.size and (inputs.min() < low or inputs.max() > high):
+            raise ValueError(f"Inputs must be {low} to {high}, not {inputs.min()} to {inputs.max()}")
+        sums = matrix_vector(self.codes, self.offsets, self.variant, inputs, self.bias)
         return sums if self.last else requantize(sums, self.multiplier, self.shift, *self.output_limits)
 
 

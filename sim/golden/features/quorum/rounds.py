@@ -1,9 +1,9 @@
-"""Golden model of rounds of gradients: which sets a round has, what each node contributes, and where every set goes.
+"""Golden model of rounds of gradients: the sets of a round, each node's contribution, and the fate of sets.
 
 A set is the gradient of one node with the tag of the round that it was computed for. A round is closed when a quorum
-of its sets is there, or at a deadline; sets that were not there are late, and are folded into a later round times a
-weight of whole sixteenths, or dropped. docs/ring/quorum.md has the rules. :class:`Closer` needs the times at which
-sets are ready; :class:`QuorumRounds` needs none: it follows the masks of each round, which events report.
+of its sets is present, or at a deadline; missing sets are late, and are folded into a later round times a weight of
+whole sixteenths, or dropped. docs/ring/quorum.md has the rules. :class:`Closer` needs the cycles when sets are ready;
+:class:`QuorumRounds` does not: it follows the masks of each round, which events report.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from sim.golden import floating
 __all__ = ["AGES", "ONE", "SCALES", "Close", "Closer", "Ledger", "QuorumRounds", "apply_late", "scale_table",
            "stale_weights"]
 
-#: Weight of a set that is in time, in sixteenths.
+#: Weight of a set that is on time, in sixteenths.
 ONE = 16
 #: Largest age of a set that can have a weight.
 AGES = 15
 #: Entries of the table of scales.
 SCALES = 512
-#: Most sets that a node keeps.
+#: Maximum number of sets that a node keeps.
 SLOTS = 2
 
 Bits = npt.NDArray[np.uint32]
@@ -32,7 +32,7 @@ Bits = npt.NDArray[np.uint32]
 def stale_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
     """Weights of sets of ages 1 to 15, in sixteenths: ``factor`` to the power of the age, rounded half to even.
 
-    Sets older than ``ages`` have none.
+    Sets older than ``ages`` have weight 0.
     """
     if not 0 <= factor <= 1:
         raise ValueError(f"Factor of late gradients must be between 0 and 1, not {factor!r}")
@@ -42,14 +42,14 @@ def stale_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
 
 
 def weight_of(age: int, weights: Sequence[int]) -> int:
-    """Weight of a set that is so many rounds late; 0 for one that is not late or too old."""
+    """Weight of a set that is ``age`` rounds late; 0 for a set that is not late or too old."""
     return weights[age - 1] if 1 <= age <= AGES else 0
 
 
 def scale_table(scale: float) -> Bits:
     """Scales of a sum of gradients by its index, the divisor in sixteenths: ``scale`` · 16 / index in binary32.
 
-    Entry 0 stands for 512 sixteenths: 16 nodes, each with a set in time and a late one of full weight.
+    Entry 0 stands for 512 sixteenths: 16 nodes, each with a set on time and a late one of full weight.
     """
     divisors = np.arange(SCALES, dtype=np.float64)
     divisors[0] = SCALES
@@ -57,7 +57,7 @@ def scale_table(scale: float) -> Bits:
 
 
 def apply_late(fresh: Bits | None, late: Bits, weight: int) -> Bits:
-    """A node's contribution that has a late set: the product is rounded, then the sum."""
+    """A node's contribution with a late set: the product is rounded, then the sum."""
     factor = np.float32(weight / ONE).view(np.uint32)
     product = floating.multiply(late, np.full_like(late, factor))
     return floating.add(np.zeros_like(late) if fresh is None else fresh, product)
@@ -68,7 +68,7 @@ class Close:
     """A closed round."""
 
     tag: int  # number of the round
-    #: Masks of the nodes of which it has a set in time, and a late one.
+    #: Masks of the nodes with a set on time, and with a late one.
     on_time: int
     late: int
     index: int  # sum of the weights in sixteenths, modulo 512
@@ -80,44 +80,44 @@ class Close:
 
 
 def _late_tag(tags: Sequence[int], tag: int, weights: Sequence[int]) -> int | None:
-    """Tag of the oldest set that a round has late."""
-    return min((one for one in tags if weight_of(tag - one, weights)), default=None)
+    """Tag of the oldest set that is late in a round."""
+    return min((other for other in tags if weight_of(tag - other, weights)), default=None)
 
 
 def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[int]:
     """Tags of the sets that the closing of a round drops."""
-    return [one for one in tags if one < tag and not weight_of(tag - one, weights)]
+    return [other for other in tags if other < tag and not weight_of(tag - other, weights)]
 
 
 class Closer:
-    """The node of rank 0, which closes rounds, as far as time goes: with a quorum of sets in time, or, if a deadline
-    is not 0, so many cycles after it has a set. Weights are :func:`stale_weights`."""
+    """Timing of rank 0, which closes rounds: with a quorum of sets on time, or, if the deadline is not 0,
+    ``deadline`` cycles after its first set. Weights are :func:`stale_weights`."""
 
     def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
         self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
         self.weights = tuple(weights)
-        self._known: dict[tuple[int, int], int] = {}  # cycle in which rank 0 knows of a set, by node and tag
+        self._known: dict[tuple[int, int], int] = {}  # cycle when rank 0 learns of a set, by node and tag
 
     def ready(self, node: int, tag: int, cycle: int) -> None:
-        """Note that rank 0 knows of a set from a cycle on."""
+        """Record the cycle when rank 0 learns of a set."""
         self._known[node, tag] = cycle
 
     def time(self, tag: int, opened: int) -> int | None:
-        """Cycle in which a round is closed that rank 0 waits for since ``opened``; None as long as it is not known.
+        """Cycle that closes a round for which rank 0 waits since ``opened``; None while it is unknown.
 
-        The deadline begins when rank 0 waits for the round and knows of one of its sets.
+        The deadline begins when rank 0 waits for the round and has learned of one of its sets.
         """
-        times = sorted(cycle for (_, one), cycle in self._known.items() if one == tag)
-        found = [max(times[self.quorum - 1], opened)] if len(times) >= self.quorum else []
+        times = sorted(cycle for (_, other), cycle in self._known.items() if other == tag)
+        candidates = [max(times[self.quorum - 1], opened)] if len(times) >= self.quorum else []
         if self.deadline and times:
-            found.append(max(times[0], opened) + self.deadline)
-        return min(found, default=None)
+            candidates.append(max(times[0], opened) + self.deadline)
+        return min(candidates, default=None)
 
     def close(self, tag: int, cycle: int) -> Close:
         """Close a round with the sets that are known in this cycle."""
         on_time = late = index = 0
         for node in range(self.nodes):
-            tags = [one for (source, one), since in self._known.items() if source == node and since <= cycle]
+            tags = [other for (source, other), since in self._known.items() if source == node and since <= cycle]
             gone = _forgotten(tags, tag, self.weights)
             if tag in tags:
                 on_time |= 1 << node
@@ -128,8 +128,8 @@ class Closer:
                 late |= 1 << node
                 index += weight_of(tag - old, self.weights)
                 gone.append(old)
-            for one in gone:
-                del self._known[node, one]
+            for other in gone:
+                del self._known[node, other]
         return Close(tag=tag, on_time=on_time, late=late, index=index % SCALES)
 
 
@@ -137,9 +137,8 @@ class Closer:
 class Ledger:
     """Sets of a node by their status, as counts, and as sums of their elements in exact integers.
 
-    Sums are of the elements as multiples of the smallest subnormal number, so none of them is rounded: whatever was
-    computed is applied, folded, dropped or pending, element by element. Folded sets count whole, whatever their
-    weight.
+    Sums are of the elements as multiples of the smallest subnormal number, so none of them is rounded: each computed
+    element is applied, folded, dropped or pending. Folded sets count in full, with any weight.
     """
 
     length: int
@@ -154,7 +153,7 @@ class Ledger:
         self.sums[status] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
 
     def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
-        """Sets, and elements, that were computed and have no status; zeros if the ledger is right."""
+        """Computed sets, and elements, without a status; zeros if the ledger is right."""
         counts = self.counts
         left = counts["computed"] - counts["applied"] - counts["applied_late"] - counts["dropped"] - len(pending)
         zeros = [0] * self.length
@@ -171,7 +170,7 @@ def _exact(gradient: Bits) -> list[int]:
 
 
 class QuorumRounds:
-    """Sets of all nodes of a ring, gradients of so many elements, by the masks of their rounds. Weights are
+    """Sets of all nodes of a ring, with gradients of ``length`` elements, by the masks of their rounds. Weights are
     :func:`stale_weights`."""
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
@@ -179,15 +178,14 @@ class QuorumRounds:
         self.weights = tuple(weights)
         self.closed: int | None = None  # number of the latest closed round
         self.ledgers = [Ledger(length) for _ in range(nodes)]  # one for each node
-        self.ages: dict[int, int] = {}  # ages of the late sets that the round has which was closed last, by node
+        self.ages: dict[int, int] = {}  # ages of the late sets in the last closed round, by node
         self._sets: list[dict[int, Bits]] = [{} for _ in range(nodes)]
 
     def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:
-        """A node has computed a set, or was given it again in a resumed run.
+        """Record a set that a node has computed, or was given again in a resumed run.
 
-        One that is too late for any weight in the round that was closed last is dropped at once. So sets of rounds
-        that are closed by then may be given before or after :meth:`close`, as long as that closes no round with the
-        set.
+        A set that is too late for any weight in the last closed round is dropped at once. So sets of rounds that are
+        closed by then may be given before or after :meth:`close`, as long as that closes no round with the set.
         """
         sets = self._sets[node]
         if tag in sets:
@@ -201,14 +199,14 @@ class QuorumRounds:
             sets[tag] = bits
 
     def pending(self, node: int) -> dict[int, Bits]:
-        """Sets of a node without a status, by their tags: what a checkpoint has to keep."""
+        """Sets of a node without a status, by tag, for a checkpoint."""
         return dict(sorted(self._sets[node].items()))
 
     def close(self, closed: Close) -> list[Bits]:
-        """Close a round; returns the contribution of each node, of which the ring makes the sum. The masks must name
-        sets that are there, and the index be the sum of their weights, or there is a ValueError."""
+        """Close a round; return the contribution of each node to the ring's sum. The masks must name existing sets,
+        and the index must be the sum of their weights, or there is a ValueError."""
         tag, index = closed.tag, 0
-        found, ages = [], {}
+        parts, ages = [], {}
         for node, (sets, ledger) in enumerate(zip(self._sets, self.ledgers, strict=True)):
             fresh = late = None
             weight = 0
@@ -229,18 +227,18 @@ class QuorumRounds:
             for old in _forgotten(list(sets), tag, self.weights):
                 ledger.add("dropped", sets.pop(old))
             zeros = np.zeros(self.length, np.uint32)
-            found.append(apply_late(fresh, late, weight) if late is not None else zeros if fresh is None else fresh)
+            parts.append(apply_late(fresh, late, weight) if late is not None else zeros if fresh is None else fresh)
         if index % SCALES != closed.index:
             raise ValueError(f"Index of round {tag} must be {index % SCALES}, not {closed.index}")
         self.closed, self.ages = tag, ages
-        return found
+        return parts
 
     def late_tag(self, node: int, tag: int) -> int | None:
-        """Round of the set that a node has late in a round; None if it has none."""
+        """Tag of a node's late set in a round; None if it has none."""
         return _late_tag(list(self._sets[node]), tag, self.weights)
 
     def index(self, tag: int, on_time: int, late: int) -> int:
-        """Index of a round with these masks, which events do not tell."""
+        """Index of a round with these masks, which events do not report."""
         total = ONE * on_time.bit_count()
         for node in range(self.nodes):
             if late >> node & 1:

@@ -1,8 +1,8 @@
-"""Golden models of the units that take and send control words, every cycle of each.
+"""Golden models of the units that receive and send control words, cycle by cycle.
 
 Mirrors :mod:`hdl.features.replay.signals`, :mod:`hdl.features.replay.keepalive` and
-:mod:`hdl.features.replay.control_hub`; docs/ring/link.md has the formats. What a unit shows in a cycle are
-its attributes and what ``outputs`` gives; ``step`` takes the inputs of the cycle and goes on to the next one.
+:mod:`hdl.features.replay.control_hub`; docs/ring/link.md has the formats. Attributes of a unit and ``outputs`` are
+its outputs in a cycle; ``step`` takes the inputs of the cycle and advances to the next one.
 """
 
 import collections
@@ -16,7 +16,7 @@ __all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRel
 SOURCES = 16
 #: Types of control words.
 _RESTART, _SIGNAL, _KEEPALIVE, _READY = 1, 2, 3, 4
-#: Types of a SIGNAL on a link, by the tenant; place of the tenant in a READY, and in other messages.
+#: Types of a SIGNAL on a link, by tenant; bit position of the tenant in a READY, and in other messages.
 _SIGNALS = (_SIGNAL, 9, 10)
 _READY_PLACE, _PLACE = 9, 28
 
@@ -43,7 +43,7 @@ class Signal:
 
 
 def keepalive_word(hops: int) -> int:
-    """KEEPALIVE that is handed on to ``hops`` nodes behind the one that gets it."""
+    """KEEPALIVE that is forwarded to ``hops`` nodes after its receiver."""
     return _KEEPALIVE | hops << 12
 
 
@@ -55,25 +55,25 @@ class SignalRelay:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear all state."""
         self.o: int | None = None
         self.count: int | None = None
         self.current = 0
         self._passing: collections.deque[int] = collections.deque()
-        self._counts: dict[int, tuple[int, list[int]]] = {}  # of each node: its run, and what it has done there
-        self._silent = SOURCES  # cycles in which the table is still cleared
+        self._counts: dict[int, tuple[int, list[int]]] = {}  # of each node: its run, and its command counts there
+        self._silent = SOURCES  # remaining cycles that clear the table
         self._away = False
         self._turn = 0
         self._sent: tuple[int, list[int]] = (0, [0] * self.queues)
 
     @property
     def ready(self) -> int:
-        """Whether a word is taken."""
+        """Whether a word is accepted."""
         return int(not self._silent and len(self._passing) <= SOURCES)
 
     def step(self, *, word: int | None = None, ready: int = 1, rank: int = 0, size: int = 0, run: int = 0,
              done: Sequence[int] = (), of_node: int = 0, of_queue: int = 0, reset_link: int = 0) -> None:
-        """One cycle, with the word on offer and the willingness of the one that takes words."""
+        """Simulate a cycle, with the word on offer and the readiness of the receiver."""
         if reset_link:
             self.reset()
             return
@@ -129,7 +129,7 @@ class KeepAlive:
         return word >> 12 & 15
 
     def step(self, *, word: int | None = None, ready: int = 1, at_work: int = 0, size: int = 0) -> None:
-        """One cycle, with the word on offer and the willingness of the one that takes words."""
+        """Simulate a cycle, with the word on offer and the readiness of the receiver."""
         if self.o is None or ready:
             self.o = None if self._due is None else keepalive_word(self._due)
             self._due = None
@@ -142,24 +142,24 @@ class KeepAlive:
 
 
 def marked(word: int, tenant: int) -> int:
-    """First word of a message of a tenant, as links have it."""
+    """First word of a message of a tenant, in its form on links."""
     if word & 15 == _SIGNAL:
         return word & ~15 | _SIGNALS[tenant]
-    place = _READY_PLACE if word & 15 == _READY else _PLACE
-    return word & ~(3 << place) | tenant << place
+    shift = _READY_PLACE if word & 15 == _READY else _PLACE
+    return word & ~(3 << shift) | tenant << shift
 
 
 def parted(word: int) -> tuple[int | None, int]:
     """Tenant of the first word of a message on a link, None if there is none, and the word without its mark."""
     if word & 15 in _SIGNALS:
         return _SIGNALS.index(word & 15), word & ~15 | _SIGNAL
-    place, zeros = (_READY_PLACE, word >> _READY_PLACE & 0x7F) if word & 15 == _READY else (_PLACE, word >> _PLACE)
-    return (zeros if zeros < len(_SIGNALS) else None), word & ~(3 << place)
+    shift, zeros = (_READY_PLACE, word >> _READY_PLACE & 0x7F) if word & 15 == _READY else (_PLACE, word >> _PLACE)
+    return (zeros if zeros < len(_SIGNALS) else None), word & ~(3 << shift)
 
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A word of a message, and its place in it."""
+    """A word of a message, with flags of the first and of the last word."""
 
     data: int
     first: int
@@ -167,26 +167,26 @@ class Message:
 
 
 class ControlHub:
-    """The dispatch of control words, cycle by cycle, to units that take some types each. With a tenant, that one's
-    messages are handed to units, and sent; without, messages have no marks."""
+    """Dispatch of control words, cycle by cycle, to units by their types in ``takes``. With a tenant, only its
+    messages are passed to units, and sent; without, messages have no marks."""
 
     def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
         self.tenant = tenant
         self._owners = {int(type): unit for unit, types in enumerate(takes) for type in types}
         self._units = len(takes)
         self.o: int | None = None
-        self._left = 0  # words of the message that follow
+        self._left = 0  # following words of the message
         self._unit: int | None = None
         self._sender: int | None = None  # of a message that has begun
 
     def handed(self, word: int) -> tuple[int | None, Message]:
-        """The unit that is offered a word, if any, and what it sees."""
+        """The unit that is offered a word, if any, and the word that it sees."""
         if self._left:
             return self._unit, Message(word, 0, int(self._left == 1))
         foreign = False
         if self.tenant is not None:
-            found, word = parted(word)
-            foreign = found != self.tenant
+            tenant, word = parted(word)
+            foreign = tenant != self.tenant
         type = word & 15
         single = type in (_RESTART, _SIGNAL, _READY)
         damaged = not single and word >> 28
@@ -194,7 +194,7 @@ class ControlHub:
         return (None if damaged or foreign else self._owners.get(type)), Message(word, 1, int(follow == 0))
 
     def ready(self, word: int, takes: Sequence[int]) -> int:
-        """Whether a word is taken from the link."""
+        """Whether a word is accepted from the link."""
         unit, _ = self.handed(word)
         return 1 if unit is None else takes[unit]
 
@@ -208,7 +208,7 @@ class ControlHub:
 
     def step(self, *, word: int | None = None, takes: Sequence[int], offers: Sequence[Message | None],
              ready: int = 1, reset_link: int = 0) -> None:
-        """One cycle, with the link's word, the willingness of units and of the link, and the words of units."""
+        """Simulate a cycle, with the link's word, the readiness of units and of the link, and the units' words."""
         if word is not None and self.ready(word, takes):
             unit, seen = self.handed(word)
             if seen.first:

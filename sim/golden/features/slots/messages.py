@@ -42,24 +42,24 @@ class Header:
 
 
 def _step(total: int) -> int:
-    """State of the check, bit by bit, from the sum of the one before and a word."""
+    """State of the check, bit by bit, from the sum of the previous state and a word."""
     taps = [(27 * n + 30 & 31, 3 * n + 23 & 31, *((12,) if n == 0 else ())) for n in range(32)]
     return sum((sum(total >> tap for tap in places) & 1) << n for n, places in enumerate(taps))
 
 
-#: Parts of a state by each byte of a sum.
+#: Contributions to a state from each byte of a sum.
 _STEPS = [[_step(byte << low) for byte in range(256)] for low in (0, 8, 16, 24)]
 
 
 def check_after(check: int, word: int) -> int:
-    """State of the check after one more word."""
+    """State of the check after a further word."""
     total = check ^ word
     return (_STEPS[0][total & 255] ^ _STEPS[1][total >> 8 & 255] ^ _STEPS[2][total >> 16 & 255]
             ^ _STEPS[3][total >> 24])
 
 
 def check_of(words: Iterable[int]) -> int:
-    """Check that goes behind words."""
+    """Check to append to words."""
     return functools.reduce(check_after, words, 0)
 
 
@@ -104,26 +104,26 @@ class Outputs:
 class _State:
     """State of a gate."""
 
-    #: Messages that were right; words of one that comes, whose check so far is ``check``; one whose last word came in
-    #: the cycle before. It is dropped if ``refused``: there was no place.
+    #: Messages that were right; words of an incoming message, with their ``check`` so far; a message that ended in
+    #: the cycle before. It is dropped if ``refused``: there was no room.
     kept: tuple[tuple[Beat, ...], ...] = ()
     coming: tuple[Beat, ...] = ()
     check: int = 0
     ended: tuple[Beat, ...] | None = None
     refused: bool = False
-    #: Place of the word of the oldest message that is read, and its header if its words go out.
+    #: Position of the word read in the oldest message, and its header while its words are sent.
     place: int | None = None
     header: Header | None = None
-    #: The port has a request of the host, of which more words are to come.
+    #: The port has a request of the host; with ``entering`` more words follow.
     local: bool = False
     entering: bool = False
-    #: The port has a request of messages, of which more messages are to come.
+    #: The port has a request of messages; with ``open`` more messages follow.
     remote: bool = False
     open: bool = False
-    due: int = 0  # number of the next one
+    due: int = 0  # number of the next message
     responding: bool = False  # a response to the host has begun
-    owes: bool = False  # a message without words is to be sent back
-    words: tuple[int, ...] = ()  # words of a message that is made, of which not the last has gone
+    owes: bool = False  # a message without words must be sent back
+    words: tuple[int, ...] = ()  # words of an unfinished message that have been sent
     held: bool = False  # the rest of an answer waits; at rank 0 the rest of the host's packet is dropped
     fresh: bool = True  # nothing of an answer has been sent
 
@@ -139,13 +139,13 @@ class Gate:
         return not at.rank and at.host is not None and at.host[0] & 15 == _TYPE and at.host[0] >> 24 == _OPCODE
 
     def _enters(self, at: Inputs) -> bool:
-        """Whether the port is for the host's words in this cycle."""
+        """Whether the port is free for the host's words in this cycle."""
         s = self.state
         message = not at.rank and (s.held or bool(s.words) or self._offers(at))
         return s.entering or not (s.local or s.remote or message)
 
     def _head(self) -> Header | None:
-        """Header of a message about which nothing is decided yet."""
+        """Header of a message that awaits a decision."""
         s = self.state
         return Header.parse(s.kept[0][0][0]) if s.place == 0 and s.header is None else None
 
@@ -160,7 +160,7 @@ class Gate:
         return word, int(last or bool(at.rank and s.place == s.header.count and s.header.end))
 
     def _make(self, at: Inputs) -> int | None:
-        """Word of a message that is offered."""
+        """Word of a message on offer."""
         s, source = self.state, at.port if at.rank else at.host
         if at.reset_link:
             return None
@@ -182,7 +182,7 @@ class Gate:
     def look(self, at: Inputs) -> Outputs:
         """Outputs in a cycle with these inputs."""
         s, read, enters, made = self.state, self._read(at), self._enters(at), self._make(at)
-        makes = not at.reset_link and at.message_ready  # a word of a source would be taken
+        makes = not at.reset_link and at.message_ready  # a word of a source would be accepted
         to_host = None if at.rank else read
         if at.rank:
             takes_host = enters and at.port_ready
@@ -195,7 +195,7 @@ class Gate:
             takes_port=int(bool(s.words) and makes if s.remote else at.host_ready and to_host is None))
 
     def step(self, at: Inputs) -> None:
-        """One cycle."""
+        """Simulate a cycle."""
         s, out = self.state, self.look(at)
         new: dict[str, Any] = {}
         if self._enters(at) and at.host and at.port_ready:
@@ -258,15 +258,15 @@ class Gate:
 
     def _step_store(self, at: Inputs, new: dict[str, Any]) -> dict[str, Any]:
         s = self.state
-        found: dict[str, Any] = {"ended": None}
+        changes: dict[str, Any] = {"ended": None}
         if s.ended is not None and not s.check and not s.refused:
-            found["kept"] = (*new.get("kept", s.kept), s.ended)
+            changes["kept"] = (*new.get("kept", s.kept), s.ended)
         if at.heard:
             coming = (*s.coming, at.heard)
-            found |= {"check": check_after(s.check, at.heard[0]), "refused": s.refused or len(s.kept) == _KEPT,
-                      "coming": () if at.heard[1] else coming, "ended": coming if at.heard[1] else None}
+            changes |= {"check": check_after(s.check, at.heard[0]), "refused": s.refused or len(s.kept) == _KEPT,
+                        "coming": () if at.heard[1] else coming, "ended": coming if at.heard[1] else None}
         if s.ended is not None:
-            found |= {"check": 0, "refused": False}
+            changes |= {"check": 0, "refused": False}
         if at.reset_link:
-            found |= {"coming": (), "check": 0, "ended": None, "refused": False}
-        return found
+            changes |= {"coming": (), "check": 0, "ended": None, "refused": False}
+        return changes

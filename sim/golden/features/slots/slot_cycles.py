@@ -1,11 +1,11 @@
-"""Model of the cycles of a fused update whose packets are sent in slots.
+"""Model of the cycles of a fused update with packets in slots.
 
 In slots (docs/ring/slots.md), superframes follow each other: a lap that collects records, one that grants S slots of
-the longest packet and a gap, and these. S is the least of 16, the room of each node, and the most packets that one
-has left: were it the fewest, a node that has lost a slot could not send its last packets. In each slot a node sends
-its next packet, if that is there as a whole; if not, the slot is lost. Before the first packet a node has none to
-send unless it will be whole when slots begin. Constants of a hop are those of :mod:`sim.golden.ring_cycles`, which
-are those of the gateware; of laps and slots those of hdl/features/slots/.
+the longest packet and a gap, and the slots. S is the minimum of 16, the room of each node, and the most packets that
+a node has left: with the fewest, a node that has lost a slot could not send its last packets. In each slot a node
+sends its next packet if the packet is complete; if not, the slot is lost. Before its first packet a node has none to
+send unless it will be complete when slots begin. Constants of a hop are from :mod:`sim.golden.ring_cycles`, as in the
+gateware; constants of laps and slots are from hdl/features/slots/.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from sim.golden.ring_cycles import ADDER, BEGIN, BURST, END, HOP
 
 __all__ = ["DENSE", "MX9", "Form", "SlotRun", "slot_cycles"]
 
-#: Cycles of a control word from node to node, beside those on the wires, and from the end of both laps to the slots.
+#: Cycles of a control word from node to node, without the wires, and from the end of both laps to the slots.
 CONTROL_HOP, MARGIN = 8, 16
 #: Slots between messages.
 _MESSAGE_EVERY = 4
@@ -32,8 +32,8 @@ class Form:
     #: Words of a packet's payload in either phase: for each element, and for each group of 32 that has begun.
     scatter: tuple[float, float] = (1, 1)
     gather: tuple[float, float] = (1, 0)
-    adds: int = ADDER  # cycles by which a sum leaves a node behind what comes in
-    encodes: int = 0  # the same of new weights, behind the optimizer
+    adds: int = ADDER  # cycles by which a sum leaves a node after its input
+    encodes: int = 0  # cycles by which new weights follow the optimizer
 
     def words(self, phase: str, elements: int) -> int:
         """Words of a packet."""
@@ -41,14 +41,14 @@ class Form:
         return round(each * elements + group * -(-elements // GROUP)) + PACKET_OVERHEAD
 
 
-#: Dense gradients in zero-value form and weights as they are; both in blocks of mx9, whose codecs take about as long
-#: as a round trip of theirs (docs/ring/collective/figures.md), and the adder.
+#: Dense gradients in zero-value form and raw weights; both in blocks of mx9, with codecs that take about as long as
+#: their round trip (docs/ring/collective/figures.md), and the adder.
 DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotRun:
-    """Cycles of an update in slots, superframes, slots of all of them, and those in which some node sent nothing."""
+    """Cycles of an update in slots, superframes, their slots, and slots that some node left empty."""
 
     cycles: int
     superframes: int
@@ -57,15 +57,15 @@ class SlotRun:
 
 
 class _Node:
-    """Packets of a node, and what has become of them."""
+    """Packets of a node, and their progress."""
 
     def __init__(self, words: Sequence[int]) -> None:
         self.words = words
         self.ends = [sum(words[:number + 1]) for number in range(len(words))]  # words up to the end of each
-        self.whole: list[int] = []  # cycle in which each is there
-        self.begun: list[int] = []  # cycle in which each is sent
-        self.left: list[int] = []  # cycle in which each packet that was received has left the ingress
-        self.source: dict[Packet, int] = {}  # cycle in which the last word of a packet can be there
+        self.whole: list[int] = []  # cycle when each is complete
+        self.begun: list[int] = []  # cycle when each is sent
+        self.left: list[int] = []  # cycle when each received packet has left the ingress
+        self.source: dict[Packet, int] = {}  # cycle when the last word of a packet can arrive
         self.drained = [BEGIN, BEGIN]  # of the last two bursts
 
 
@@ -74,15 +74,15 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
                 form: Form = DENSE, laps: int = 2) -> SlotRun:
     """Cycles of a fused update in slots, of a ring of 2 nodes or more.
 
-    ``latency`` is that of a link's wires, ``room`` the packets that an ingress holds, ``egress_words`` are words that
-    wait for their slot, and ``update_rate`` is elements per cycle of the optimizer. The order may be that of
-    :mod:`sim.golden.interleaved`, and there may be slots for messages. Before slots there are 2 ``laps``, or 1 where
-    all nodes send their records at once, or 0 where those pass before.
+    ``latency`` is the latency of a link's wires, ``room`` the packets that an ingress holds, ``egress_words`` are
+    words that wait for their slot, and ``update_rate`` is elements per cycle of the optimizer. The order may be
+    interleaved (:mod:`sim.golden.interleaved`), and there may be slots for messages. Before slots there are 2
+    ``laps``, or 1 where all nodes send their records at once, or 0 where records pass before.
     """
     if nodes < 2:
         raise ValueError(f"Ring must have 2 nodes or more, not {nodes!r}")
     steps = nodes - 1
-    blocks = [[len(index) for index in one] for one in segment_indices(length, nodes, segment)]
+    blocks = [[len(index) for index in block] for block in segment_indices(length, nodes, segment)]
     segments = len(blocks[0])
     packets = interleaved.order(segments, steps, steps) if interleaves else interleaved.blockwise(segments, steps)
 
@@ -95,7 +95,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
     lap = nodes * (latency + CONTROL_HOP) + nodes + 2
 
     def prepare(node: _Node) -> None:
-        """Find out when packets are whole, as far as is known: they come one behind the other, into a queue."""
+        """Compute when packets are complete, as far as known: they enter a queue one after the other."""
         while len(node.whole) < len(packets):
             number = len(node.whole)
             phase, _, step = packets[number]
@@ -105,7 +105,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
                 there = node.source[packets[number]]
             else:
                 there = 0
-            needed = node.ends[number] - egress_words  # words that have to be gone
+            needed = node.ends[number] - egress_words  # words that must have left
             if needed > 0:
                 first = next(index for index, end in enumerate(node.ends) if end >= needed)
                 if first >= len(node.begun):
@@ -115,7 +115,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
             node.whole.append(max(there, before + node.words[number]))
 
     def receive(rank: int, packet: Packet, begun: int, words: int) -> int:
-        """A packet comes from the predecessor; returns the cycle in which it has left the ingress."""
+        """Receive a packet from the predecessor; return the cycle when it has left the ingress."""
         node, (phase, number, step) = ring[rank], packet
         end = begun + HOP + latency + words
         if step < steps - 1:
@@ -132,7 +132,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
 
     for node in ring:
         prepare(node)
-    free, last, superframes, slots, lost = 0, 0, 0, 0, 0  # the cycle in which rank 0 may ask for records
+    free, last, superframes, slots, lost = 0, 0, 0, 0, 0  # free: the cycle when rank 0 may request records
     while any(len(node.begun) < len(packets) for node in ring):
         begin = free + laps * lap + (MARGIN if laps else 0)
         pending, rooms = 0, MAX_SLOTS
@@ -145,7 +145,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
             rooms = min(rooms, room - held)
         count = min(pending, rooms)
         superframes += 1
-        for place in range(count):
+        for slot in range(count):
             slots += 1
             full = True
             for rank, node in enumerate(ring):
@@ -157,13 +157,13 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
                     full &= number == len(packets)
             lost += not full
             for rank, node in enumerate(ring):
-                behind = (rank + 1) % nodes
-                for number in range(len(ring[behind].left), len(node.begun)):
-                    last = max(last, receive(behind, packets[number], node.begun[number], node.words[number]))
+                successor = (rank + 1) % nodes
+                for number in range(len(ring[successor].left), len(node.begun)):
+                    last = max(last, receive(successor, packets[number], node.begun[number], node.words[number]))
             for node in ring:
                 prepare(node)
             begin += longest + GAP
-            if messages and (place % _MESSAGE_EVERY == _MESSAGE_EVERY - 1 or place == count - 1):
+            if messages and (slot % _MESSAGE_EVERY == _MESSAGE_EVERY - 1 or slot == count - 1):
                 begin += MESSAGE_CYCLES
         if not count:
             begin = max(begin + messages * MESSAGE_CYCLES, free + lap)

@@ -1,4 +1,4 @@
-"""Golden models of slots: the records of nodes, the table that follows from them, and what uses it, cycle by cycle.
+"""Golden models of slots: records of nodes, the table from them, and its users, cycle by cycle.
 
 Mirrors hdl/features/slots/; docs/ring/slots.md has the rules.
 """
@@ -34,8 +34,8 @@ _HOP, _MARGIN = 8, 2
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Record that a node gives the others: packets that it has for its successor and room for those of its
-    predecessor, in packets, the words of the longest, and whether it has a message."""
+    """Record of a node for all other nodes: packets for its successor and room for packets of its predecessor, words
+    of the longest packet, and whether it has a message."""
 
     pending: int = 0
     room: int = 0
@@ -52,14 +52,14 @@ class Record:
 
     @classmethod
     def parse(cls, word: int) -> "Record":
-        """Record in such a word."""
+        """Record from such a word."""
         return cls(word >> 9 & 31, word >> 14 & 31, word >> 19 & 0xFFF, word >> 31)
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Slots for packets, words of the longest, the rank beside 0 that has messages, or 0, and whether that one has
-    the first slot for them."""
+    """Slots for packets, words of the longest packet, the rank other than 0 that has messages, or 0, and whether that
+    rank has the first slot for messages."""
 
     slots: int = 0
     longest: int = 0
@@ -68,7 +68,7 @@ class Table:
 
     @classmethod
     def of(cls, records: Sequence[Record], number: int, *, ranks: Sequence[int] | None = None) -> "Table":
-        """Table that follows from the records of all ranks, in any order if these are given."""
+        """Table from the records of all ranks, in the order of ``ranks`` if these are given."""
         wanting = sorted(rank for rank, record in zip(ranks or range(len(records)), records, strict=True)
                          if record.wants and rank)
         most = max(record.pending for record in records)
@@ -82,22 +82,22 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Cycles of a slot, and the rank whose message it is for; every node has a packet in one without."""
+    """Cycles of a slot, and the rank that owns its message; without an owner every node has a packet."""
 
     cycles: int
     owner: int | None = None
 
     def drives(self, rank: int) -> bool:
-        """Whether a node sends its own."""
+        """Whether a node sends a packet or message of its own."""
         return self.owner in (None, rank)
 
     def passes(self, rank: int) -> bool:
-        """Whether a node hands on what comes in: messages end at rank 0."""
+        """Whether a node forwards incoming words: messages end at rank 0."""
         return self.owner is not None and self.owner < rank
 
 
 def plan(table: Table, *, messages: bool = True) -> list[Slot]:
-    """Slots of a superframe: behind every four for packets, and behind the last, comes one for messages, if any."""
+    """Slots of a superframe: a slot for messages, if any, follows every four packet slots, and the last one."""
     if not messages:
         return [Slot(table.longest + GAP)] * table.slots
     slots, odd = [], table.odd
@@ -109,7 +109,7 @@ def plan(table: Table, *, messages: bool = True) -> list[Slot]:
 
 
 class SlotTable:
-    """The slots of a node by its TIME: ``slot`` is on from ``begin`` to the next one, and None without."""
+    """The slots of a node by its TIME: ``slot`` is set from ``begin`` to the next slot, else None."""
 
     def __init__(self, *, messages: bool = True) -> None:
         self._messages = messages
@@ -117,7 +117,7 @@ class SlotTable:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the table."""
+        """Clear the table."""
         self.slot: Slot | None = None
         self.begin = self.over = 0
         self._left: list[Slot] | None = None
@@ -128,12 +128,12 @@ class SlotTable:
         return int(self._left is not None)
 
     def left(self, time: int) -> int:
-        """Cycles before the first slot, or the next one, less 1."""
+        """Cycles before the first or next slot, less 1."""
         return self._boundary - time - 1 & 0xFFFF
 
     def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
              gap: int = 0, reset_link: int = 0) -> None:
-        """One cycle at a time, with a table that counts from another one."""
+        """Simulate a cycle; ``granted`` loads the slots of ``table``, and ``sets`` ends the slots at ``target``."""
         self.begin = self.over = 0
         if self._left is None:
             if granted:
@@ -153,7 +153,7 @@ class SlotTable:
 
 
 class RecordLaps:
-    """The laps of records, cycle by cycle: all send theirs when slots are over, the first time as LAP says."""
+    """The laps of records, cycle by cycle: all nodes send records when slots are over, first at the time in LAP."""
 
     def __init__(self) -> None:
         self.gap = self._odd = 0
@@ -162,19 +162,19 @@ class RecordLaps:
         self.table = Table()
 
     def reset(self) -> None:
-        """Forget what is under way."""
+        """Clear the lap in progress."""
         self.o: Message | None = None
         self.granted = self.home = self.sets = 0
         self.gathers = False
         self._calls = False  # LAP is to be offered
-        self._sent = False  # the own record
-        self._due = False  # rank 0 may send it
-        self._folded: list[tuple[int, Record]] = []  # records that have come, with their ranks
-        self._turn: list[int] = []  # ranks whose records are to come
-        self._final = self._checks = False  # all have; and a cycle later
+        self._sent = False  # the own record has been sent
+        self._due = False  # rank 0 may send its own record
+        self._folded: list[tuple[int, Record]] = []  # records that have arrived, with their ranks
+        self._turn: list[int] = []  # ranks with records still to come
+        self._final = self._checks = False  # all have arrived; and a cycle later
 
     def target(self, rank: int, way: int) -> int:
-        """Low bits of the time at which slots are over, while it is set."""
+        """Low bits of the time when slots are over, while it is set."""
         return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
 
     @property
@@ -182,21 +182,21 @@ class RecordLaps:
         return bool(self.sets) or self._final or self._checks
 
     def ready(self, ready: int) -> int:
-        """Whether a word is taken."""
+        """Whether a word is accepted."""
         return int((self.o is None or bool(ready)) and not self._calls and not self._busy
                    and (self._sent or not self.gathers))
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              record: Record = Record(), ask: int = 0, over: int = 0, left: int = 0, time: int = 0, valid: int = 0,
              way: int = 0, error: int = 0, reset_link: int = 0) -> None:
-        """One cycle, with the word on offer, the willingness of the one that takes words, the slots and the clock."""
+        """Simulate a cycle, with the word on offer, the readiness of the receiver, the slots and the clock."""
         taken = word.data if word is not None and self.ready(ready) else None
         gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
         opens = bool(over) and not gathers and not self._busy
         self.granted = int(checks and bool(valid) and 2 <= left < 1 << 15)
         self.home = int(rank == 0 and taken is not None and taken & 15 == _LAP)
         if checks:
-            self.table = Table.of([one for _, one in self._folded], odd, ranks=[of for of, _ in self._folded])
+            self.table = Table.of([entry for _, entry in self._folded], odd, ranks=[of for of, _ in self._folded])
         if sets:
             self.gap, self._odd = self._said >> 5 & 0xFFF, self._said >> 4 & 1
         if sets or checks or left >> 15:
@@ -231,14 +231,14 @@ class RecordLaps:
             self.reset()
 
     def _fold(self, word: int) -> None:
-        """A record goes into the table."""
+        """Enter a record into the table."""
         self._turn = self._turn[1:]
         self._folded.append((word >> 4 & 15, Record.parse(word)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Wires:
-    """Wires that lead forward on a link with replay."""
+    """Forward wires of a link with replay."""
 
     valid: int = 0
     data: int = 0
@@ -248,14 +248,14 @@ class Wires:
 
 
 class Sender:
-    """Packets that wait; one starts only as a whole. ``least`` are the words of the shortest."""
+    """Waiting packets; a packet starts only when complete. ``least`` is the length of the shortest, in words."""
 
     def __init__(self, depth: int, *, least: int = 2) -> None:
         self._depth, self._least = depth, least
         self._words: collections.deque[tuple[int, int]] = collections.deque()
         self.whole = 0
         self._ended = 0
-        self.word: tuple[int, int] | None = None  # that leaves in this cycle: data, and whether it is the last
+        self.word: tuple[int, int] | None = None  # word that leaves in this cycle: data, and whether it is the last
 
     @property
     def ready(self) -> int:
@@ -282,7 +282,7 @@ class Sender:
 
 
 class Path:
-    """The way of slots through a node, cycle by cycle: packets of its own, those that pass, and those that come.
+    """Path of slots through a node, cycle by cycle: own packets, passing packets, and arriving packets.
 
     A word of a packet is its data, and whether it is the last.
     """
@@ -293,9 +293,9 @@ class Path:
         self.wires, self.line, self.lost = Wires(), 0, 0
         self.senders = Sender(depth), Sender(message_depth, least=1)
         self._due: int | None = None
-        self._inside: tuple[bool, bool, bool] | None = None  # what comes passes, is a message, is meant for here
-        self._check = self._checked = 0  # of what is on the wires; the one that goes
-        # A word of an own message is on the wires; it is the last one; its check is the next there.
+        self._inside: tuple[bool, bool, bool] | None = None  # the packet passes, is a message, is for this node
+        self._check = self._checked = 0  # check of the words on the wires; check to be sent
+        # A word of an own message is on the wires; it is the last one; its check follows.
         self._counts = self._ends = self._checks = False
 
     @property
@@ -310,18 +310,18 @@ class Path:
         return int(follows or self.senders[1].word is not None or self._ends)
 
     def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
-        """Fate of the word of a packet on the wires: it passes, has arrived, is heard."""
+        """Fate of the word of a packet on the wires: it passes, has arrived, is a message for this node."""
         if not came.valid or came.kind:
             return False, False, False
-        on, message, mine = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE,
-                                             came.data >> 4 & 15 == rank)
-        return on, not message and not on, message and mine
+        on, message, addressed = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE,
+                                                  came.data >> 4 & 15 == rank)
+        return on, not message and not on, message and addressed
 
     def step(self, *, came: Wires = Wires(), own: Wires = Wires(), line: int = 0, starts: int = 0, drives: int = 0,
              passes: int = 0, message: int = 0, rank: int = 0,
              entering: Sequence[tuple[int, int] | None] = (None, None)) -> None:
-        """One cycle, with what comes, what the transmitter sends, the level of the receiver's line, the slot, and
-        words of packets and of messages that are to be kept."""
+        """Simulate a cycle, with the incoming wires, the transmitter's wires, the level of the receiver's line, the
+        slot, and words of packets and of messages to be kept."""
         on, _, _ = self.comes(came, passes=passes, rank=rank)
         packet, said = (sender.word for sender in self.senders)
         sends = packet is not None or said is not None or self._checks

@@ -1,24 +1,23 @@
-"""Golden model of a relay: workers that compute with one layer at a time, and a server that has them all.
+"""Golden model of layer streaming: workers that compute one layer at a time, and a server with all layers.
 
-A model is a list of units. A unit is a linear layer with a ReLU behind it but for the last, or a part of a layer's
-outputs; the last layer is one unit. The server has masters of all units, in binary32, and their state.
+A model is a list of units. A unit is a linear layer, followed by a ReLU except for the last, or a share of a layer's
+outputs; the last layer is one unit. The server has the master weights of all units, in binary32, and their state.
 
-FETCH gives the workers a unit's weights, through the unit's codec: all have the decoded ones. PUSH adds the gradients
-of a unit, ((g_1 + g_2) + g_3) + …, in the order of the workers' ranks behind the server's, each addition rounded to
-nearest even. Each read of a gradient turns -0.0 into +0.0 and a NaN into the canonical one. The server, behind the
-last worker, makes of the sum new masters and new state. So sums differ from those of a fused update, whose elements
-begin at different ranks, but for two workers: there every sum has two terms.
+FETCH gives the workers a unit's weights through the unit's codec: all have the decoded weights. PUSH adds the
+gradients of a unit, ((g_1 + g_2) + g_3) + …, in the order of the workers' ranks after the server's, each addition
+rounded to nearest even. Each read of a gradient turns -0.0 into +0.0 and a NaN into the canonical one. The server,
+after the last worker, computes new master weights and new state from the sum. So sums differ from a fused update's,
+where elements begin at different ranks, except with two workers: there every sum has two terms.
 
-In a set a worker computes with its examples in microbatches, in ascending order. Products are those of lists of
-LAYERS, and gradients of a unit go on over microbatches from the sums that are there: so gradients do not depend on
-the size of a microbatch. Forward, it keeps the inputs of each unit in far memory. Backward, it makes a unit's
-outputs once more, and of gradients of outputs those of weights, biases and inputs; the latter are zero where inputs
-are not above zero, as the ReLU in front has it, and are summed over all parts of a layer in ascending order. The loss
-of a set is the sum of those of its microbatches in ascending order, and then of workers, from +0.0 on.
+In a set a worker computes its examples in microbatches, in ascending order. Products are as in lists of LAYERS, and
+gradients of a unit accumulate over microbatches from the existing sums: they do not depend on the size of a
+microbatch. Forward, it keeps the inputs of each unit in far memory. Backward, it recomputes a unit's outputs, and
+from the gradients of outputs computes the gradients of weights, biases and inputs; the latter are zero where inputs
+are not above zero, by the ReLU before, and are summed over all parts of a layer in ascending order. The loss of a set
+is the sum over its microbatches in ascending order, and then over workers, from +0.0 on.
 
-:func:`resident_set` has all units on each worker, and is what :func:`streaming_set` must equal bit for bit. That has
-two
-windows of weights and two accumulators of gradients.
+:func:`resident_set` has all units on each worker, and :func:`streaming_set` must equal it bit for bit. The latter has
+two windows of weights and two accumulators of gradients.
 """
 
 import dataclasses
@@ -64,7 +63,7 @@ class Functions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A layer, or a part of its outputs, as it travels."""
+    """A layer, or a share of its outputs, as it is transferred."""
 
     layer: int  # number of the layer, from 1
     #: Inputs, and outputs of this part.
@@ -75,12 +74,12 @@ class Unit:
 
     @property
     def words(self) -> int:
-        """Weights and biases, which are the elements of FETCH and PUSH."""
+        """Number of weights and biases, the elements of FETCH and PUSH."""
         return (self.inputs + 1) * self.outputs
 
     @property
     def length(self) -> int:
-        """Weights and biases, and zeros up to the next group."""
+        """Number of weights and biases, and of zeros up to the next group."""
         return int(-(-self.words // GROUP) * GROUP)
 
 
@@ -100,7 +99,7 @@ def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Elements of a FETCH or PUSH: all, zeros, and those at the largest magnitude of their format.
+    """Elements of a FETCH or PUSH: all, zeros, and elements at the largest magnitude of their format.
 
     Saturations of binary32 are infinities and NaNs.
     """
@@ -111,12 +110,12 @@ class Counts:
 
     @property
     def zero_part(self) -> float:
-        """Part of the elements that are zeros."""
+        """Fraction of the elements that are zeros."""
         return self.zeros / self.elements
 
 
 def counts(elements: Bits, codec: str = RAW) -> Counts:
-    """Counts of elements that go through a codec: zeros as they are decoded, and codes of the largest magnitude."""
+    """Counts of elements that pass a codec: zeros as they are decoded, and codes of the largest magnitude."""
     through = WEIGHT_CODECS[codec]
     magnitudes = through.decode(through.encode(elements), len(elements)) & np.uint32(0x7FFF_FFFF)
     saturated = magnitudes >= np.uint32(0x7F80_0000)
@@ -128,7 +127,7 @@ def counts(elements: Bits, codec: str = RAW) -> Counts:
 
 
 def push_sum(gradients: Bits) -> Bits:
-    """Sum of gradients, one row for each worker in the order of ranks behind the server's."""
+    """Sum of gradients, one row for each worker in the order of ranks after the server's."""
     addends = ring.canonical(gradients)
     total: Bits = addends[0]
     for addend in addends[1:]:
@@ -137,8 +136,8 @@ def push_sum(gradients: Bits) -> Bits:
 
 
 class Server:
-    """Masters and state of all units: of each, weights, biases, and zeros up to the next group. State planes are
-    zeros at first."""
+    """Master weights and state of all units: weights, biases, and zeros up to the next group of each. State planes
+    are initially zero."""
 
     def __init__(self, units: Sequence[Unit], masters: Sequence[Bits], *, planes: int):
         for unit, master in zip(units, masters, strict=True):
@@ -148,25 +147,25 @@ class Server:
         self.units = list(units)
         self.masters = [master.copy() for master in masters]
         self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]  # planes of each unit
-        #: Of the last FETCH and PUSH of each unit.
+        #: Counts of the last FETCH and PUSH of each unit.
         self.fetched: dict[int, Counts] = {}
         self.pushed: dict[int, Counts] = {}
 
     def decoded(self, number: int) -> Bits:
-        """Weights of a unit as workers have them."""
+        """Weights of a unit in the form that workers have."""
         codec = WEIGHT_CODECS[self.units[number].format]
         master = self.masters[number]
-        found: Bits = codec.decode(codec.encode(master), len(master))
-        return found
+        weights: Bits = codec.decode(codec.encode(master), len(master))
+        return weights
 
     def fetch(self, number: int) -> Bits:
-        """FETCH of a unit: what all workers have then."""
+        """FETCH of a unit: return the weights that all workers then have."""
         self.fetched[number] = counts(self.masters[number][:self.units[number].words],
                                       self.units[number].format)
         return self.decoded(number)
 
     def push(self, number: int, gradients: Sequence[Bits], settings: optimizer.Settings) -> None:
-        """PUSH of a unit, whose gradients come in the order of workers, and its update."""
+        """PUSH of a unit, with gradients in the order of workers, and its update."""
         total = push_sum(np.stack(gradients))
         self.pushed[number] = counts(total[:self.units[number].words])
         self.masters[number], self.state[number] = optimizer.update(total, self.masters[number],
@@ -185,26 +184,26 @@ class _Products:
 
     def forward(self, x: Array) -> Array:
         start = np.broadcast_to(self._biases, (len(x), len(self._biases)))
-        found = self._functions.product(x, self._weights.T, start).astype(np.float32)
-        return epilogue(found, ScaleMask(), relu=not self._last, gate=None)
+        outputs = self._functions.product(x, self._weights.T, start).astype(np.float32)
+        return epilogue(outputs, ScaleMask(), relu=not self._last, gate=None)
 
     def loss(self, scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Bits, Array]:
         loss, gradient = self._functions.cross_entropy(scores, labels)
         return ring.bits([loss]), gradient
 
     def backward(self, x: Array, upstream: Array, gradient: Bits, below: Array | None) -> Array:
-        """Go on with a unit's gradient, and return that of inputs, from that of the parts before."""
+        """Accumulate a unit's gradient, and return the gradient of inputs, added to earlier parts ``below``."""
         unit, product = self._unit, self._functions.product
         count = unit.inputs * unit.outputs
-        mine = np.ascontiguousarray(upstream[:, unit.first:unit.first + unit.outputs])
+        local = np.ascontiguousarray(upstream[:, unit.first:unit.first + unit.outputs])
         numbers = gradient.view(np.float32)
         weights = numbers[:count].reshape(unit.outputs, unit.inputs)
         biases = numbers[None, count:count + unit.outputs]
-        weights[...] = product(np.ascontiguousarray(mine.T), x, weights)
-        biases[...] = product(np.ones((1, len(x)), np.float32), mine, biases)
+        weights[...] = product(np.ascontiguousarray(local.T), x, weights)
+        biases[...] = product(np.ones((1, len(x)), np.float32), local, biases)
         if unit.layer == 1:
-            return mine
-        return epilogue(product(mine, self._weights, below).astype(np.float32), ScaleMask(), relu=False, gate=x)
+            return local
+        return epilogue(product(local, self._weights, below).astype(np.float32), ScaleMask(), relu=False, gate=x)
 
 
 def _cut(share: Share, microbatch: int) -> Iterator[Share]:
@@ -214,11 +213,11 @@ def _cut(share: Share, microbatch: int) -> Iterator[Share]:
 
 
 def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
-    """Loss of a set, from those of each worker's microbatches."""
+    """Loss of a set, from the losses of each worker's microbatches."""
     total = np.zeros(1, np.uint32)
-    for mine in losses:
+    for worker_losses in losses:
         worker = np.zeros(1, np.uint32)
-        for loss in mine:
+        for loss in worker_losses:
             worker = floating.add(worker, loss)
         total = floating.add(total, worker)
     return total
@@ -226,7 +225,7 @@ def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
 
 def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
                  functions: Functions = summation) -> int:
-    """A set of workers that have all units, and the update; the loss as a bit pattern."""
+    """Run a set on workers that have all units, and the update; return the loss as a bit pattern."""
     units, last = server.units, len(server.units) - 1
     forward, backward = accesses(units)
     with np.errstate(all="ignore"):
@@ -234,7 +233,7 @@ def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Se
                     for number, unit in enumerate(units)]
         gradients = [[np.zeros(unit.length, np.uint32) for unit in units] for _ in shares]
         losses: list[list[Bits]] = []
-        for share, mine in zip(shares, gradients, strict=True):
+        for share, own in zip(shares, gradients, strict=True):
             losses.append([])
             for x, labels in _cut(share, microbatch):
                 inputs = {1: x}
@@ -247,10 +246,10 @@ def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Se
                 ups: dict[int, Array] = {units[last].layer: upstream}
                 for number in backward:
                     layer = units[number].layer
-                    ups[layer - 1] = products[number].backward(inputs[layer], ups[layer], mine[number],
+                    ups[layer - 1] = products[number].backward(inputs[layer], ups[layer], own[number],
                                                                ups.get(layer - 1))
     for number in backward:
-        server.push(number, [mine[number] for mine in gradients], settings)
+        server.push(number, [own[number] for own in gradients], settings)
     return int(total_loss(losses)[0])
 
 
@@ -279,14 +278,14 @@ class _Worker:
         return any(held == number for held, _ in self._windows)
 
     def fetch(self, number: int, unit: Unit, weights: Bits, *, last: bool) -> None:
-        """Replace the window that was not used last."""
+        """Replace the least recently used window."""
         self._windows = [*self._windows[-1:], (number, _Products(unit, weights, self._functions, last=last))]
 
     def _window(self, number: int) -> _Products:
-        found = next(one for one in self._windows if one[0] == number)
-        self._windows.remove(found)
-        self._windows.append(found)  # which is used last
-        return found[1]
+        window = next(entry for entry in self._windows if entry[0] == number)
+        self._windows.remove(window)
+        self._windows.append(window)  # the most recently used one is last
+        return window[1]
 
     def forward(self, number: int, unit: Unit) -> None:
         products, made, moved = self._window(number), [], 0
@@ -305,18 +304,18 @@ class _Worker:
         gradient = self._accumulators[number] = np.zeros(unit.length, np.uint32)
         below = self._ups.setdefault(unit.layer - 1, [])
         begun = bool(below)
-        for place, ((_, labels), x) in enumerate(zip(self._parts, self._inputs[unit.layer], strict=True)):
+        for index, ((_, labels), x) in enumerate(zip(self._parts, self._inputs[unit.layer], strict=True)):
             again = products.forward(x)
             if last:
                 loss, upstream = products.loss(again, labels)
                 self.losses.append(loss)
             else:
-                upstream = self._ups[unit.layer][place]
-            found = products.backward(x, upstream, gradient, below[place] if begun else None)
+                upstream = self._ups[unit.layer][index]
+            result = products.backward(x, upstream, gradient, below[index] if begun else None)
             moved += x.size + (0 if last else upstream[:, :unit.outputs].size)
             if unit.layer > 1:
-                moved += found.size * (2 if begun else 1)
-                below[place:place + 1] = [found]
+                moved += result.size * (2 if begun else 1)
+                below[index:index + 1] = [result]
         self.moved.backward[number] = moved
 
     def push(self, number: int) -> Bits:
@@ -325,7 +324,7 @@ class _Worker:
 
 def streaming_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
               functions: Functions = summation) -> tuple[int, list[Moved]]:
-    """A set layer by layer, and the update; the loss as a bit pattern, and what each worker has moved."""
+    """Run a set layer by layer, and the update; return the loss as a bit pattern, and each worker's moves."""
     units, last = server.units, len(server.units) - 1
     workers = [_Worker(share, microbatch, functions) for share in shares]
     forward, backward = accesses(units)

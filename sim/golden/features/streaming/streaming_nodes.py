@@ -1,9 +1,9 @@
-"""Golden model of nodes of a relay that run a program: workers, and behind them in the ring their server.
+"""Golden model of layer streaming nodes that run a program: workers, followed in the ring by their server.
 
-FETCH is a BROADCAST whose root is the server, in the format that its command names. Of PUSH the root reads no
-gradients: it updates its weights and state by the sum of those of the others, in the order of their ranks behind it.
-Nodes have addresses of their own in both. The server computes nothing and moves nothing: it does such commands of a
-program in no time.
+FETCH is a BROADCAST with the server as root, in the format that its command names. PUSH does not read the root's
+gradients: the root updates its weights and state by the sum of the other nodes' gradients, in the order of their
+ranks after it. Nodes have addresses of their own in both. The server computes nothing and moves nothing: such
+commands of a program take it no time.
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,21 @@ FORMATS = ("raw", "mx4", "mx6", "mx9")
 
 
 class StreamingNodes(ProgramNodes):
-    """Memories of workers and of a server, which has the last rank: the masters of all units from element 0 on, and
-    their state planes, which are zeros at first. Options are those of :class:`ProgramNodes`."""
+    """Memories of workers and of a server, which has the last rank: the master weights of all units from element 0
+    on, and their state planes, initially zero. Options are as for :class:`ProgramNodes`."""
 
     def __init__(self, workers: int, *, weights: Bits, planes: int = 2, **options: Any):
         super().__init__(workers + 1, weights=np.zeros_like(weights), planes=0, **options)
         self.server = workers
-        #: Of the last BROADCAST and PUSH with each entry of the server's table.
+        #: Counts of the last BROADCAST and PUSH with each entry of the server's table.
         self.counts: dict[tuple[str, int], Counts] = {}
         self.weights[self.server] = weights
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
 
     def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
         fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "root": 0,
-                   "format": 0, "entry": 0, **one}
-                  for one in command.fields]
+                   "format": 0, "entry": 0, **entry}
+                  for entry in command.fields]
         if command.operation in ("BROADCAST", "PUSH"):
             self._from_root(command.operation, fields)
             return []
@@ -50,26 +50,26 @@ class StreamingNodes(ProgramNodes):
 
     def _from_root(self, operation: str, fields: Sequence[dict[str, int]]) -> None:
         root = fields[0]["root"]
-        behind = [(root + 1 + number) % self.nodes for number in range(self.nodes - 1)]
+        followers = [(root + 1 + number) % self.nodes for number in range(self.nodes - 1)]
 
         def place(rank: int, base: str) -> slice:
             return slice(fields[rank][base], fields[rank][base] + fields[rank]["length"])
 
         served = place(root, "weight_base")
         if operation == "BROADCAST":
-            formats = {one["format"] for one in fields}
+            formats = {item["format"] for item in fields}
             if len(formats) > 1:
                 raise ValueError(f"Format of a BROADCAST must be one on all nodes, not {sorted(formats)}")
-            name, = (FORMATS[one] for one in formats)
-            codec, mine = CODECS[name], self.weights[root, served]
-            self.counts[operation, fields[root]["entry"]] = counts(mine, name)
-            given = codec.decode(codec.encode(mine), len(mine))
-            for rank in behind:
-                self.weights[rank, place(rank, "weight_base")] = given
+            name, = (FORMATS[item] for item in formats)
+            codec, local = CODECS[name], self.weights[root, served]
+            self.counts[operation, fields[root]["entry"]] = counts(local, name)
+            decoded = codec.decode(codec.encode(local), len(local))
+            for rank in followers:
+                self.weights[rank, place(rank, "weight_base")] = decoded
             return
         if self._latched is None:
             raise ValueError("Settings must be latched before an update")
-        total = push_sum(np.stack([self.gradients[rank, place(rank, "gradient_base")] for rank in behind]))
+        total = push_sum(np.stack([self.gradients[rank, place(rank, "gradient_base")] for rank in followers]))
         self.counts[operation, fields[root]["entry"]] = counts(total)
         state = place(root, "state_base")
         self.weights[root, served], planes = optimizer.update(

@@ -20,7 +20,7 @@ class TableCodec:
 
     code: int
     centroids: int  # of fractions
-    codebook: tuple[int, ...] = ()  # fractions, in ascending order; by default all are zero
+    codebook: tuple[int, ...] = ()  # fractions, in ascending order; by default all zero
 
     weights = True
     gradients = False
@@ -39,47 +39,47 @@ class TableCodec:
         return 2 * self.centroids
 
     def max_words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements of which no two exponents are the same."""
+        """Return the number of words of a packet of ``count`` elements with distinct exponents."""
         return self.table.words(count, min(count, 256)) if count else 0
 
     def bind(self, centroids: npt.ArrayLike) -> "TableCodec":
         """Return the codec with a codebook: fractions in ascending order."""
-        given = codebook_of(centroids, self.centroids)
-        self.table.bounds(given)
-        return dataclasses.replace(self, codebook=given)
+        numbers = codebook_of(centroids, self.centroids)
+        self.table.bounds(numbers)
+        return dataclasses.replace(self, codebook=numbers)
 
     @property
     def _codebook(self) -> tuple[int, ...]:
         return self.codebook or (0,) * self.centroids
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements; none of no element."""
-        given = np.asarray(bits, np.uint32)
-        return self.table.encode(given, self._codebook) if len(given) else np.zeros(0, np.uint32)
+        """Return the words of a packet of elements; no words without elements."""
+        elements = np.asarray(bits, np.uint32)
+        return self.table.encode(elements, self._codebook) if len(elements) else np.zeros(0, np.uint32)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
         """Return the elements of a packet: ``count``, or whole groups."""
-        given = np.asarray(words, np.uint32)
-        return self.table.decode(given, count, self._codebook) if len(given) else np.zeros(0, np.uint32)
+        packet = np.asarray(words, np.uint32)
+        return self.table.decode(packet, count, self._codebook) if len(packet) else np.zeros(0, np.uint32)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return the extent of a packet of ``count`` elements in given words; a unit is a group.
+        """Return the extent of a packet of ``count`` elements among available words; a unit is a group.
 
         A word is wrong if its exponents do not ascend.
         """
-        given = np.asarray(words, np.uint32)
+        stream = np.asarray(words, np.uint32)
         groups = -(-count // GROUP)
         if not groups:
             return 0, 0, False
         exponents: list[int] = []
-        for place, exponent in enumerate(given.astype("<u4").view(np.uint8).tolist()):
+        for position, exponent in enumerate(stream.astype("<u4").view(np.uint8).tolist()):
             if exponents and exponent < exponents[-1]:
-                return place // 4, groups, True
+                return position // 4, groups, True
             if exponents and exponent == exponents[-1]:
                 break
             exponents.append(exponent)
         else:
-            return len(given), groups, False
-        width, start = self.table.code_width(len(exponents)), place // 4 + 1
-        whole = min((len(given) - start) // width, groups)
-        return min(len(given), start + width * groups), groups - whole, False
+            return len(stream), groups, False
+        width, start = self.table.code_width(len(exponents)), position // 4 + 1
+        whole = min((len(stream) - start) // width, groups)
+        return min(len(stream), start + width * groups), groups - whole, False

@@ -16,7 +16,7 @@ __all__ = ["COMPARED", "LookupTable"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Highest bits of a fraction by which the nearest centroid is found.
+#: Highest bits of a fraction that select the nearest centroid.
 COMPARED = 12
 
 
@@ -27,7 +27,7 @@ class LookupTable:
     format: FloatFormat = FP32  # of the elements
     mantissas: int = 32  # representatives of the fractions: 8, 16, 32, 64 or 128
     centroids: bool = False  # whether representatives are centroids, and not the middles of bins of equal width
-    exponents: int = 256  # most exponents in a table
+    exponents: int = 256  # maximum number of exponents in a table
     loaded: bool = False  # whether the host loads decoders with the centroids, so that no packet carries them
 
     def __post_init__(self) -> None:
@@ -48,20 +48,20 @@ class LookupTable:
 
     @property
     def width(self) -> int:
-        """Most bits of a code."""
+        """Maximum bits of a code."""
         return self.code_width(self.exponents)
 
     def code_width(self, exponents: int) -> int:
-        """Return the bits of a code in a packet with that many distinct exponents: sign, mantissa and exponent."""
+        """Return the bits of a code in a packet with ``exponents`` distinct ones: sign, mantissa and exponent."""
         return 1 + self.mantissa_bits + (exponents - 1).bit_length()
 
     def bits(self, count: int, exponents: int) -> int:
-        """Return the bits of ``count`` elements and their tables, without the end of the table."""
+        """Return the number of bits of ``count`` elements and their tables, without the end of the table."""
         centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 
     def words(self, count: int, exponents: int) -> int:
-        """Return the words of a packet of ``count`` elements with that many distinct exponents."""
+        """Return the words of a packet of ``count`` elements with ``exponents`` distinct exponents."""
         centroid_bytes = self.mantissas * self.format.fraction_bits // 8 if self.sent else 0
         front = exponents + 1 + centroid_bytes
         groups = (count + planes.GROUP - 1) // planes.GROUP
@@ -70,19 +70,19 @@ class LookupTable:
     def encode(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
         """Compress one or more elements, encodings of the format. Centroids, fractions in ascending order, one per
         mantissa, are given only if the parameters ask for them."""
-        given = np.asarray(elements, np.uint32)
-        if not len(given):
+        values = np.asarray(elements, np.uint32)
+        if not len(values):
             raise ValueError("Elements must be at least one, not none")
-        table = np.unique(self.exponents_of(given))
+        table = np.unique(self.exponents_of(values))
         if len(table) > self.exponents:
             raise ValueError(f"Distinct exponents must be at most {self.exponents!r}, not {len(table)!r}")
         return np.concatenate([self.preamble(table, centroids), planes.pack(
-            self.codes(given, table, centroids), self.code_width(len(table)))])
+            self.codes(values, table, centroids), self.code_width(len(table)))])
 
     def decode(self, words: npt.ArrayLike, count: int | None = None, centroids: npt.ArrayLike | None = None) -> Bits:
         """Elements from words: ``count`` of them, or whole groups. ``centroids`` is given only if they are loaded."""
-        given = np.asarray(words, np.uint32)
-        data = given.astype("<u4").view(np.uint8)
+        stream = np.asarray(words, np.uint32)
+        data = stream.astype("<u4").view(np.uint8)
         table: list[int] = []
         for exponent in data.tolist():
             if table and exponent <= table[-1]:
@@ -99,7 +99,7 @@ class LookupTable:
             stop = start + bits * self.mantissas // 8
             centroids = planes.fields(data[start:stop], bits, self.mantissas)
             start = stop
-        codes = planes.unpack(given[-(-start // 4):], self.code_width(len(table)))
+        codes = planes.unpack(stream[-(-start // 4):], self.code_width(len(table)))
         elements = self.elements(codes, np.array(table, np.uint32), centroids)
         if count is None:
             return elements
@@ -109,12 +109,12 @@ class LookupTable:
 
     def exponents_of(self, elements: npt.ArrayLike) -> Bits:
         """Exponent field of each element."""
-        given = np.asarray(elements, np.uint32)
-        exponents: Bits = (given >> self.format.fraction_bits & self.format.exponent_ones).astype(np.uint32)
+        values = np.asarray(elements, np.uint32)
+        exponents: Bits = (values >> self.format.fraction_bits & self.format.exponent_ones).astype(np.uint32)
         return exponents
 
     def preamble(self, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Words in front of the codes: exponents, the last one repeated, and centroids."""
+        """Words before the codes: exponents, the last one repeated, and centroids."""
         exponents = np.asarray(table, np.uint8)
         parts = [exponents, exponents[-1:]]
         if self.sent:
@@ -123,23 +123,23 @@ class LookupTable:
 
     def codes(self, elements: npt.ArrayLike, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
         """Code of each element: sign, index of the mantissa, index of the exponent, from the lowest bit on."""
-        given = np.asarray(elements, np.uint32)
-        exponents = self.exponents_of(given)
-        sign = given >> (self.format.width - 1)
-        codes = (sign | self.mantissa_indices(given, centroids) << 1
+        values = np.asarray(elements, np.uint32)
+        exponents = self.exponents_of(values)
+        sign = values >> (self.format.width - 1)
+        codes = (sign | self.mantissa_indices(values, centroids) << 1
                  | np.searchsorted(table, exponents).astype(np.uint32) << (1 + self.mantissa_bits))
         return codes.astype(np.uint32)
 
     def mantissa_indices(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
         """Index of the mantissa of each element."""
-        given = np.asarray(elements, np.uint32)
+        values = np.asarray(elements, np.uint32)
         bits = self.format.fraction_bits
-        fractions = given & ((1 << bits) - 1)
+        fractions = values & ((1 << bits) - 1)
         if self.centroids:
             indices = np.searchsorted(self.bounds(centroids), fractions >> self.compared_shift, side="right")
         else:
             indices = fractions >> (bits - self.mantissa_bits)
-        exponents = self.exponents_of(given)
+        exponents = self.exponents_of(values)
         special = (exponents == 0) | (exponents == self.format.exponent_ones)
         kept = np.where(fractions == 0, 0, np.maximum(indices, 1))
         result: Bits = np.where(special, kept, indices).astype(np.uint32)
@@ -152,7 +152,7 @@ class LookupTable:
         return shift
 
     def bounds(self, centroids: npt.ArrayLike | None) -> Bits:
-        """Bounds between centroids, in the compared bits: a centroid begins behind the middle of two."""
+        """Bounds between centroids, in the compared bits: a centroid begins after the middle of two."""
         table = self._checked(centroids).astype(np.int64)
         shift = self.compared_shift
         # The middle of each range of equal compared bits counts.
@@ -169,7 +169,7 @@ class LookupTable:
         return np.concatenate([self.bounds(centroids), planes.bytes_to_words(packed)])
 
     def mantissa_table(self, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Fraction that stands for each index: a centroid, or the middle of a bin."""
+        """Fraction for each index: a centroid, or the middle of a bin."""
         if self.centroids:
             return self._checked(centroids)
         dropped = self.format.fraction_bits - self.mantissa_bits
@@ -178,9 +178,9 @@ class LookupTable:
 
     def elements(self, codes: npt.ArrayLike, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
         """Elements of codes."""
-        given = np.asarray(codes, np.uint32)
-        indices = given >> 1 & (self.mantissas - 1)
-        places = given >> (1 + self.mantissa_bits)
+        values = np.asarray(codes, np.uint32)
+        indices = values >> 1 & (self.mantissas - 1)
+        places = values >> (1 + self.mantissa_bits)
         exponents = np.asarray(table, np.uint32)
         if len(places) and places.max() >= len(exponents):
             raise ValueError(f"Exponent index must be less than {len(exponents)!r}, not {int(places.max())!r}")
@@ -188,7 +188,7 @@ class LookupTable:
         zero = ((chosen == 0) | (chosen == self.format.exponent_ones)) & (indices == 0)
         fractions = np.where(zero, 0, self.mantissa_table(centroids)[indices])
         bits = self.format.fraction_bits
-        elements: Bits = ((given & 1) << (self.format.width - 1) | chosen << bits | fractions).astype(np.uint32)
+        elements: Bits = ((values & 1) << (self.format.width - 1) | chosen << bits | fractions).astype(np.uint32)
         return elements
 
     def _checked(self, centroids: npt.ArrayLike | None) -> Bits:

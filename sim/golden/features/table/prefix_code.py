@@ -1,4 +1,4 @@
-"""Golden model of bfloat16 without loss: codes of exponents, words, and elements."""
+"""Golden model of lossless bfloat16 compression: codes of exponents, words, and elements."""
 
 import dataclasses
 import heapq
@@ -20,18 +20,18 @@ _LONGEST = 6
 
 
 def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
-    """Code lengths of the shortest prefix code whose lengths do not exceed a limit (package-merge)."""
-    given = [int(count) for count in np.asarray(counts)]
-    if len(given) < 2 or len(given) > 1 << longest:
-        raise ValueError(f"Symbols must be 2 to {1 << longest}, not {len(given)!r}")
-    coins = sorted((count, symbol, (symbol,)) for symbol, count in enumerate(given))
+    """Code lengths of the shortest prefix code with lengths up to ``longest`` (package-merge)."""
+    weights = [int(count) for count in np.asarray(counts)]
+    if len(weights) < 2 or len(weights) > 1 << longest:
+        raise ValueError(f"Symbols must be 2 to {1 << longest}, not {len(weights)!r}")
+    coins = sorted((count, symbol, (symbol,)) for symbol, count in enumerate(weights))
     packages: list[tuple[int, int, tuple[int, ...]]] = []
     for _ in range(longest):
         packages = list(heapq.merge(coins, packages))
-        packages = [(a[0] + b[0], len(given), a[2] + b[2])
+        packages = [(a[0] + b[0], len(weights), a[2] + b[2])
                     for a, b in zip(packages[::2], packages[1::2], strict=False)]
-    chosen = list(itertools.chain.from_iterable(package[2] for package in packages[:len(given) - 1]))
-    return np.bincount(chosen, minlength=len(given))
+    chosen = list(itertools.chain.from_iterable(package[2] for package in packages[:len(weights) - 1]))
+    return np.bincount(chosen, minlength=len(weights))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Code:
         order = np.argsort(-counts, kind="stable")[:_SYMBOLS - 1]
         escapes = counts.sum() - counts[order].sum()
         lengths = code_lengths([*counts[order], 0], longest)
-        # The escape takes the longest code, whose symbols are the least common ones.
+        # The escape takes the longest code, which the least common symbols have.
         if escapes > counts[order[-1]]:
             lengths = np.sort(code_lengths([*counts[order], escapes], longest))
         ranks = np.argsort(lengths[:-1], kind="stable")
@@ -95,14 +95,14 @@ class PrefixCode:
     table_words = 6
 
     def words(self, lengths: Sequence[int]) -> int:
-        """Return the words of a packet of elements whose codes have the given lengths, escaped exponents and end
-        included: a byte of sign and fraction comes with each."""
+        """Return the words of a packet of elements with codes of the given lengths, escaped exponents and end
+        included; each has a byte of sign and fraction in addition."""
         return self.table_words + (sum(lengths) + 8 * len(lengths) + 31) // 32
 
     def encode(self, elements: npt.ArrayLike, code: Code) -> Bits:
         """Compress one or more encodings of BF16."""
-        given = np.asarray(elements, np.uint32)
-        if not len(given):
+        values = np.asarray(elements, np.uint32)
+        if not len(values):
             raise ValueError("Elements must be at least one, not none")
         *known, escape = code.codes
         of = dict(zip(code.exponents, known, strict=True))
@@ -111,7 +111,7 @@ class PrefixCode:
             return f"{value:08b}"[::-1]
 
         parts = []
-        for element in given.tolist():
+        for element in values.tolist():
             exponent = element >> 7 & 0xFF
             parts += [backwards(element & 0x7F | element >> 15 << 7), of.get(exponent, escape + backwards(exponent))]
         parts += [backwards(0), escape, backwards(code.exponents[0])]
@@ -120,20 +120,20 @@ class PrefixCode:
 
     def decode(self, words: npt.ArrayLike) -> Bits:
         """Elements of a packet."""
-        given = np.asarray(words, np.uint32)
-        data = given[:6].astype("<u4").view(np.uint8)
+        packet = np.asarray(words, np.uint32)
+        data = packet[:6].astype("<u4").view(np.uint8)
         lengths = [int(byte) >> shift & 15 for byte in data[16:] for shift in (0, 4)]
         code = Code(tuple(data[:15].tolist()), tuple(lengths))
         symbols = {bits: symbol for symbol, bits in enumerate(code.codes)}
-        text = "".join(f"{int(word):032b}"[::-1] for word in given[6:])
-        place = 0
+        text = "".join(f"{int(word):032b}"[::-1] for word in packet[6:])
+        index = 0
 
         def take(count: int) -> str:
-            nonlocal place
-            place += count
-            if place > len(text):
+            nonlocal index
+            index += count
+            if index > len(text):
                 raise ValueError("Packet must tell its end, not end before")
-            return text[place - count:place]
+            return text[index - count:index]
 
         elements = []
         while True:
@@ -148,7 +148,7 @@ class PrefixCode:
                 if exponent == code.exponents[0]:
                     break
             elements.append(raw & 0x7F | raw >> 7 << 15 | exponent << 7)
-        if len(text) - place >= 32:
-            raise ValueError(f"Packet must end with the word that tells its end, not {(len(text) - place) // 32!r} "
+        if len(text) - index >= 32:
+            raise ValueError(f"Packet must end with the word that tells its end, not {(len(text) - index) // 32!r} "
                              f"words behind")
         return np.array(elements, np.uint32)

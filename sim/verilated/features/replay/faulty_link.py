@@ -1,4 +1,4 @@
-"""Both ends of a link that repeats words on Verilator, with wires that can be damaged: millions of cycles per second.
+"""Both ends of a link with replay on Verilator, with faulty wires: millions of cycles per second.
 
 Example
 -------
@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 
 
 class Fault(enum.IntEnum):
-    """Kinds of faults. Single ones come when the link has mended the last one, 40 to 103 words later."""
+    """Kinds of faults. A single one comes when the link has repaired the last one, 40 to 103 words later."""
 
     FLIP = 0
     """A wrong bit on any of the 44 wires in any cycle."""
@@ -38,17 +38,17 @@ class Fault(enum.IntEnum):
     DROP = 3
     """A word that does not arrive."""
     DOUBLE = 4
-    """A word that is there for two cycles, in the place of the next one where there is one."""
+    """A word that is present for two cycles, in place of the next one if there is one."""
     SWAP = 5
     """Two words in the wrong order."""
     CUT = 6
-    """Neither words nor bits of the line, for 1 to 200 cycles."""
+    """No words and no bits of the line, for 1 to 200 cycles."""
     NOISE = 7
-    """A word of random bits in the place of another one."""
+    """A word of random bits in place of another one."""
 
 
 class Ends(wiring.Component):
-    """Both ends of a link with all their ports; the wires are joined by no one.
+    """Both ends of a link with all their ports; the wires are left unconnected.
 
     Members
     -------
@@ -82,7 +82,7 @@ class _Outcome(ctypes.Structure):
 
 
 class FaultyLink:
-    """A link whose wires are damaged, with packets of random words that are compared one by one."""
+    """A link with faulty wires, and packets of random words that are compared one by one."""
 
     def __init__(self) -> None:
         design = convert(Ends(), name="replay_ends")
@@ -99,8 +99,8 @@ class FaultyLink:
         ----------
         kind : Fault
         latency : int
-            Cycles of the wires, at least 1, and 2 for words that are doubled or swapped; with ``stalls`` those of
-            the line are chosen from 1 to 64 instead.
+            Cycles of the wires, at least 1, and 2 for words that are doubled or swapped; with ``stalls`` the cycles
+            of the line are chosen from 1 to 64 instead.
         faults : int
             Number of faults.
         seed : int
@@ -111,10 +111,10 @@ class FaultyLink:
         -------
         dict
             ``faults``, ``cycles``, ``words``, ``controls``, ``restarts``, ``repeated``, ``failed``; ``lost`` and
-            ``most``, cycles lost in all and most by one of the ``measured`` faults; ``escaped``, words that came
-            wrong; ``refused``, packets in which the CRC-32 found it; ``silent``, those in which it did not;
-            ``invented``, control words that came wrong; ``hanging`` and ``overrun``, links that stood still or were
-            sent packets without room.
+            ``most``, cycles lost in all and most by one of the ``measured`` faults; ``escaped``, words that arrived
+            wrong; ``refused``, packets where the CRC-32 detected it; ``silent``, packets where it did not;
+            ``invented``, control words that arrived wrong; ``hanging`` and ``overrun``, links that stood still or
+            were sent packets without room.
         """
         outcome = _Outcome()
         self._library.replay_run(ctypes.byref(_Part(int(kind), latency, int(stalls), faults, seed)),

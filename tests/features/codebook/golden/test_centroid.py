@@ -23,7 +23,7 @@ def test_packet_by_hand():
     assert loaded.encode(indices).tolist() == words[4:].tolist()
     # The 17th index is in the third eight: the lowest bits of the second word.
     assert loaded.encode([0] * 16 + [2]).tolist() == [0, 1 << 8]
-    # Two groups of six bits each: every index its own place, bit by bit.
+    # Two groups of six bits each: every index at its own position, bit by bit.
     wide = CentroidTable(centroids=64, loaded=True).encode([0b100101, *[0] * 31, 0b000010])
     assert wide.tolist() == [1 | 1 << 16, 1 << 8, 0, 0, 0, 0, 1 << 8, 0, 0, 0, 0, 0]
 
@@ -101,7 +101,7 @@ def test_errors():
     ([-3, -1, 1, 3], [0xBFFF_FFFF, 0x0000_0001, 0x4000_0001]),
     # The middle of the two smallest of either sign and zero is no number; a zero is -0.0.
     (np.array([0x8000_0002, 0x8000_0001, 0, 1], np.uint32), [0x8000_0001, 0x8000_0000, 0x0000_0001]),
-    # No number lies between the largest two, and their sum has none.
+    # There is no number between the largest two, and their sum is not representable.
     (np.array([0xFF7F_FFFF, 0, 0x7F7F_FFFE, 0x7F7F_FFFF], np.uint32), [0xFEFF_FFFE, 0x7EFF_FFFF, 0x7F7F_FFFF]),
 ])
 def test_bounds_by_hand(values, expected):
@@ -111,7 +111,7 @@ def test_bounds_by_hand(values, expected):
 
 def exactly(value, centroids):
     """Nearest of different centroids, ties to the lower one, in numbers that never round."""
-    return min(range(len(centroids)), key=lambda place: (abs(value - centroids[place]), centroids[place]))
+    return min(range(len(centroids)), key=lambda index: (abs(value - centroids[index]), centroids[index]))
 
 
 def tables(count):
@@ -122,31 +122,31 @@ def tables(count):
             np.sort(generator.standard_normal(count) * 10.0 ** generator.integers(-40, 38, count)).astype(np.float32)]
 
 
-@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("index", range(4))
 @pytest.mark.parametrize("count", COUNTS)
-def test_nearest_against_all(count, place):
-    """Any numbers, and those on both sides of each bound and of each middle."""
-    values = tables(count)[place]
+def test_nearest_against_all(count, index):
+    """Any numbers, and the numbers on both sides of each bound and of each middle."""
+    values = tables(count)[index]
     assert len(np.unique(values)) == count
     table = CentroidTable(centroids=count)
     bounds = table.bounds(bits_of(values))
     middles = ((values[1:].astype(np.float64) + values[:-1]) / 2).astype(np.float32)
     near = np.concatenate([bounds.view(np.float32), middles])
-    beside = [np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf)]
-    any_bits = np.random.default_rng(place).integers(0, 1 << 32, 100, dtype=np.uint32)
-    given = np.concatenate([near, *beside, values, any_bits.view(np.float32)])
-    given = given[np.isfinite(given)]
+    neighbours = [np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf)]
+    any_bits = np.random.default_rng(index).integers(0, 1 << 32, 100, dtype=np.uint32)
+    numbers = np.concatenate([near, *neighbours, values, any_bits.view(np.float32)])
+    numbers = numbers[np.isfinite(numbers)]
     exact = [Fraction(value) for value in values.tolist()]
-    expected = [exactly(Fraction(value), exact) for value in given.tolist()]
-    assert table.nearest(given.view(np.uint32), bounds).tolist() == expected
+    expected = [exactly(Fraction(value), exact) for value in numbers.tolist()]
+    assert table.nearest(numbers.view(np.uint32), bounds).tolist() == expected
 
 
 def test_nearest_of_equal_centroids():
-    """Any of the equal ones may be taken, but no other."""
+    """Any of the equal centroids may be taken, but no other."""
     values = np.array([-1, -1, 0.5, 0.5, 0.5, 0.5, 2, 2], np.float32)
     table = CentroidTable(centroids=8)
-    given = np.array([-5, -1, -0.25, -0.2, 0.5, 0.6, 1.25, 1.3, 2, 9], np.float32)
-    indices = table.nearest(bits_of(given), table.bounds(bits_of(values)))
+    numbers = np.array([-5, -1, -0.25, -0.2, 0.5, 0.6, 1.25, 1.3, 2, 9], np.float32)
+    indices = table.nearest(bits_of(numbers), table.bounds(bits_of(values)))
     assert values[indices].tolist() == [-1, -1, -1, 0.5, 0.5, 0.5, 0.5, 2, 2, 2]
 
 
@@ -154,8 +154,8 @@ def test_nearest_of_no_numbers():
     """Infinities and NaNs are outermost, by their signs."""
     table = CentroidTable(centroids=4)
     bounds = table.bounds(bits_of([-3e38, -1, 1, 3e38]))
-    given = [0x7F80_0000, 0x7FC0_0000, 0x7FFF_FFFF, 0xFF80_0000, 0xFFC0_0000, 0xFFFF_FFFF]
-    assert table.nearest(given, bounds).tolist() == [3, 3, 3, 0, 0, 0]
+    specials = [0x7F80_0000, 0x7FC0_0000, 0x7FFF_FFFF, 0xFF80_0000, 0xFFC0_0000, 0xFFFF_FFFF]
+    assert table.nearest(specials, bounds).tolist() == [3, 3, 3, 0, 0, 0]
 
 
 def test_errors_of_bounds():

@@ -1,4 +1,4 @@
-"""Products with indices of centroids, against the dense products with the matrices that these stand for."""
+"""Products with indices of centroids, against dense products with the matrices that the indices represent."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_by_hand():
 
 
 def test_edges():
-    """Rows of no columns are zero, matrices of no rows are none, and unused centroids do not matter."""
+    """Rows without columns are zero, matrices without rows give nothing, and unused centroids do not matter."""
     assert multiply(np.zeros((2, 0), int), [1, 2, 3, 4], []).tolist() == [0, 0]
     assert multiply(np.zeros((0, 3), int), [1, 2, 3, 4], [1, 2, 3]).tolist() == []
     assert multiply([[1, 1]], [1 << 17, 3, -1 << 17, 99], [5, 6]).tolist() == [33]
@@ -31,7 +31,7 @@ def test_against_the_dense_product(centroids):
         indices = generator.integers(0, centroids, (rows, columns))
         table, vector = (generator.integers(-1 << 17, 1 << 17, count) for count in (centroids, columns))
         dense = [[int(table[index]) for index in row] for row in indices]
-        expected = [sum(weight * given for weight, given in zip(row, vector.tolist(), strict=True)) for row in dense]
+        expected = [sum(weight * x for weight, x in zip(row, vector.tolist(), strict=True)) for row in dense]
         got = multiply(indices, table, vector)
         assert got.tolist() == expected
         assert got.dtype == np.int64
@@ -46,7 +46,7 @@ def test_extremes():
 
 
 def test_a_matrix_from_a_packet():
-    """Indices that were decoded, and the expanded elements."""
+    """Products with decoded indices equal products with the expanded elements."""
     generator = np.random.default_rng(1)
     indices = generator.integers(0, 16, (8, 20))
     table = generator.integers(0, 1 << 15, 16)
@@ -55,7 +55,7 @@ def test_a_matrix_from_a_packet():
     vector = generator.integers(-100, 100, 20)
     expanded = parameters.decode(words, 160).reshape(8, 20).astype(np.int64)
     assert multiply(parameters.indices(words)[:160].reshape(8, 20), table, vector).tolist() == [
-        sum(weight * given for weight, given in zip(row, vector.tolist(), strict=True)) for row in expanded.tolist()]
+        sum(weight * x for weight, x in zip(row, vector.tolist(), strict=True)) for row in expanded.tolist()]
 
 
 @pytest.mark.parametrize("centroids", [4, 16])

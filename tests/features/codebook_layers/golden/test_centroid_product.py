@@ -14,11 +14,11 @@ def _drawn(generator, examples, outputs, inputs, centroids):
 
 
 def _gathered(indices, x, centroid):
-    """Sum of the inputs of one example and output that have a centroid, term by term."""
+    """Sum of one example's inputs that one output gives a centroid, term by term."""
     total = np.float32(0)
-    for index, given in zip(indices, x, strict=True):
+    for index, value in zip(indices, x, strict=True):
         if index == centroid:
-            total += given
+            total += value
     return total
 
 
@@ -32,41 +32,41 @@ def test_by_hand():
 
 
 def test_order():
-    """Sums whose value depends on the order of their terms: inputs, centroids, examples and lanes."""
+    """Sums with values that depend on the order of their terms: inputs, centroids, examples and lanes."""
     big = np.float32(1e8)
     inputs = np.array([[big, 1, -big], [big, -big, 1]], np.float32)
     assert model.gather(np.array([[0, 0, 0]]), inputs, 1).ravel().tolist() == [0, 1]
     table = np.array([big, 1, -big], np.float32)
     assert model.product(np.array([[0, 1, 2]]), table, np.ones((1, 3), np.float32), np.float32(0)).tolist() == [[0]]
     assert model.product(np.array([[0, 2, 1]]), table, np.ones((1, 3), np.float32), np.float32(1)).tolist() == [[0]]
-    one, upstream = np.zeros((3, 1), np.int64), np.array([[big], [1], [-big]], np.float32)
+    zeros, upstream = np.zeros((3, 1), np.int64), np.array([[big], [1], [-big]], np.float32)
     x = np.ones((1, 1), np.float32)
-    assert model.gradient(one[:1], np.ones((3, 1), np.float32), upstream, 1, lanes=2).tolist() == [0]
+    assert model.gradient(zeros[:1], np.ones((3, 1), np.float32), upstream, 1, lanes=2).tolist() == [0]
     # Outputs 0 and 2 are in lane 0, output 1 in lane 1: (1e8 - 1e8) + 1.
-    assert model.gradient(one, x, upstream.T, 1, lanes=2).tolist() == [1]
-    assert model.gradient(one, x, upstream.T, 1, lanes=1).tolist() == [0]
+    assert model.gradient(zeros, x, upstream.T, 1, lanes=2).tolist() == [1]
+    assert model.gradient(zeros, x, upstream.T, 1, lanes=1).tolist() == [0]
 
 
 @pytest.mark.parametrize("centroids", [4, 16])
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_equations(centroids, lanes):
-    """Every element as the equations have it, with sums in the order that is stated."""
+    """Every element agrees with the equations, with sums in the stated order."""
     generator = np.random.default_rng(centroids + lanes)
-    indices, table, x, given = _drawn(generator, 5, 6, 20, centroids)
-    outputs = model.product(indices, table, x, given)
+    indices, table, x, rows = _drawn(generator, 5, 6, 20, centroids)
+    outputs = model.product(indices, table, x, rows)
     sums = [[[_gathered(indices[o], x[b], c) for c in range(centroids)] for o in range(6)] for b in range(5)]
     for b in range(5):
         for o in range(6):
-            total = given[b, o]
+            total = rows[b, o]
             for c in range(centroids):
                 total += table[c] * sums[b][o][c]
             assert outputs[b, o] == total
-    gradients = model.gradient(indices, x, given, centroids, lanes=lanes)
+    gradients = model.gradient(indices, x, rows, centroids, lanes=lanes)
     for c in range(centroids):
         parts = [np.float32(0)] * lanes
         for o in range(6):
             for b in range(5):
-                parts[o % lanes] += given[b, o] * sums[b][o][c]
+                parts[o % lanes] += rows[b, o] * sums[b][o][c]
         total = parts[0]
         for part in parts[1:]:
             total += part
@@ -77,20 +77,20 @@ def test_fixed_point():
     """Exact sums give the dense product with the expanded matrix, and the sums of weights' gradients."""
     generator = np.random.default_rng(1)
     indices = generator.integers(0, 16, (10, 64))
-    table, x, given = (generator.integers(-64, 64, shape).astype(np.float32) / 8
-                       for shape in (16, (30, 64), (30, 10)))
-    np.testing.assert_array_equal(model.product(indices, table, x, given),
-                                  summation.product(x, table[indices].T, given))
-    weights = summation.product(given.T, x)
-    np.testing.assert_array_equal(model.gradient(indices, x, given, 16, lanes=4),
+    table, x, rows = (generator.integers(-64, 64, shape).astype(np.float32) / 8
+                      for shape in (16, (30, 64), (30, 10)))
+    np.testing.assert_array_equal(model.product(indices, table, x, rows),
+                                  summation.product(x, table[indices].T, rows))
+    weights = summation.product(rows.T, x)
+    np.testing.assert_array_equal(model.gradient(indices, x, rows, 16, lanes=4),
                                   [weights[indices == number].sum() for number in range(16)])
     # The gradient of the inputs is the product with the transposed indices.
-    np.testing.assert_array_equal(model.product(indices.T, table, given, np.float32(0)),
-                                  summation.product(given, table[indices]))
+    np.testing.assert_array_equal(model.product(indices.T, table, rows, np.float32(0)),
+                                  summation.product(rows, table[indices]))
 
 
 def test_indices_in_memory():
-    """A line for each group of outputs: eight columns to a memory row, in each of these all lanes, lane 0 lowest."""
+    """A line for each group of outputs: eight columns to a memory row, each with all lanes, lane 0 lowest."""
     indices = np.array([[1, 2], [3, 4], [5, 6]])
     assert model.pack_indices(indices, 2).tolist() == [[0x4231, 0], [0x0605, 0]]
     assert model.pack_indices(np.arange(9)[None], 4).tolist() == [[0x0001_0000, 0x0003_0002, 0x0005_0004, 0x0007_0006,
@@ -100,13 +100,13 @@ def test_indices_in_memory():
         indices = generator.integers(0, centroids, (outputs, columns))
         lines = model.pack_indices(indices, lanes)
         assert lines.shape == (-(-outputs // lanes), model.index_line(columns, lanes))
-        found = model.unpack_indices(lines, columns, lanes, centroids)
-        np.testing.assert_array_equal(found[:outputs], indices)
-        assert not found[outputs:].any()
+        unpacked = model.unpack_indices(lines, columns, lanes, centroids)
+        np.testing.assert_array_equal(unpacked[:outputs], indices)
+        assert not unpacked[outputs:].any()
 
 
 def test_groups_that_are_filled_up():
-    """Examples and outputs that are missing change no bit of the gradients of finite numbers."""
+    """Missing examples and outputs change no bit of the gradients of finite numbers."""
     generator = np.random.default_rng(4)
     indices, _, x, upstream = _drawn(generator, 11, 6, 20, 16)
     full = model.unpack_indices(model.pack_indices(indices, 4), 20, 4, 16)
@@ -115,11 +115,11 @@ def test_groups_that_are_filled_up():
 
 
 def test_lanes():
-    """Jobs of a unit, one for each group of outputs, are the gradient of all of them."""
+    """Jobs of a unit, one for each group of outputs, give the gradient of all groups."""
     generator = np.random.default_rng(2)
-    indices, table, x, given = _drawn(generator, 8, 12, 20, 16)
+    indices, table, x, rows = _drawn(generator, 8, 12, 20, 16)
     unit = model.Lanes(table=table, lanes=4)
     for group in range(0, 12, 4):
-        unit.gradient(indices[group:group + 4], x, given[:, group:group + 4])
-    np.testing.assert_array_equal(unit.total(), model.gradient(indices, x, given, 16, lanes=4))
+        unit.gradient(indices[group:group + 4], x, rows[:, group:group + 4])
+    np.testing.assert_array_equal(unit.total(), model.gradient(indices, x, rows, 16, lanes=4))
     assert not unit.total().any()

@@ -28,7 +28,7 @@ WORDS = 1024
 
 
 def product(**changes):
-    """A product of 3 by 8 at 0 and 8 by 5 among the weights, from a bias on, to 64."""
+    """A product of 3 by 8 at 0 and 8 by 5 among the weights, starting from a bias, to 64."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": 3, "k": 8, "n": 5, "initial": Initial.MATRIX, "rounds": 2,
         "a": at(Place.ACTIVATIONS, 0), "stride_a": 8, "b": at(Place.WEIGHTS, 0), "stride_b": 8,
@@ -36,7 +36,7 @@ def product(**changes):
 
 
 def loss(**changes):
-    """Cross-entropy of 3 by 5 scores at 64 with labels from 201 on."""
+    """Cross-entropy of 3 by 5 scores at 64 with labels starting at 201."""
     return pack(vector_layout(), {
         "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": 3, "columns": 5,
         "source": at(Place.ACTIVATIONS, 64), "stride_source": 8, "labels": at(Place.ACTIVATIONS, 201),
@@ -50,44 +50,44 @@ END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 @pytest.fixture
 def memories():
     generator = np.random.default_rng(1)
-    found = {place: generator.standard_normal(WORDS).astype(np.float32).view(np.uint32)
-             for place in (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)}
-    found[Place.ACTIVATIONS][201:204] = [4, 0, 2]
-    return found
+    arrays = {space: generator.standard_normal(WORDS).astype(np.float32).view(np.uint32)
+              for space in (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)}
+    arrays[Place.ACTIVATIONS][201:204] = [4, 0, 2]
+    return arrays
 
 
 def run(memories, *instructions, base=LIST, length=3, offset=0, engine=ENGINE):
-    """Outcome of a list; nothing changes that no instruction has as its target."""
+    """Run a list and return its outcome; only targets of its instructions may change."""
     words = np.concatenate(instructions)
     memories[Place.ACTIVATIONS][base:base + len(words)] = words
     return engine.run(memories, base=base, length=length, offset=offset)
 
 
-def matrix(memories, place, base, rows, columns, stride):
+def matrix(memories, space, base, rows, columns, stride):
     index = base + stride * np.arange(rows)[:, None] + np.arange(columns)
-    return memories[place][index].view(np.float32)
+    return memories[space][index].view(np.float32)
 
 
-def same(one, other):
-    return one.astype(np.float32).tobytes() == other.astype(np.float32).tobytes()
+def same(actual, expected):
+    return actual.astype(np.float32).tobytes() == expected.astype(np.float32).tobytes()
 
 
 def copied(memories):
-    return {place: memory.copy() for place, memory in memories.items()}
+    return {space: memory.copy() for space, memory in memories.items()}
 
 
 def changed(memories, before):
-    return {place: np.flatnonzero(memory != before[place]).tolist() for place, memory in memories.items()
-            if (memory != before[place]).any()}
+    return {space: np.flatnonzero(memory != before[space]).tolist() for space, memory in memories.items()
+            if (memory != before[space]).any()}
 
 
 def test_fields_of_instructions():
     words = product(scale=0x1234)
     assert words.dtype == np.uint32
     assert len(words) == INSTRUCTION_WORDS
-    found = unpack(gemm_layout(), words)
-    assert (found["m"], found["c"], found["scale"]) == (3, {"base": 64, "owner": 0, "place": 2, "relative": 0},
-                                                  0x1234)
+    fields = unpack(gemm_layout(), words)
+    assert (fields["m"], fields["c"], fields["scale"]) == (3, {"base": 64, "owner": 0, "place": 2, "relative": 0},
+                                                     0x1234)
 
 
 class TestCentroids:
@@ -140,14 +140,14 @@ class TestProducts:
         outcome = run(memories, product(transpose_a=transpose_a, transpose_b=transpose_b,
                                         stride_a=4 if transpose_a else 8), END)
         assert outcome == Outcome(EventStatus.OK, 1)
-        found = matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8)
-        assert same(found, summation.product(a.T if transpose_a else a, b.T if transpose_b else b, start))
+        actual = matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8)
+        assert same(actual, summation.product(a.T if transpose_a else a, b.T if transpose_b else b, start))
         memories[Place.ACTIVATIONS][LIST:] = before[Place.ACTIVATIONS][LIST:]
         assert set(changed(memories, before)[Place.ACTIVATIONS]) <= {
             64 + 8 * row + column for row in range(3) for column in range(5)}
 
     def test_epilogues(self, memories):
-        """ReLU keeps NaNs, and a gate lets through what is above zero."""
+        """ReLU keeps NaNs, and a gate passes elements above zero."""
         memories[Place.ACTIVATIONS][:8] = np.full(8, np.nan, np.float32).view(np.uint32)
         plain = copied(memories)
         run(plain, product(), END)
@@ -162,7 +162,7 @@ class TestProducts:
         assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8), np.where(gate > 0, total, 0))
 
     def test_sums_of_columns(self, memories):
-        """Ones times a matrix, to the gradients: the length of the command is the rows of the matrix."""
+        """Ones times a matrix, to the gradients: the command's length is the number of rows of the matrix."""
         x = matrix(memories, Place.ACTIVATIONS, 0, 7, 5, 8)
         assert run(memories, product(m=1, k=0, initial=0, a=at(Place.ONES, 3), stride_a=1,
                                      b=at(Place.ACTIVATIONS, 0), c=at(Place.GRADIENTS, 4)), END,
@@ -189,7 +189,7 @@ class TestProducts:
         other = copied(memories)
         run(other, product(a=at(Place.ACTIVATIONS, 32)), END)
         assert run(memories, product(a=at(Place.ACTIVATIONS, 0, relative=1)), END, offset=32).status is EventStatus.OK
-        assert all((memories[place] == other[place])[:LIST].all() for place in memories)
+        assert all((memories[space] == other[space])[:LIST].all() for space in memories)
 
 
 class TestCrossEntropy:
@@ -201,17 +201,17 @@ class TestCrossEntropy:
         assert memories[Place.ACTIVATIONS][207] == expected.view(np.uint32)
 
     def test_wrong_label(self, memories):
-        """A row whose label is beyond the columns has nothing subtracted and no loss; others have theirs."""
+        """A row with a label beyond the columns has nothing subtracted and no loss; other rows have theirs."""
         memories[Place.ACTIVATIONS][202] = 5
         assert run(memories, product(), loss(), product(c=at(Place.GRADIENTS, 0)), END) == Outcome(
             EventStatus.BAD_INSTRUCTION, 1)
         scores = matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8)
-        found = matrix(memories, Place.ACTIVATIONS, 96, 3, 5, 8)
+        actual = matrix(memories, Place.ACTIVATIONS, 96, 3, 5, 8)
         powers = summation.exp(scores - summation.maxima(scores))
         weights = powers / summation.row_sums(powers)
-        assert same(found[1], weights[1])
+        assert same(actual[1], weights[1])
         weights[[0, 2], [4, 2]] -= np.float32(1)
-        assert same(found, weights)
+        assert same(actual, weights)
         expected, _ = summation.cross_entropy(scores[[0, 2]], np.array([4, 2]))
         assert memories[Place.ACTIVATIONS][207] == expected.view(np.uint32)
 
@@ -253,14 +253,14 @@ class TestRefusals:
                                      a={**wild, "place": Place.ONES}, stride_a=1), END).status is EventStatus.OK
 
     def test_panels_depend_on_the_array(self, memories):
-        given = product(rounds=5, tile=3)
-        assert run(memories, given, END, engine=Engine(rows=1, lanes=4)).status is EventStatus.OK
-        assert run(memories, given, END, engine=Engine(rows=4, lanes=4, blocks=32)) == Outcome(
+        words = product(rounds=5, tile=3)
+        assert run(memories, words, END, engine=Engine(rows=1, lanes=4)).status is EventStatus.OK
+        assert run(memories, words, END, engine=Engine(rows=4, lanes=4, blocks=32)) == Outcome(
             EventStatus.BAD_INSTRUCTION, 0)
 
     @pytest.mark.parametrize("operands", OPERANDS)
     def test_panels_hold_whole_blocks(self, memories, operands):
-        """A list is refused if panels of several tiles part the blocks of operands, in every format."""
+        """A list is refused if panels of several tiles split the blocks of operands, in every format."""
         engine = Engine(rows=4, lanes=4, operands=operands)
         many = {"m": 5, "k": 40, "n": 3, "initial": 0, "format": OPERANDS[operands].code, "row_tiles": 1,
                 "stride_a": 40, "c": at(Place.GRADIENTS, 0)}

@@ -1,4 +1,4 @@
-"""Estimate of the cycles of a matrix product: its steps, what they add up to, and the panels that are left out."""
+"""Estimate of the cycles of a matrix product: its steps, their sum, and the panels that are left out."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ MODEL = GemmCycles(rows=4, lanes=4)
 def jobs(count, seed):
     """Random legal jobs of all orders and transposes."""
     generator = np.random.default_rng(seed)
-    found = []
-    while len(found) < count:
+    drawn = []
+    while len(drawn) < count:
         m, k, n = (int(size) for size in generator.integers(1, 90, 3))
         job = GemmJob(
             m=m, k=k, n=n, a=Matrix(2, 0, 32), b=Matrix(1, 0, 32), c=Matrix(0, 0, 32), start=Matrix(1, 0, 0),
@@ -24,12 +24,12 @@ def jobs(count, seed):
             **{name: int(generator.integers(end)) for name, end in (
                 ("tile", 4), ("row_tiles", 3), ("column_tiles", 3), ("rounds", 7), ("order", 3))})
         if MODEL.legal(job):
-            found.append(job)
-    return found
+            drawn.append(job)
+    return drawn
 
 
 def test_steps():
-    """Beats and loads of each step are those of the loop nest."""
+    """Beats and loads of each step equal the loop nest's."""
     for job in jobs(150, 1):
         outlines = list(MODEL.loops.outline(job.loops))
         expected = [tuple(len(rows) for rows in MODEL.loads(job, step)) for step in outlines]
@@ -38,9 +38,9 @@ def test_steps():
 
 
 def test_panels_left_out():
-    """A product of many panels takes what the sum of all its steps says, or nearly."""
+    """The estimate of a product of many panels equals the sum of all its steps, or nearly."""
     errors = [abs(estimate(MODEL, job) / bound(MODEL, job) - 1) for job in jobs(150, 2)]
-    # Where loads and beats take turns in being longer, not every panel is like the one before.
+    # Where loads and beats take turns in being longer, panels may differ from their predecessors.
     assert max(errors) < 0.1
     assert sum(error > 0 for error in errors) < 5
 
@@ -51,5 +51,5 @@ def test_against_model(rounds, least):
     job = GemmJob(m=64, k=64, n=64, a=Matrix(2, 0, 16), b=Matrix(1, 0, 16), c=Matrix(0, 0, 16), rounds=rounds)
     for tile in range(4):
         for row_tiles in range(0, 5 - tile, 2):
-            found = dataclasses.replace(job, tile=tile, row_tiles=row_tiles)
-            assert least < estimate(MODEL, found) / MODEL.cycles(found) <= 1, found
+            candidate = dataclasses.replace(job, tile=tile, row_tiles=row_tiles)
+            assert least < estimate(MODEL, candidate) / MODEL.cycles(candidate) <= 1, candidate

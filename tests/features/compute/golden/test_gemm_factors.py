@@ -25,14 +25,14 @@ def _jobs(count, most):
 def test_bound():
     """No candidate takes fewer cycles than its bound."""
     for job in _jobs(8, 24):
-        found = list(gemm_factors.candidates(MODEL, job))
-        assert found
-        for candidate in found[::7]:
+        candidates = list(gemm_factors.candidates(MODEL, job))
+        assert candidates
+        for candidate in candidates[::7]:
             assert bound(MODEL, candidate) <= MODEL.cycles(candidate), candidate
 
 
 def test_best():
-    """The best factors are those of an exhaustive search over all that are legal."""
+    """The best factors equal the result of an exhaustive search over all legal factors."""
     for job in _jobs(3, 9):
         best = gemm_factors.best_factors(MODEL, job)
         every = []

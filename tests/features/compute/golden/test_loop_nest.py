@@ -22,31 +22,31 @@ def _jobs(nest, count):
 
 @pytest.mark.parametrize("nest", NESTS)
 def test_every_term_once_in_order(nest):
-    """Each sum of each tile has all terms, in ascending order, and reads them from panels that are loaded."""
+    """Each sum of each tile has all terms, in ascending order, and reads them from loaded panels."""
     for job in _jobs(nest, 60):
         stride = nest.strides(job)
         terms, beats, loads, releases = collections.defaultdict(list), 0, [0, 0], [0, 0]
-        base, place = {}, None
+        base, position = {}, None
         for step in nest.steps(job):
             if step.panel is not None:
                 loads = [loads[0] + step.panel.a, loads[1] + step.panel.b]
                 base = {name: getattr(step.panel, name) for name in "mnk"}
             for tile, walked in step.tiles:
-                place = (tile.m, tile.n) if tile is not None else place
+                position = (tile.m, tile.n) if tile is not None else position
                 beats += len(walked)
                 rounds = [walked[start:start + 8] for start in range(0, len(walked), 8)]
                 opening = sum(part[0].initial for part in rounds)
                 assert opening == (nest.rows if tile is not None and tile.initial else 0)
                 for count, part in enumerate(rounds[opening:]):
-                    terms[place].append(base["k"] + count)
+                    terms[position].append(base["k"] + count)
                     block = nest.block(0, count // nest.lanes)
                     i = [nest.lanes * (beat.a & ~block) + beat.part * nest.rows for beat in part]
                     assert [x // nest.rows for x in i] == [
-                        (place[0] - base["m"]) // nest.rows + slot // (8 >> job.tile) for slot in range(8)]
+                        (position[0] - base["m"]) // nest.rows + slot // (8 >> job.tile) for slot in range(8)]
                 releases = [releases[0] + walked[-1].release_a, releases[1] + walked[-1].release_b]
         assert set(terms) == {(m, n) for m in range(0, job.m, nest.rows << job.tile)
                               for n in range(0, job.n, nest.lanes * 8 >> job.tile)}
-        assert all(found == list(range(job.k)) for found in terms.values()), job
+        assert all(order == list(range(job.k)) for order in terms.values()), job
         assert beats == nest.cycles(job), job
         assert loads == releases
         assert stride["k"] * stride["m"] <= max(nest.blocks * nest.lanes ** 2, stride["k"] * nest.lanes)

@@ -24,7 +24,7 @@ def test_initial_values_are_exact(value):
 
 
 def test_product_is_rounded_by_itself():
-    """A fused multiply-add would give 2**-46 in place of zero."""
+    """A fused multiply-add would give 2**-46 instead of zero."""
     a = np.float32(1 + 2.0 ** -23)
     square = np.float32(a * a)
     total = model.accumulate((-square).view(np.uint32), a.view(np.uint32), a.view(np.uint32))

@@ -18,13 +18,13 @@ class TestNorm:
         assert deviation.tolist() == [[0.5]]
 
     def test_factor(self):
-        """The sum times the factor is the mean, whatever the length is."""
+        """The sum times the factor is the mean, for any length."""
         normal, deviation = model.norm(np.array([[3, 3]], np.float32), np.float32(1), np.float32(1))
         assert deviation.tolist() == [[np.float32(1) / np.sqrt(np.float32(19))]]
         assert normal.tolist() == [[-3 * deviation[0, 0]] * 2]
 
     def test_order_of_sums(self):
-        """Sums begin at column 0: 1e8 swallows what is added to it."""
+        """Sums begin at column 0: 1e8 absorbs the terms after it."""
         x = np.array([[1, 1e8, -1e8, 1]], np.float32)
         _, deviation = model.norm(x, np.float32(0), np.float32(0.25))
         centred = x - np.float32(0.25)
@@ -48,8 +48,8 @@ class TestNorm:
         for row, epsilon in (([1, np.inf], EPSILON), ([1, 1], np.float32(-1))):
             with np.errstate(all="ignore"):
                 normal, deviation = model.norm(np.array([row], np.float32), epsilon, np.float32(0.5))
-            for found in (normal, deviation):
-                assert {hex(bits) for bits in found.view(np.uint32).ravel().tolist()} == {"0x7fc00000"}
+            for array in (normal, deviation):
+                assert {hex(bits) for bits in array.view(np.uint32).ravel().tolist()} == {"0x7fc00000"}
 
 
 class TestGradients:
@@ -66,46 +66,46 @@ class TestGradients:
         x, upstream, direction, scale = (generator.standard_normal((5, columns)) for _ in range(4))
         scale = scale[:1]
 
-        def output(given):
-            centred = given - given.mean(axis=1, keepdims=True)
+        def output(numbers):
+            centred = numbers - numbers.mean(axis=1, keepdims=True)
             deviation = 1 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + np.float64(EPSILON))
             return centred * deviation, deviation
 
         normal, deviation = output(x)
-        found = model.norm_back(*(one.astype(np.float32) for one in (upstream, normal, deviation, scale)),
-                                np.float32(1 / columns))
+        gradient = model.norm_back(*(array.astype(np.float32) for array in (upstream, normal, deviation, scale)),
+                                   np.float32(1 / columns))
         step = 1e-6
         slope = ((output(x + step * direction)[0] - output(x - step * direction)[0]) * scale * upstream).sum(axis=1)
-        np.testing.assert_allclose((found * direction).sum(axis=1), slope / (2 * step), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose((gradient * direction).sum(axis=1), slope / (2 * step), rtol=1e-3, atol=1e-4)
 
     def test_softmax_by_hand(self):
         """The sum is 4 · 0.25 + 8 · 0.75 = 7; differences are -3 and 1."""
         arrays = [np.array(row, np.float32) for row in ([[4, 8]], [[0.25, 0.75]])]
-        found = model.softmax_back(*arrays, np.float32(2))
-        assert found.tolist() == [[-1.5, 1.5]]
+        gradient = model.softmax_back(*arrays, np.float32(2))
+        assert gradient.tolist() == [[-1.5, 1.5]]
 
     @pytest.mark.parametrize("columns", [3, 16])
     def test_softmax_by_differences(self, columns):
         generator = np.random.default_rng(columns)
         scores, upstream, direction = (generator.standard_normal((5, columns)) for _ in range(3))
 
-        def weights(given):
-            powers = np.exp(given * 0.25)
+        def weights(values):
+            powers = np.exp(values * 0.25)
             return powers / powers.sum(axis=1, keepdims=True)
 
-        found = model.softmax_back(*(one.astype(np.float32) for one in (upstream, weights(scores))), np.float32(0.25))
+        gradient = model.softmax_back(*(x.astype(np.float32) for x in (upstream, weights(scores))), np.float32(0.25))
         step = 1e-6
         slope = ((weights(scores + step * direction) - weights(scores - step * direction)) * upstream).sum(axis=1)
-        np.testing.assert_allclose((found * direction).sum(axis=1), slope / (2 * step), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose((gradient * direction).sum(axis=1), slope / (2 * step), rtol=1e-3, atol=1e-5)
 
 
 class TestTables:
     def test_gather(self):
-        """Rows come as they are, bits of a NaN as well; those of wrong numbers are +0.0."""
+        """Rows are copied unchanged, including the bits of a NaN; rows of wrong numbers are +0.0."""
         table = np.array([[1, 2], [3, -0.0]], np.float32)
         table.view(np.uint32)[0, 1] = 0xFFC0_0001
-        found, right = model.gather(table, np.array([1, 0, 2]))
-        assert found.view(np.uint32).tolist() == [[0x4040_0000, 0x8000_0000], [0x3F80_0000, 0xFFC0_0001], [0, 0]]
+        gathered, right = model.gather(table, np.array([1, 0, 2]))
+        assert gathered.view(np.uint32).tolist() == [[0x4040_0000, 0x8000_0000], [0x3F80_0000, 0xFFC0_0001], [0, 0]]
         assert not right
         assert model.gather(table, np.array([1]))[1]
 
@@ -113,7 +113,7 @@ class TestTables:
         """Rows of one number are added in order: (1e8 + 1) - 1e8 = 0."""
         table = np.array([[1e8], [5]], np.float32)
         x = np.array([[1], [7], [-1e8], [2]], np.float32)
-        found, right = model.scatter(table, np.array([0, 1, 0, 2]), x)
-        assert found.tolist() == [[0], [12]]
+        sums, right = model.scatter(table, np.array([0, 1, 0, 2]), x)
+        assert sums.tolist() == [[0], [12]]
         assert not right
         assert table.tolist() == [[1e8], [5]]

@@ -1,4 +1,4 @@
-"""Golden model of ROWS and SOFTMAX in a list: each function against its definition, and the operands that it uses."""
+"""Golden model of ROWS and SOFTMAX in a list: each function against its definition, and its operands."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ FACTOR, EPSILON = np.float32(1 / COLUMNS), np.float32(1e-5)
 NUMBERS = 701
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
-#: Places of operands that do not meet.
+#: Memories and addresses of operands that do not overlap.
 PLACES = {"x": (Place.ACTIVATIONS, 0), "y": (Place.ACTIVATIONS, 64), "start": (Place.ACTIVATIONS, 128),
           "target": (Place.ACTIVATIONS, 192), "second": (Place.ACTIVATIONS, 256), "third": (Place.ACTIVATIONS, 320),
           "scale": (Place.WEIGHTS, 0), "shift": (Place.WEIGHTS, 8), "deviation": (Place.GRADIENTS, 4)}
@@ -37,7 +37,7 @@ def rows(function, **changes):
     return pack(row_layout(), {
         "kind": Kind.ROWS, "function": function, "started": int(function == RowFunction.ADD), "rows": ROWS,
         "columns": COLUMNS, "count": 7 if table else 0, "factor": int(FACTOR.view(np.uint32)),
-        "epsilon": int(EPSILON.view(np.uint32)), **{name: at(*place) for name, place in PLACES.items()},
+        "epsilon": int(EPSILON.view(np.uint32)), **{name: at(*position) for name, position in PLACES.items()},
         **{f"stride_{name}": STRIDE for name in ("x", "y", "start", "target", "second", "third")},
         **({"y": at(Place.ACTIVATIONS, NUMBERS), "stride_y": 2} if table else {}), **changes})
 
@@ -52,15 +52,15 @@ def softmax(**changes):
 @pytest.fixture
 def memories():
     generator = np.random.default_rng(1)
-    found = {place: generator.standard_normal(WORDS).astype(np.float32).view(np.uint32)
-             for place in (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)}
-    found[Place.ACTIVATIONS][NUMBERS:NUMBERS + 10:2] = [6, 0, 3, 0, 6]
-    return found
+    arrays = {space: generator.standard_normal(WORDS).astype(np.float32).view(np.uint32)
+              for space in (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)}
+    arrays[Place.ACTIVATIONS][NUMBERS:NUMBERS + 10:2] = [6, 0, 3, 0, 6]
+    return arrays
 
 
 def matrix(memories, name, count=ROWS, columns=COLUMNS, stride=STRIDE):
-    place, base = PLACES[name]
-    return memories[place][base + stride * np.arange(count)[:, None] + np.arange(columns)].view(np.float32)
+    space, base = PLACES[name]
+    return memories[space][base + stride * np.arange(count)[:, None] + np.arange(columns)].view(np.float32)
 
 
 def vector(memories, name):
@@ -71,13 +71,13 @@ def run(memories, *instructions, length=ROWS, engine=ENGINE):
     """Outcome of a list, and the memories before it."""
     words = np.concatenate([*instructions, END])
     memories[Place.ACTIVATIONS][LIST:LIST + len(words)] = words
-    before = {place: memory.copy() for place, memory in memories.items()}
+    before = {space: memory.copy() for space, memory in memories.items()}
     return engine.run(memories, base=LIST, length=length, offset=4), before
 
 
 def changed(memories, before):
-    return {place: set(np.flatnonzero(memory != before[place])) for place, memory in memories.items()
-            if (memory != before[place]).any()}
+    return {space: set(np.flatnonzero(memory != before[space])) for space, memory in memories.items()
+            if (memory != before[space]).any()}
 
 
 def extent(*names, count=ROWS):
@@ -86,16 +86,16 @@ def extent(*names, count=ROWS):
             for name in names for row in range(count) for column in range(COLUMNS)}
 
 
-def same(found, expected):
-    np.testing.assert_array_equal(found.view(np.uint32), np.asarray(expected, np.float32).view(np.uint32))
+def same(actual, expected):
+    np.testing.assert_array_equal(actual.view(np.uint32), np.asarray(expected, np.float32).view(np.uint32))
 
 
-def softmax_back(given):
-    upstream, weights = matrix(given, "x"), matrix(given, "y")
+def softmax_back(memories):
+    upstream, weights = matrix(memories, "x"), matrix(memories, "y")
     return weights * (upstream - summation.row_sums(upstream * weights)) * FACTOR
 
 
-#: Instructions that write one matrix, which matrix that is, and what they write there.
+#: Instructions that write one matrix, the name of the matrix, and its expected contents.
 ALONE = {
     "add": (rows(RowFunction.ADD), "target", lambda given: matrix(given, "x") + matrix(given, "start")),
     **{f"add in place of {name}": (rows(RowFunction.ADD, target=at(*PLACES[name])), name,
@@ -141,9 +141,9 @@ def test_norm_back(memories, started):
     upstream, normal = matrix(before, "x"), matrix(before, "y")
     same(matrix(memories, "second"), upstream * normal)
     times = upstream * vector(before, "scale")
-    found = ((times - summation.mean(times)) - normal * summation.mean(times * normal)) * matrix(
+    gradient = ((times - summation.mean(times)) - normal * summation.mean(times * normal)) * matrix(
         before, "deviation", 1, ROWS).T
-    same(matrix(memories, "target"), matrix(before, "start") + found if started else found)
+    same(matrix(memories, "target"), matrix(before, "start") + gradient if started else gradient)
     assert changed(memories, before) == {Place.ACTIVATIONS: extent("target", "second")}
 
 
@@ -152,27 +152,27 @@ def test_gather(memories, started):
     memories[Place.ACTIVATIONS][6 * STRIDE] = 0xFFC0_0001
     outcome, before = run(memories, rows(RowFunction.GATHER, started=started, y=at(Place.ACTIVATIONS, NUMBERS)))
     assert outcome == Outcome(EventStatus.OK, 1)
-    found = matrix(before, "x", 7)[[6, 0, 3, 0, 6]]
-    same(matrix(memories, "target"), summation.canonical(found + matrix(before, "start")) if started else found)
+    gathered = matrix(before, "x", 7)[[6, 0, 3, 0, 6]]
+    same(matrix(memories, "target"), summation.canonical(gathered + matrix(before, "start")) if started else gathered)
 
 
 def test_scatter(memories):
-    """Rows are added one after the other; a row without a number keeps its bits, a NaN of any pattern as well."""
+    """Rows are added one after the other; a row without a number keeps its bits, even of a NaN of any pattern."""
     table = PLACES["target"][1]
     memories[Place.ACTIVATIONS][[table + 3 * STRIDE, table + 4 * STRIDE]] = 0xFFC0_0001
     outcome, before = run(memories, rows(RowFunction.SCATTER))
     assert outcome == Outcome(EventStatus.OK, 1)
-    found, x = matrix(before, "target", 7), matrix(before, "x")
+    sums, x = matrix(before, "target", 7), matrix(before, "x")
     for number, row in zip([6, 0, 3, 0, 6], x, strict=True):
-        found[number] = summation.canonical(found[number] + row)
-    same(matrix(memories, "target", 7), found)
+        sums[number] = summation.canonical(sums[number] + row)
+    same(matrix(memories, "target", 7), sums)
     assert matrix(memories, "target", 7).view(np.uint32)[[3, 4], 0].tolist() == [0x7FC0_0000, 0xFFC0_0001]
 
 
 @pytest.mark.parametrize("function", [RowFunction.GATHER, RowFunction.SCATTER])
 @pytest.mark.parametrize("number", [7, 0xFFFF_FFFF])
 def test_wrong_number(memories, function, number):
-    """The function is run without that row, and the command ends behind it."""
+    """The function runs without that row, and the command ends after it."""
     memories[Place.ACTIVATIONS][NUMBERS + 2] = number
     outcome, before = run(memories, rows(function), rows(RowFunction.CLEAR))
     assert outcome == Outcome(EventStatus.BAD_INSTRUCTION, 0)
@@ -201,18 +201,18 @@ def test_an_engine_without(memories, listed):
     assert not changed(memories, before)
 
 
-#: Bits of an operand that would be wrong if anybody looked at it.
+#: Bits of an operand that would be wrong if the function used it.
 WILD = {"base": (1 << 20) - 1, "place": 7, "relative": 1}
-#: Operands that functions use, besides the target; with ``started``, the start as well.
+#: Operands that functions use, in addition to the target; with ``started``, the start as well.
 USED = {"ADD": "x", "SCALE": "x scale shift", "NORM": "x second scale shift deviation",
         "NORM_BACK": "x y second scale deviation", "SOFTMAX_BACK": "x y", "GATHER": "x y", "SCATTER": "x y",
         "CLEAR": ""}
 
 
 @pytest.mark.parametrize("started", [0, 1])
-@pytest.mark.parametrize("function", RowFunction, ids=lambda one: one.name)
+@pytest.mark.parametrize("function", RowFunction, ids=lambda member: member.name)
 def test_operands_without_use(memories, function, started):
-    """Each function takes a start, does not, or must; it ignores operands that it does not use, and checks others."""
+    """Functions take a start, do not, or must; they ignore unused operands, and check the rest."""
     begins = function in (RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
     if (started and not begins) or (not started and function is RowFunction.ADD):
         assert run(memories, rows(function, started=started))[0] == Outcome(EventStatus.BAD_INSTRUCTION, 0)

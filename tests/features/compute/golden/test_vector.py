@@ -8,7 +8,7 @@ from sim.golden.features.compute.vector_cycles import VectorCycles
 
 
 def test_right_labels():
-    """Loss and gradient are those of the functions on the host."""
+    """Loss and gradient equal the results of the host's functions."""
     generator = np.random.default_rng(1)
     scores = (5 * generator.standard_normal((30, 10))).astype(np.float32)
     labels = generator.integers(10, size=30)
@@ -33,12 +33,12 @@ def test_wrong_labels():
 
 
 def test_bits_of_a_wrong_row():
-    """The row of a wrong label has quotients, as the others have, and not the products of a softmax."""
+    """The row of a wrong label has quotients, as other rows have, and not the products of a softmax."""
     scores = (5 * np.random.default_rng(2).standard_normal((30, 10))).astype(np.float32)
-    found = cross_entropy(scores.view(np.uint32), np.full(30, 10)).gradient.view(np.float32)
+    wrong = cross_entropy(scores.view(np.uint32), np.full(30, 10)).gradient.view(np.float32)
     _, gradient = summation.cross_entropy(scores, np.zeros(30, np.int64))
-    np.testing.assert_array_equal(found[:, 1:], gradient[:, 1:])
-    assert (found.view(np.uint32) != softmax(scores.view(np.uint32))).any()
+    np.testing.assert_array_equal(wrong[:, 1:], gradient[:, 1:])
+    assert (wrong.view(np.uint32) != softmax(scores.view(np.uint32))).any()
 
 
 def test_padding():
@@ -58,7 +58,7 @@ def test_padding():
 
 
 def test_not_a_number():
-    """A NaN makes its row, and the loss, canonical NaNs, of whatever pattern it is."""
+    """A NaN of any pattern makes its row, and the loss, canonical NaNs."""
     scores = np.zeros((2, 3), np.uint32)
     scores[0, 1] = 0xFFC1_2345
     result = cross_entropy(scores, np.array([0, 0]))
@@ -92,7 +92,7 @@ def test_cycles():
     loading, frames, quotients = 3 + 5 + 2 + 2, 12 + 1 + 17, 1 + 53 + 2 + 1
     assert VectorCycles().job(1, 1) == loading + 16 * frames + quotients + 5
     assert VectorCycles().job(1, 1, loss_lane=3) == VectorCycles().job(1, 1) + 3
-    one, two = (VectorCycles().job(64 * blocks, 8) for blocks in (1, 2))
-    assert two - one == 64 * 9 + 16 * (12 * 8 + 8 + 17) + 1 + 2 * 511 + 55 + 1
+    single, double = (VectorCycles().job(64 * blocks, 8) for blocks in (1, 2))
+    assert double - single == 64 * 9 + 16 * (12 * 8 + 8 + 17) + 1 + 2 * 511 + 55 + 1
     # Sums of losses, one each frame, take longer than quotients of few columns.
     assert VectorCycles().job(64, 1) - VectorCycles().job(63, 1) == 2 + 16

@@ -24,11 +24,11 @@ def test_result():
 
 @pytest.mark.parametrize(("length", "duration"), [(0, 0), (0, 60), (3, 0), (37, 0), (37, 90), (64, 26)])
 def test_cycle_by_cycle(length, duration):
-    """The model of every cycle takes as many as the formula says, spreads rows evenly, and writes each once."""
+    """The model of every cycle takes the cycles of the formula, spreads rows evenly, and writes each once."""
     model = ComputeModel(4)
-    given = {"event_ready": True, "read_ready": True, "write_ready": True, "link_reset": False}
+    ready = {"event_ready": True, "read_ready": True, "write_ready": True, "link_reset": False}
     command = {"tag": 7, "length": length, "duration": duration, "gradient_base": 32, "state_base": 128}
-    model.step(Inputs(command=command, **given))
+    model.step(Inputs(command=command, **ready))
     rows, event = [], None
     for cycle in range(1, 200):
         outputs = model.outputs()
@@ -37,7 +37,7 @@ def test_cycle_by_cycle(length, duration):
         if outputs.event is not None:
             event = outputs.event
             break
-        model.step(Inputs(command=None, **given))
+        model.step(Inputs(command=None, **ready))
     count = -(-length // 4)
     assert event == {"tag": 7, "status": EventStatus.OK, "detail": length,
                      "cycles": compute_cycles(length, duration, lanes=4)}

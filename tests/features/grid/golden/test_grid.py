@@ -16,7 +16,7 @@ GRIDS = [(2, 2), (2, 3), (3, 2), (2, 4), (4, 4), (1, 3), (3, 1), (1, 1)]
 
 
 def mean(nodes):
-    """Settings of an update from zeros whose new weights are the mean of the gradients."""
+    """Settings of an update from zeros that makes the new weights the mean of the gradients."""
     return ring.settings(optimizer.Rule.SGD, gradient_scale=1 / nodes, learning_rate=-1.0, clip=np.inf)
 
 
@@ -32,18 +32,18 @@ def update(gradients, *, nodes, **options):
 def test_known_answers(values, total, average):
     """2 x 2 nodes with 1, 2, 3, 4, and without card 1."""
     gradients = ring.bits(np.broadcast_to(np.array(values)[..., np.newaxis], (*np.shape(values), 40)))
-    found = update(gradients, nodes=np.size(values))
-    assert (ring.floats(found.total) == total).all()
-    assert (ring.floats(found.weights) == average).all()
+    result = update(gradients, nodes=np.size(values))
+    assert (ring.floats(result.total) == total).all()
+    assert (ring.floats(result.weights) == average).all()
 
 
 def test_known_answer_of_three():
     """Without node 3 of 2 x 2 there is a flat ring of three: 6 / 3."""
     gradients = ring.bits(np.broadcast_to(np.array([1, 2, 3])[:, np.newaxis], (3, 40)))
     zeros = np.zeros(40, dtype=np.uint32)
-    found = ring.fused_update(gradients, zeros, [], mean(3))
-    assert (ring.floats(found.total) == 6).all()
-    assert (ring.floats(found.weights) == 2).all()
+    result = ring.fused_update(gradients, zeros, [], mean(3))
+    assert (ring.floats(result.total) == 6).all()
+    assert (ring.floats(result.weights) == 2).all()
 
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
@@ -53,74 +53,74 @@ def test_exact_sums(rows, columns):
     for length in (1, 33, 700):
         values = generator.integers(-100, 100, (rows, columns, length))
         gradients = ring.bits(values)
-        found = update(gradients, nodes=rows * columns)
+        result = update(gradients, nodes=rows * columns)
         flat = ring.fused_update(gradients.reshape(-1, length), np.zeros(length, np.uint32), [], mean(rows * columns))
-        assert np.array_equal(found.total, flat.total)
-        assert np.array_equal(found.weights, flat.weights)
+        assert np.array_equal(result.total, flat.total)
+        assert np.array_equal(result.weights, flat.weights)
         horizontal = np.stack([ring.all_reduce(row)[0] for row in gradients])
         vertical = np.stack([ring.all_reduce(gradients[:, column])[0] for column in range(columns)])
         assert np.array_equal(ring.all_reduce(horizontal)[0], flat.total)
         assert np.array_equal(ring.all_reduce(vertical)[0], flat.total)
-        assert np.array_equal(ring.floats(found.total), values.sum(axis=(0, 1)).astype(np.float32))
+        assert np.array_equal(ring.floats(result.total), values.sum(axis=(0, 1)).astype(np.float32))
 
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_order_of_additions(rows, columns):
-    """Each element is summed along its row from the column of its block on, then along the column from its row."""
+    """Each element is summed along rows from its block's column, then along the column from its block's row."""
     generator = np.random.default_rng(rows * 16 + columns)
     length = 700
     gradients = random_gradients(generator, rows * columns, length, density=0.9).reshape(rows, columns, length)
-    found = update(gradients, nodes=rows * columns)
+    result = update(gradients, nodes=rows * columns)
     expected = np.empty(length, dtype=np.uint32)
-    given = ring.canonical(gradients.reshape(-1, length)).reshape(gradients.shape)
+    canonical = ring.canonical(gradients.reshape(-1, length)).reshape(gradients.shape)
     for element in range(length):
         group = element // 32
         sums = []
         for row in range(rows):
             order = [(group + hop) % columns for hop in range(columns)]
-            partial = given[row, order[0], element]
+            partial = canonical[row, order[0], element]
             for column in order[1:]:
-                partial = floating.add(partial, given[row, column, element])
+                partial = floating.add(partial, canonical[row, column, element])
             sums.append(ring.canonical(np.atleast_1d(partial))[0])
         order = [(group // columns + hop) % rows for hop in range(rows)]
         partial = sums[order[0]]
         for row in order[1:]:
             partial = floating.add(partial, sums[row])
         expected[element] = partial
-    assert np.array_equal(found.total, expected)
+    assert np.array_equal(result.total, expected)
 
 
 def test_differs_from_flat_ring():
-    """In binary32 the order counts: half of the sums of eight random numbers differ, in their last bits."""
+    """In binary32 the order matters: half of the sums of eight random numbers differ, in their last bits."""
     generator = np.random.default_rng(11)
     gradients = ring.bits(generator.standard_normal((2, 4, 4832)))
-    found = update(gradients, nodes=8)
+    result = update(gradients, nodes=8)
     flat, _ = ring.all_reduce(gradients.reshape(8, -1))
-    differing = np.count_nonzero(found.total != flat)
+    differing = np.count_nonzero(result.total != flat)
     assert 2000 < differing < 3000
-    assert np.allclose(ring.floats(found.total), ring.floats(flat), rtol=1e-5, atol=1e-5)
+    assert np.allclose(ring.floats(result.total), ring.floats(flat), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_words(rows, columns):
-    """Each node sends 2K(C-1)/C + 2(K/C)(R-1)/R words of raw vectors, beside headers and CRCs."""
+    """Each node sends 2K(C-1)/C + 2(K/C)(R-1)/R words of raw vectors, in addition to headers and CRCs."""
     length = 32 * rows * columns * 8
     generator = np.random.default_rng(1)
     gradients = ring.bits(generator.standard_normal((rows, columns, length)))
-    found = update(gradients, nodes=rows * columns, gradient_codec=GRADIENT_CODECS[RAW], segment=64)
-    payload = found.words - ring.PACKET_OVERHEAD * found.packets
+    result = update(gradients, nodes=rows * columns, gradient_codec=GRADIENT_CODECS[RAW], segment=64)
+    payload = result.words - ring.PACKET_OVERHEAD * result.packets
     expected = 2 * length * (columns - 1) // columns + 2 * (length // columns) * (rows - 1) // rows
     assert (payload == expected).all()
-    if min(rows, columns) > 1:  # as many as in a flat ring
+    if min(rows, columns) > 1:  # the same number as in a flat ring
         assert expected == 2 * length * (rows * columns - 1) // (rows * columns)
 
 
 def test_owned():
-    """Owners own each element once, those of an update in columns on what rows have left them."""
+    """Each element has one owner; in columns, owners divide the elements that rows have left them."""
     for rows, columns in GRIDS:
         for length in (1, 40, 700):
-            found = [index for row in grid.owned(length, rows, columns) for index in row]
-            assert np.array_equal(np.sort(np.concatenate(found)), np.arange(length))
+            parts = [index for row in grid.owned(length, rows, columns) for index in row]
+            assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(length))
     for row, column in itertools.product(range(2), range(3)):
         groups = grid.owned(32 * 12, 2, 3)[row][column][::32] // 32
         assert groups.tolist() == [group for group in range(12)
@@ -130,7 +130,7 @@ def test_owned():
 @pytest.mark.parametrize(("weight_codec", "gradient_codec"), [
     ("mx9", "mx9"), ("bf16", "raw"), ("raw", "mxfp8_e4m3"), ("mxfp8_e4m3", "zero_value")])
 def test_codecs(weight_codec, gradient_codec):
-    """Weights are the decoded masters, and residuals keep what encoding has lost in rows and in columns."""
+    """Weights are the decoded master weights, and residuals keep the loss of encoding in rows and in columns."""
     generator = np.random.default_rng(3)
     rows, columns, length = 2, 3, 500
     codec = WEIGHT_CODECS[weight_codec]
@@ -140,28 +140,28 @@ def test_codecs(weight_codec, gradient_codec):
     settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=1 / 6, learning_rate=0.1, first_decay=0.9,
                              clip=np.inf)
     before = weights.copy(), momenta.copy(), gradients.copy()
-    found = grid.fused_update(gradients, weights, [momenta], settings, weight_codec=codec, residuals=residuals,
-                              gradient_codec=GRADIENT_CODECS[gradient_codec], segment=64)
-    assert all(np.array_equal(one, other) for one, other in zip((weights, momenta, gradients), before, strict=True))
-    master, (state,) = optimizer.update(found.total, weights, [momenta], settings)
-    assert np.array_equal(found.master, master)
-    assert np.array_equal(found.state[0], state)
+    result = grid.fused_update(gradients, weights, [momenta], settings, weight_codec=codec, residuals=residuals,
+                               gradient_codec=GRADIENT_CODECS[gradient_codec], segment=64)
+    assert all(np.array_equal(x, other) for x, other in zip((weights, momenta, gradients), before, strict=True))
+    master, (state,) = optimizer.update(result.total, weights, [momenta], settings)
+    assert np.array_equal(result.master, master)
+    assert np.array_equal(result.state[0], state)
     decoded = np.empty_like(master)
     for column in range(columns):
         index = ring.block_indices(length, columns)[column]
         decoded[index] = ring.distribute(master[index], rows, weight_codec=codec, segment=64)
-    assert np.array_equal(found.weights, decoded)
+    assert np.array_equal(result.weights, decoded)
     exact = GRADIENT_CODECS[gradient_codec].exact
     assert (residuals == 0).all() == exact
     lost = ring.floats(residuals.reshape(-1, length)).astype(np.float64).sum(axis=0)
     true = ring.floats(gradients.reshape(-1, length)).astype(np.float64).sum(axis=0)
     scale = np.abs(true).max()
-    assert np.abs(ring.floats(found.total) + lost - true).max() < 1e-5 * max(scale, 1)
+    assert np.abs(ring.floats(result.total) + lost - true).max() < 1e-5 * max(scale, 1)
 
 
 @pytest.mark.parametrize("name", [name for name, codec in GATEWARE.items() if codec.repeatable])
 def test_coded_weights_are_coded_again_without_loss(name):
-    """Weights that have been through a codec come through it once more unchanged."""
+    """Weights that a codec has decoded pass through it again unchanged."""
     generator = np.random.default_rng(len(name))
     codec = codec_of(name)
     for number in range(100):

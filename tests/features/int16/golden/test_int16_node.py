@@ -39,25 +39,25 @@ def test_words_of_the_host():
     ([*[0] * 31, LEAST, MOST], [1 << 31, 0x8000, 1, 0x7FFF]),
     ([1, 2, 3, *[0] * 29, 4], [0b111, 0x0002_0001, 3, 1, 4]),
 ])
-def test_compressed_words(given, words):
-    assert model.encode(given).tolist() == words
-    assert model.decode(words, len(given)).tolist() == given
-    assert model.group_sizes(given).sum() == len(words)
+def test_compressed_words(values, words):
+    assert model.encode(values).tolist() == words
+    assert model.decode(words, len(values)).tolist() == values
+    assert model.group_sizes(values).sum() == len(words)
 
 
 @pytest.mark.parametrize("density", [0, 0.05, 0.5, 1])
 def test_round_trip(density):
     generator = np.random.default_rng(3)
     for count in (1, 31, 32, 33, 64, 650, 1000):
-        given = elements(generator, count, density=density)
-        words = model.encode(given)
-        np.testing.assert_array_equal(model.decode(words, count), given)
-        assert model.group_sizes(given).sum() == len(words)
-        # The marks are those of the full node, whose elements are the same numbers in words of their own.
-        full = zero_value.encode(model.to_words(given))
+        values = elements(generator, count, density=density)
+        words = model.encode(values)
+        np.testing.assert_array_equal(model.decode(words, count), values)
+        assert model.group_sizes(values).sum() == len(words)
+        # The marks equal the full node's; its elements are the same numbers in words of their own.
+        full = zero_value.encode(model.to_words(values))
         starts = np.cumsum([0, *zero_value.group_sizes(full)[:-1]])
-        mine = np.cumsum([0, *model.group_sizes(given)[:-1]])
-        np.testing.assert_array_equal(words[mine], full[starts])
+        marks = np.cumsum([0, *model.group_sizes(values)[:-1]])
+        np.testing.assert_array_equal(words[marks], full[starts])
 
 
 test_bad_streams = refused(model.decode, {}, [
@@ -190,8 +190,8 @@ def test_jobs_are_those_of_a_full_node():
         job = MaskJob(matrices=np.zeros((count, rows, columns), np.float32), mask=mask)
         [region] = plan([job], lanes=1, elements=1000, words=64)
         halves = region.words[:MASK_JOB_WORDS].astype("<u4").view("<u2")
-        mine = masking.Job(rows=rows, columns=columns, count=count, mask=masking.Mask(**vars(mask)))
-        np.testing.assert_array_equal(model.job_elements(mine) & 0xFFFF, halves)
+        small = masking.Job(rows=rows, columns=columns, count=count, mask=masking.Mask(**vars(mask)))
+        np.testing.assert_array_equal(model.job_elements(small) & 0xFFFF, halves)
 
 
 def test_masks_are_those_of_the_definition():
@@ -214,10 +214,10 @@ def test_masks_are_those_of_the_definition():
         assert (result.replaced, result.bad) == ((~kept).sum(), None)
 
 
-def changed(place, value):
-    """The list of a good job and a bad one: one element of the second is another."""
+def changed(index, value):
+    """The list of a good job and a bad one, with one element of the second changed."""
     memory = listed(TRIANGLE, TRIANGLE)
-    memory[model.JOB_ELEMENTS + place] = value
+    memory[model.JOB_ELEMENTS + index] = value
     return memory
 
 
@@ -227,7 +227,7 @@ def changed(place, value):
     changed(4, 5), changed(4, 7), changed(5, 1),
     changed(2, 4096), changed(3, -1),         # rows and columns of more bits
     changed(6, 4096), changed(6, -1), changed(7, 1), changed(7, -1),
-    *(changed(place, 4096) for place in range(8, 15)),
+    *(changed(index, 4096) for index in range(8, 15)),
     listed(dataclasses.replace(TRIANGLE), dataclasses.replace(TRIANGLE, count=2)),  # beyond the length
     listed(TRIANGLE),                         # the list ends
     listed(TRIANGLE, TRIANGLE)[:-1],

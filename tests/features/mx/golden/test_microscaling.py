@@ -19,8 +19,8 @@ TYPES = {Element.FP8_E4M3: ml_dtypes.float8_e4m3fn, Element.FP8_E5M2: ml_dtypes.
 
 
 def _block(codes, width, scale):
-    """A block as a number: its scale in the lowest byte, then its codes, the first one lowest."""
-    return scale | sum(code << 8 + width * place for place, code in enumerate(codes))
+    """A block as a number: its scale in the lowest byte, then its codes, the first code lowest."""
+    return scale | sum(code << 8 + width * index for index, code in enumerate(codes))
 
 
 # --- the formats of the specification
@@ -50,16 +50,16 @@ def test_element():
 
 def test_fp4_by_hand():
     """The largest is below 8: a scale of 1. Codes of 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
-    given = [5, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 7.9]
+    values = [5, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 7.9]
     codes = [6, 8 | 3, 0, 1, 2, 4, 6, 8 | 7, 2, 4, 8 | 0, 7]
     number = _block(codes, 4, 127)
-    words = mx.MXFP4_E2M1.encode(bits_of(given))
+    words = mx.MXFP4_E2M1.encode(bits_of(values))
     assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(5)]
     decoded = values_of(mx.MXFP4_E2M1.decode(words, 12))
     assert decoded.tolist() == [4, -1.5, 0, 0.5, 1, 2, 4, -6, 1, 2, -0.0, 6]
-    assert np.signbit(decoded).tolist() == [value < 0 for value in given]
+    assert np.signbit(decoded).tolist() == [value < 0 for value in values]
     # Eight times as much: the same codes below a scale of 8.
-    eight = mx.MXFP4_E2M1.encode(bits_of(8 * np.array(given)))
+    eight = mx.MXFP4_E2M1.encode(bits_of(8 * np.array(values)))
     assert eight.tolist() == [words[0] + 3, *words[1:]]
 
 
@@ -68,10 +68,10 @@ def test_fp4_by_hand():
     ("MXFP6_E2M3", 6, [7.5, 7.9, 0.125, 0.0625, 0.1875, -1, 1.0625], [31, 31, 1, 0, 2, 32 | 8, 8]),
     ("MXFP8_E4M3", 8, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),  # next to a NaN
     ("MXFP8_E5M2", 8, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])])
-def test_ends_of_elements(name, bits, given, codes):
+def test_ends_of_elements(name, bits, values, codes):
     """The largest number, two that saturate or the smallest one, and numbers that are rounded to even."""
     number = _block(codes, bits, 127)
-    words = getattr(mx, name).encode(bits_of(given))
+    words = getattr(mx, name).encode(bits_of(values))
     assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(1 + bits)]
 
 
@@ -91,19 +91,19 @@ def test_ends_of_the_scale(name, emax):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_blocks_are_those_of_ml_dtypes(element):
-    """Blocks of any size, down to the words: scales by definition, elements and their numbers of ml_dtypes."""
+    """Blocks of any size, down to the words: scales by definition, elements and their numbers by ml_dtypes."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     emax = np.frexp(largest)[1] - 1
     generator = np.random.default_rng(1)
     powers = generator.integers(-110, 127, (300, 1)) - generator.integers(0, 12, (300, 32))
-    given = np.ldexp(generator.uniform(1, 2, (300, 32)), powers) * generator.choice([-1, 1], (300, 32))
-    given = np.where(generator.random((300, 32)) < 0.05, 0, given).astype(np.float32)
-    scales = np.maximum(np.frexp(np.abs(given).max(axis=1))[1] - 1 - emax, -127)
-    shares = np.ldexp(given.astype(np.float64), -scales[:, np.newaxis]).astype(np.float32)
+    values = np.ldexp(generator.uniform(1, 2, (300, 32)), powers) * generator.choice([-1, 1], (300, 32))
+    values = np.where(generator.random((300, 32)) < 0.05, 0, values).astype(np.float32)
+    scales = np.maximum(np.frexp(np.abs(values).max(axis=1))[1] - 1 - emax, -127)
+    shares = np.ldexp(values.astype(np.float64), -scales[:, np.newaxis]).astype(np.float32)
     expected = np.clip(shares, -largest, largest).astype(dtype)
-    words = codec.encode(bits_of(given.reshape(-1)))
-    data = sum(int(word) << 32 * place for place, word in enumerate(words))
+    words = codec.encode(bits_of(values.reshape(-1)))
+    data = sum(int(word) << 32 * index for index, word in enumerate(words))
     for row, (scale, codes) in enumerate(zip(scales.tolist(), expected.view(np.uint8).tolist(), strict=True)):
         block = data >> row * codec.block_bits & (1 << codec.block_bits) - 1
         assert block == _block(codes, codec.code_bits, scale + 127), row
@@ -114,33 +114,33 @@ def test_blocks_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_rounded_up(element):
-    """The scale is the lowest power of two with which the block's largest number does not saturate, up to 2^127."""
+    """The scale is the lowest power of two that keeps the block's largest number from saturating, up to 2^127."""
     codec, dtype = Microscaling(element=element, scale=Scale.UP), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     generator = np.random.default_rng(2)
     powers = generator.integers(-110, 127, (3200, 1)) - generator.integers(0, 12, (3200, 32))
     numbers = generator.uniform(1, 2, (3200, 32)).astype(np.float32)
-    # Beside the largest number of the format, where scales change.
+    # Around the largest number of the format, where scales change.
     edge = np.float32(largest / 2.0 ** codec.lowest)
     near = np.array([edge, np.nextafter(edge, np.float32(0)), np.nextafter(edge, np.float32(4))])
     numbers[:1600, 5] = generator.choice(near, 1600)
     powers[:1600, 5] = np.maximum(powers[:1600].max(axis=1), -110)
-    given = np.ldexp(numbers, powers).astype(np.float32) * generator.choice([-1, 1], (3200, 32)).astype(np.float32)
-    ratio, power = np.frexp(np.abs(given).max(axis=1).astype(np.float64) / largest)
+    values = np.ldexp(numbers, powers).astype(np.float32) * generator.choice([-1, 1], (3200, 32)).astype(np.float32)
+    ratio, power = np.frexp(np.abs(values).max(axis=1).astype(np.float64) / largest)
     scales = np.maximum(power - (ratio == 0.5), -127)
-    shares = np.ldexp(given.astype(np.float64), -scales[:, np.newaxis])
+    shares = np.ldexp(values.astype(np.float64), -scales[:, np.newaxis])
     assert (np.abs(shares) <= largest).all()
-    blocks = codec.quantise(bits_of(given.reshape(-1)))
+    blocks = codec.quantise(bits_of(values.reshape(-1)))
     np.testing.assert_array_equal(blocks.exponents, scales + 127)
     np.testing.assert_array_equal(blocks.codes, shares.astype(np.float32).astype(dtype).view(np.uint8))
-    floor = dataclasses.replace(codec, scale=Scale.FLOOR).quantise(bits_of(given.reshape(-1)))
+    floor = dataclasses.replace(codec, scale=Scale.FLOOR).quantise(bits_of(values.reshape(-1)))
     raised = blocks.exponents - floor.exponents
     assert set(raised.tolist()) == {0, 1}
     np.testing.assert_array_equal(blocks.codes[raised == 0], floor.codes[raised == 0])
 
 
 def test_scale_rounded_up_by_hand():
-    """Above 6 the scale is twice that of 6; numbers without an exponent raise none, nor do those at its end."""
+    """Above 6 the scale doubles; numbers without an exponent raise none, nor do numbers at its end."""
     for number, exponent, code in ((6, 127, 7), (6.0000005, 128, 5), (7, 128, 6), (7.99, 128, 6), (8, 128, 6)):
         blocks = mx.MXFP4_E2M1_UP.quantise(bits_of([number]))
         assert (blocks.exponents.tolist(), blocks.codes[0, 0]) == ([exponent], code), number
@@ -151,7 +151,7 @@ def test_scale_rounded_up_by_hand():
 
 @pytest.mark.parametrize("element", TYPES)
 def test_elements_are_those_of_ml_dtypes(element):
-    """Every bfloat16, and numbers beside the places where rounding changes, below a scale of one."""
+    """Every bfloat16, and numbers around the thresholds of rounding, below a scale of one."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     largest = float(ml_dtypes.finfo(dtype).max)
     top = 2.0 ** (codec.lowest)  # emax: a block that has it has a scale of one
@@ -168,7 +168,7 @@ def test_elements_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_are_those_of_ml_dtypes(element):
-    """Every scale with every code decodes as by ml_dtypes, in numbers of binary64, but for subnormals."""
+    """Every scale with every code decodes as by ml_dtypes, in numbers of binary64, except for subnormals."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     codes = np.tile(np.arange(1 << codec.code_bits), (255, 1)).reshape(255, -1)
     padded = -(-codes.shape[1] // codec.block) * codec.block

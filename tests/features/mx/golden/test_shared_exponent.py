@@ -89,8 +89,8 @@ def test_known(mantissa, expected):
     assert blocks.differences.tolist() == [[1, 1, 0, 0]]
     assert codec.integers(blocks.codes).tolist() == [expected]
     if mantissa == 4:
-        found = values_of(codec.decode(codec.encode(bits_of(KNOWN))))
-        assert found.tolist() == [1.5, -.75, .25, .25, 3.75, 0, -2, .5]
+        decoded = values_of(codec.decode(codec.encode(bits_of(KNOWN))))
+        assert decoded.tolist() == [1.5, -.75, .25, .25, 3.75, 0, -2, .5]
 
 
 def test_saturation():
@@ -101,11 +101,11 @@ def test_saturation():
 
 
 def test_layout():
-    """Exponent, differences, elements: lowest bits first, and the next block behind."""
+    """Exponent, differences, elements: lowest bits first, and the next block after them."""
     codec = SharedExponent(block=8, subset=2, mantissa_bits=7)
     number = 128 | 0b0011 << 8
-    for place, value in enumerate([96, 128 + 48, 19, 13, 125, 0, 128 + 64, 16]):
-        number |= value << 12 + 8 * place
+    for index, value in enumerate([96, 128 + 48, 19, 13, 125, 0, 128 + 64, 16]):
+        number |= value << 12 + 8 * index
     number |= number << 76
     expected = [number >> 32 * word & 0xFFFF_FFFF for word in range(5)]
     assert codec.encode(bits_of(KNOWN * 2)).tolist() == expected
@@ -219,23 +219,23 @@ def test_definition(name):
     elements = elements[(elements >> 23 & 255) != 255]
     elements = elements[:len(elements) // codec.block * codec.block]
     blocks = codec.quantise(elements)
-    for row, given in enumerate(elements.reshape(-1, codec.block)):
+    for row, block in enumerate(elements.reshape(-1, codec.block)):
         numbers = [Fraction(float(value)) if bits >> 23 & 255 else Fraction(0)
-                   for bits, value in zip(given.tolist(), values_of(given), strict=True)]
+                   for bits, value in zip(block.tolist(), values_of(block), strict=True)]
         top = Fraction(2) ** (codec.highest - 126)
-        peak = max(min(exponent, codec.highest) for exponent in (given >> 23 & 255).tolist())
+        peak = max(min(exponent, codec.highest) for exponent in (block >> 23 & 255).tolist())
         shared = max(peak, codec.lowest)
         assert blocks.exponents[row] == shared - codec.lowest
         for index, number in enumerate(numbers):
             subset = slice(index // codec.subset * codec.subset, (index // codec.subset + 1) * codec.subset)
             lowered = 0
             if codec.difference_bits:
-                lowered = min(shared - min(max((given[subset] >> 23 & 255).tolist()), codec.highest),
+                lowered = min(shared - min(max((block[subset] >> 23 & 255).tolist()), codec.highest),
                               (1 << codec.difference_bits) - 1)
                 assert blocks.differences[row, index // codec.subset] == lowered
             step = Fraction(2) ** (shared - lowered - 127 + 1 - codec.mantissa_bits)
             magnitude = min(nearest(min(abs(number), top), step), codec.largest)
-            sign = int(given[index]) >> 31
+            sign = int(block[index]) >> 31
             assert blocks.codes[row, index] == sign << codec.mantissa_bits | magnitude
 
 
@@ -245,12 +245,12 @@ def test_definition(name):
 def test_random_bits():
     """The recurrence, one bit at a time, from the given start."""
     state = random_state(5)
-    bits = [state >> place & 1 for place in range(STATE_BITS)]
+    bits = [state >> bit & 1 for bit in range(STATE_BITS)]
     for _ in range(2000):
         bits.append(bits[-127] ^ bits[-64])
     random = RandomBits(5)
     taken = np.concatenate([random.take(count) for count in (1, 16, 0, 40, 100, 7)])
-    expected = [sum(bits[RANDOM_BITS * index + place] << place for place in range(RANDOM_BITS))
+    expected = [sum(bits[RANDOM_BITS * index + bit] << bit for bit in range(RANDOM_BITS))
                 for index in range(len(taken))]
     assert taken.tolist() == expected
     assert random_state(5) != random_state(6)
@@ -259,7 +259,7 @@ def test_random_bits():
 
 @pytest.mark.parametrize("name", ["MX9", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP4_E2M1"])
 def test_stochastic_rounding_is_unbiased(name):
-    """A number between two others becomes each of them as often as it is near to it, within the random bits."""
+    """A number between two codes becomes the nearer one more often, in proportion, within the random bits."""
     codec = dataclasses.replace(NAMED[name], rounding=Rounding.STOCHASTIC, seed=3)
     top = 2.0 ** (codec.lowest if isinstance(codec, Microscaling) else 0)
     step = top / 2 ** codec.fraction_bits
@@ -305,7 +305,7 @@ def test_qsnr(mantissa, two_levels, flat, seed):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_agrees_with_the_gateware(name):
-    """Both were written from the specification, and neither takes anything from the other."""
+    """Both were written from the specification, independently of each other."""
     source, golden = getattr(gateware, name, None) or getattr(mx_gateware, name), NAMED[name]
     names = ("block", "subset", "exponent_bits", "difference_bits", "magnitude_bits", "fraction_bits", "code_bits",
              "header_bits", "block_bits", "top_field", "largest", "lowest", "highest", "nan", "complement",

@@ -19,7 +19,7 @@ SCALED = pytest.mark.parametrize("tensor_scale", TENSOR_SCALES)
 
 
 def rounded(value, lowest, fraction_bits, largest):
-    """A fraction as a floating-point number, to nearest even, whose normal numbers begin at 2 ** lowest."""
+    """A fraction as a floating-point number, to nearest even, with normal numbers from 2 ** lowest."""
     power = lowest
     while 2 * Fraction(2) ** power <= value:
         power += 1
@@ -42,65 +42,65 @@ def numbers_of(blocks):
 
 
 def blocks_of(seed, count, tensor_scale):
-    """Numbers of all sizes that a scale has, and beyond; zeros, and ones halfway between two elements or scales."""
+    """Numbers of all sizes of scales, and beyond; zeros, and numbers halfway between two elements or scales."""
     generator = np.random.default_rng(seed)
     powers = generator.integers(-14, 14, (count, 1)) - generator.integers(0, 7, (count, 16))
     numbers = generator.uniform(1, 2, (count, 16))
     numbers = np.where(generator.random((count, 16)) < 0.5, np.round(numbers * 64) / 64, numbers)
-    given = np.ldexp(numbers, powers) * generator.choice([-1, 1], (count, 16))
-    given = np.where(generator.random((count, 16)) < 0.05, 0, given)
-    given[::50] = 0
+    values = np.ldexp(numbers, powers) * generator.choice([-1, 1], (count, 16))
+    values = np.where(generator.random((count, 16)) < 0.05, 0, values)
+    values[::50] = 0
     with np.errstate(under="ignore", over="ignore"):
-        given = np.clip(given * tensor_scale, -3e38, 3e38).astype(np.float32)
-    return np.where(np.abs(given) < 2.0 ** -126, 0, given).astype(np.float32)
+        values = np.clip(values * tensor_scale, -3e38, 3e38).astype(np.float32)
+    return np.where(np.abs(values) < 2.0 ** -126, 0, values).astype(np.float32)
 
 
 @pytest.mark.parametrize(("tensor_scale", "seed", "count"), [
     (1.0, 1, 5000), (2.0 ** -8, 2, 1000), (2.0 ** -115, 3, 500), (2.0 ** 116, 4, 500)])
 def test_as_defined(tensor_scale, seed, count):
-    """112,000 elements in all: scales, elements and decoded numbers are those of exact fractions."""
-    codec, given = NVFP4(tensor_scale=tensor_scale), blocks_of(seed, count, tensor_scale)
-    blocks = codec.quantise(bits_of(given.ravel()))
+    """112,000 elements in all: scales, elements and decoded numbers equal exact fractions."""
+    codec, numbers = NVFP4(tensor_scale=tensor_scale), blocks_of(seed, count, tensor_scale)
+    blocks = codec.quantise(bits_of(numbers.ravel()))
     scales, elements = numbers_of(blocks)
     assert {1, 126} <= set(blocks.exponents.tolist())
     assert set(blocks.codes.ravel().tolist()) == set(range(16))
-    expected = [defined(row, tensor_scale) for row in given.tolist()]
+    expected = [defined(row, tensor_scale) for row in numbers.tolist()]
     assert scales.tolist() == [float(scale) for scale, _ in expected]
     assert elements.tolist() == [[float(element) for element in row] for _, row in expected]
-    decoded = values_of(codec.decode(codec.pack(blocks))).astype(np.float64).reshape(given.shape)
+    decoded = values_of(codec.decode(codec.pack(blocks))).astype(np.float64).reshape(numbers.shape)
     assert decoded.tolist() == (elements * scales[:, np.newaxis] * tensor_scale).tolist()
-    assert (np.signbit(decoded) == np.signbit(given)).all()
+    assert (np.signbit(decoded) == np.signbit(numbers)).all()
 
 
 @SCALED
 def test_as_quotients_of_binary32(tensor_scale):
-    """Quotients that are rounded to binary32 before they are cast give the same bits, in every place."""
+    """Quotients that are rounded to binary32 before they are cast give the same bits everywhere."""
     codec = NVFP4(tensor_scale=tensor_scale)
     for bits in (every_place(codec), bits_of(blocks_of(5, 4000, tensor_scale))):
-        given = np.where(bits & 0x7F80_0000, values_of(bits), 0).astype(np.float32)
+        numbers = np.where(bits & 0x7F80_0000, values_of(bits), 0).astype(np.float32)
         blocks = codec.quantise(bits.ravel())
         with np.errstate(under="ignore"):
-            scales = np.abs(given).max(axis=1) / np.float32(6) / np.float32(tensor_scale)
+            scales = np.abs(numbers).max(axis=1) / np.float32(6) / np.float32(tensor_scale)
         scales = np.clip(scales, np.float32(2.0 ** -9), np.float32(448)).astype(ml_dtypes.float8_e4m3fn)
         np.testing.assert_array_equal(blocks.exponents, scales.view(np.uint8))
         divisors = scales.astype(np.float32) * np.float32(tensor_scale)
         with np.errstate(under="ignore"):
-            quotients = np.clip(given / divisors[:, np.newaxis], -6, 6)
+            quotients = np.clip(numbers / divisors[:, np.newaxis], -6, 6)
         codes = quotients.astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
         np.testing.assert_array_equal(blocks.codes & 7, codes & 7)
         np.testing.assert_array_equal(blocks.codes >> 3, bits >> 31)
 
 
 def test_rounded_reciprocals():
-    """Products with rounded reciprocals of scales, which others have, go wrong, but beside halfway numbers alone."""
+    """Products with rounded reciprocals of scales, as elsewhere, are wrong, but only next to halfway numbers."""
     codec = NVFP4()
-    given = values_of(every_place(codec))
-    blocks = codec.quantise(bits_of(given).ravel())
+    numbers = values_of(every_place(codec))
+    blocks = codec.quantise(bits_of(numbers).ravel())
     scales = numbers_of(blocks)[0].astype(np.float32)[:, np.newaxis]
-    products = np.clip(given * (np.float32(1) / scales), -6, 6).astype(ml_dtypes.float4_e2m1fn)
+    products = np.clip(numbers * (np.float32(1) / scales), -6, 6).astype(ml_dtypes.float4_e2m1fn)
     wrong = (products.view(np.uint8) & 7) != (blocks.codes & 7)
-    assert 0 < wrong.sum() < given.size / 1000
-    quotients = np.abs(given.astype(np.float64) / scales)[wrong]
+    assert 0 < wrong.sum() < numbers.size / 1000
+    quotients = np.abs(numbers.astype(np.float64) / scales)[wrong]
     halfway = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5])
     assert (np.abs(quotients[:, np.newaxis] / halfway - 1).min(axis=1) < 2.0 ** -22).all()
     assert {1.25, 2.5, 5} <= set(quotients.tolist())
@@ -108,15 +108,15 @@ def test_rounded_reciprocals():
 
 def test_by_hand():
     """The largest is 6: a scale of one, 0x38. Codes of 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties go to even."""
-    given = [6, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 5]
+    numbers = [6, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 5]
     codes = [7, 8 | 3, 0, 1, 2, 4, 6, 8 | 7, 2, 4, 8 | 0, 6]
-    number = 0x38 | sum(code << 8 + 4 * place for place, code in enumerate(codes))
-    words = NVFP4().encode(bits_of(given))
+    number = 0x38 | sum(code << 8 + 4 * index for index, code in enumerate(codes))
+    words = NVFP4().encode(bits_of(numbers))
     assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(3)]
     assert values_of(NVFP4().decode(words, 12)).tolist() == [6, -1.5, 0, 0.5, 1, 2, 4, -6, 1, 2, -0.0, 4]
-    # A tensor scale moves all of it.
+    # A tensor scale moves everything.
     small = NVFP4(tensor_scale=2.0 ** -8)
-    assert small.encode(bits_of(np.array(given) / 256)).tolist() == words.tolist()
+    assert small.encode(bits_of(np.array(numbers) / 256)).tolist() == words.tolist()
 
 
 @pytest.mark.parametrize(("largest", "scale", "code"), [
@@ -124,17 +124,17 @@ def test_by_hand():
     (9 * 2.0 ** -9, 2, 6), (10 * 2.0 ** -9, 2, 6), (10.1 * 2.0 ** -9, 2, 7), (448 * 6, 126, 7), (464 * 6, 126, 7),
     (465 * 6, 126, 7), (1e38, 126, 7), (3.4e38, 126, 7)])
 def test_ends_of_the_scale(largest, scale, code):
-    """Below 2 ** -9 scales are that, and elements become small; above 448 elements saturate."""
+    """Scales are at least 2 ** -9, where elements become small; above 448 elements saturate."""
     blocks = NVFP4().quantise(bits_of([0, -largest]))
     assert (blocks.exponents.tolist(), blocks.codes[0, :3].tolist()) == ([scale], [0, 8 | code, 0])
 
 
 def test_blocks_that_are_nan():
-    """An infinity or a NaN makes its block NaN, and no other."""
+    """An infinity or a NaN makes its own block NaN, and no other."""
     for special in (0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 0xFF80_0001):
-        given = np.full(48, 0xC040_0000, np.uint32)
-        given[20] = special
-        blocks = NVFP4().quantise(given)
+        bits = np.full(48, 0xC040_0000, np.uint32)
+        bits[20] = special
+        blocks = NVFP4().quantise(bits)
         assert blocks.exponents.tolist() == [0x30, 0x7F, 0x30]
         assert blocks.codes.tolist() == [[15] * 16, [0] * 16, [15] * 16]
         assert NVFP4().dequantise(blocks).tolist() == [0xC040_0000] * 16 + [0x7FC0_0000] * 16 + [0xC040_0000] * 16
@@ -156,19 +156,19 @@ def test_every_code(tensor_scale):
 def test_decoded_once_is_decoded_for_good(tensor_scale):
     """Decoded numbers are encoded without loss, unless the largest was 9 / 512 to 10 / 512, which becomes 8 / 512."""
     codec = NVFP4(tensor_scale=tensor_scale)
-    given = every_place(codec)
-    once = codec.decode(codec.encode(given.ravel()))
+    bits = every_place(codec)
+    once = codec.decode(codec.encode(bits.ravel()))
     again = codec.decode(codec.encode(once))
     kept = (once == again).reshape(-1, 16).all(axis=1)
-    largest = values_of(given & 0x7FFF_FFFF).max(axis=1) / np.float32(tensor_scale) * 512
+    largest = values_of(bits & 0x7FFF_FFFF).max(axis=1) / np.float32(tensor_scale) * 512
     np.testing.assert_array_equal(kept, (largest < 9) | (largest > 10))
     assert not kept.all()
 
 
 def test_bfloat16():
     """Halves of binary32 give the same blocks."""
-    given = bits_of(blocks_of(6, 200, 1.0)).ravel() >> 16
-    blocks, whole = NVFP4().quantise(given, bf16=True), NVFP4().quantise(given << 16)
+    halves = bits_of(blocks_of(6, 200, 1.0)).ravel() >> 16
+    blocks, whole = NVFP4().quantise(halves, bf16=True), NVFP4().quantise(halves << 16)
     assert blocks.exponents.tolist() == whole.exponents.tolist()
     assert blocks.codes.tolist() == whole.codes.tolist()
 

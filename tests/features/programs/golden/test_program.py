@@ -10,10 +10,10 @@ SEEDS = range(40)
 
 
 def overlapped(compute, communicate):
-    """A program of pairs: each transfer waits for the compute command of the same place."""
+    """Program of compute commands, and of transfers that each wait for a number of compute commands."""
     return [[Timed(f"C{n}", cycles, waits=((0, 0),)) for n, cycles in enumerate(compute)],
-            [Timed(f"X{n}", cycles, collective=True, waits=((place, 0),))
-             for n, (cycles, place) in enumerate(communicate)]]
+            [Timed(f"X{n}", cycles, collective=True, waits=((after, 0),))
+             for n, (cycles, after) in enumerate(communicate)]]
 
 
 def chunked(sizes):
@@ -30,7 +30,7 @@ class TestKnownAnswers:
         assert makespan(spans) == 800
         assert [(span.start, span.end) for span in spans if span.node == 0 and span.queue == 1] == [
             (300, 450), (500, 650), (650, 800)]
-        serial = [[*queues[0], *(Timed(one.name, one.duration) for one in queues[1])]]
+        serial = [[*queues[0], *(Timed(transfer.name, transfer.duration) for transfer in queues[1])]]
         assert makespan(timeline(serial, gap=0, delay=0)) == 1050
 
     @pytest.mark.parametrize(("sizes", "cycles"), [
@@ -45,7 +45,7 @@ class TestKnownAnswers:
             ("C0", 0, 10), ("X0", 13, 18), ("C1", 18, 28), ("X1", 31, 36)]
 
     def test_passes(self):
-        """With a lag a pass begins beside the one before; a pass before the first one holds at once."""
+        """With a lag a pass may overlap the pass before; a wait for a pass before the first one holds at once."""
         queues = [[Timed("C", 10, waits=((1, 2),))], [Timed("X", 25, waits=((1, 0),))]]
         spans = timeline(queues, passes=4, gap=0, delay=0)
         assert [span.start for span in spans if span.queue == 0] == [0, 10, 35, 60]
@@ -55,7 +55,7 @@ class TestKnownAnswers:
     def test_a_collective_waits_for_all_nodes(self):
         queues = [[Timed("C", 0, waits=((0, 0),))], [Timed("X", 50, collective=True, waits=((1, 0),))]]
         spans = timeline(queues, nodes=3, gap=0, delay=0,
-                         duration=lambda node, number, queue, place: 50 if queue else 10 * (node + 1))
+                         duration=lambda node, number, queue, index: 50 if queue else 10 * (node + 1))
         assert [span for span in spans if span.queue] == [
             Span(node, 1, "X", 10 * (node + 1), 80) for node in range(3)]
 
@@ -71,50 +71,50 @@ class TestKnownAnswers:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_recurrence(seed):
-    """Each start is the latest of what it must follow; found span by span, from the outside."""
+    """Each start is the latest of its bounds; found span by span, from the outside."""
     generator = np.random.default_rng(seed)
     nodes, passes, count = (int(number) for number in generator.integers(1, 4, 3))
     gap, delay = (int(number) for number in generator.integers(0, 10, 2))
     lengths = generator.integers(1, 6, count).tolist()
     queues = []
 
-    def remote(place):
-        """A wait of a node for any one, itself too, or none."""
+    def remote(index):
+        """A wait of a node for any node, itself included, or none."""
         lag = int(generator.integers(0, 3))
         queue = int(generator.integers(count))
-        after = min(place, lengths[queue]) if lag == 0 else lengths[queue]
+        after = min(index, lengths[queue]) if lag == 0 else lengths[queue]
         return Remote(int(generator.integers(nodes)), queue, int(generator.integers(after + 1)), lag) if (
             generator.random() < 0.7) else None
 
     for queue, length in enumerate(lengths):
-        others = [other for other in range(count) if other != queue]
-        queues.append([Timed(f"{queue}.{place}", int(generator.integers(0, 100)),
+        peers = [other for other in range(count) if other != queue]
+        queues.append([Timed(f"{queue}.{index}", int(generator.integers(0, 100)),
                              collective=bool(queue == count - 1),
-                             # Only earlier places, or earlier passes: no circles.
-                             waits=tuple((int(generator.integers(0, min(place, lengths[other]) + 1)), 0)
+                             # Only earlier commands, or earlier passes: no cycles.
+                             waits=tuple((int(generator.integers(0, min(index, lengths[other]) + 1)), 0)
                                          if generator.random() < 0.5
                                          else (int(generator.integers(0, lengths[other] + 1)),
-                                               int(generator.integers(1, 4))) for other in others),
-                             remotes=tuple(remote(place) for _ in range(nodes)) if generator.random() < 0.5 else ())
-                       for place in range(length)])
+                                               int(generator.integers(1, 4))) for other in peers),
+                             remotes=tuple(remote(index) for _ in range(nodes)) if generator.random() < 0.5 else ())
+                       for index in range(length)])
     spans = {(span.node, span.queue, span.number, span.place): span
              for span in timeline(queues, passes=passes, nodes=nodes, gap=gap, delay=delay)}
     assert len(spans) == nodes * passes * sum(lengths), f"seed {seed}"
-    for (node, queue, number, place), span in spans.items():
-        command = queues[queue][place]
+    for (node, queue, number, index), span in spans.items():
+        command = queues[queue][index]
         bounds = [0]
-        if place or number:
-            before = (node, queue, number, place - 1) if place else (node, queue, number - 1, lengths[queue] - 1)
+        if index or number:
+            before = (node, queue, number, index - 1) if index else (node, queue, number - 1, lengths[queue] - 1)
             bounds.append(spans[before].end + gap)
-        others = [other for other in range(count) if other != queue]
+        peers = [other for other in range(count) if other != queue]
         bounds += [spans[node, other, number - lag, after - 1].end + delay
-                   for other, (after, lag) in zip(others, command.waits, strict=True) if after and number >= lag]
+                   for other, (after, lag) in zip(peers, command.waits, strict=True) if after and number >= lag]
         far = command.remotes[node] if command.remotes else None
         if far is not None and far.after and number >= far.lag:
             hops = (node - far.unit) % nodes
             bounds.append(spans[far.unit, far.queue, number - far.lag, far.after - 1].end + (
                 signal_cycles(hops) if hops else delay))
-        begun = max(spans[other, queue, number, place].start for other in range(nodes)) if command.collective \
+        begun = max(spans[other, queue, number, index].start for other in range(nodes)) if command.collective \
             else span.start
         assert (span.start, span.end) == (max(bounds), begun + command.duration), f"seed {seed}"
 

@@ -24,29 +24,29 @@ def step(nodes, *, wait=True):
 
 def golden(nodes, seed, **options):
     generator = np.random.default_rng(seed)
-    found = ProgramNodes(nodes, gradient_words=2 * HALF, planes=1,
+    model = ProgramNodes(nodes, gradient_words=2 * HALF, planes=1,
                   weights=ring.bits(generator.standard_normal(LENGTH)), **options)
-    found.settings = SETTINGS
-    found.stage(ring.bits(generator.standard_normal((nodes, LENGTH))), HALF)
-    return found
+    model.settings = SETTINGS
+    model.stage(ring.bits(generator.standard_normal((nodes, LENGTH))), HALF)
+    return model
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
 @pytest.mark.parametrize("codec", ["raw", "mx9"])
 def test_an_update_is_the_ring_s(nodes, codec):
-    """With state and masters in the memories of their owners, as with whole vectors."""
+    """With state and master weights in the memories of their owners, as with whole vectors."""
     weights = ring.bits(np.random.default_rng(nodes).standard_normal(LENGTH))
-    found = golden(nodes, nodes, weight_codec=CODECS[codec])
+    model = golden(nodes, nodes, weight_codec=CODECS[codec])
     master, state = weights, [np.zeros(LENGTH, dtype=np.uint32)]
-    found.run(step(nodes), passes=3)
+    model.run(step(nodes), passes=3)
     for _ in range(3):
-        update = ring.fused_update(found.gradients[:, HALF:HALF + LENGTH], master, state, SETTINGS,
+        update = ring.fused_update(model.gradients[:, HALF:HALF + LENGTH], master, state, SETTINGS,
                                    weight_codec=CODECS[codec])
         master, state = update.master, update.state
-    assert (found.weights == update.weights).all()
-    for rank, index in enumerate(found.owned(0, LENGTH, 0)):
-        assert np.array_equal(found.masters[rank, :len(index)], master[index])
-        assert np.array_equal(found.state[0][rank, :len(index)], state[0][index])
+    assert (model.weights == update.weights).all()
+    for rank, index in enumerate(model.owned(0, LENGTH, 0)):
+        assert np.array_equal(model.masters[rank, :len(index)], master[index])
+        assert np.array_equal(model.state[0][rank, :len(index)], state[0][index])
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5])
@@ -62,31 +62,31 @@ def test_strict_is_an_update(nodes):
               [same("LATCH", nodes, collective=False, waits=((0, 0),)),
                same("REDUCE_SCATTER", nodes, length=LENGTH, waits=((1, 0),)), update,
                same("ALL_GATHER", nodes, length=LENGTH)]]
-    one, other = golden(nodes, 7), golden(nodes, 7)
-    one.run(strict, passes=2)
-    other.run(step(nodes), passes=2)
-    for name, array in one.arrays().items():
+    split, whole = golden(nodes, 7), golden(nodes, 7)
+    split.run(strict, passes=2)
+    whole.run(step(nodes), passes=2)
+    for name, array in split.arrays().items():
         if name != "masters":
-            assert np.array_equal(array, other.arrays()[name]), name
+            assert np.array_equal(array, whole.arrays()[name]), name
 
 
 def test_orders():
-    """Every order ends with the same weights; without the wait some end with others."""
+    """Every order ends with the same weights; without the wait some orders end with different ones."""
     def weights(seed, *, wait):
-        found = golden(3, 11)
-        found.run(step(3, wait=wait), passes=3, seed=seed)
-        return found.weights.tobytes()
+        model = golden(3, 11)
+        model.run(step(3, wait=wait), passes=3, seed=seed)
+        return model.weights.tobytes()
 
     assert len({weights(seed, wait=True) for seed in range(20)}) == 1
     assert len({weights(seed, wait=False) for seed in range(20)}) > 1
 
 
 def test_settings_are_those_of_the_latch():
-    """Settings that are written after it are for the next pass."""
-    found = golden(2, 13)
+    """Settings that are written after the latch are for the next pass."""
+    model = golden(2, 13)
     queues = step(2)
-    found.run(queues)
-    expected = found.arrays()
+    model.run(queues)
+    expected = model.arrays()
     again = golden(2, 13)
     again.run([[], queues[1][:1]])
     again.settings = ring.settings(1, learning_rate=7, gradient_scale=1)
@@ -102,15 +102,15 @@ def test_before_each_pass():
 
 @pytest.mark.parametrize("codec", ["zero_value", "mx9"])
 def test_sums_and_weights(codec):
-    """Sums with the codec's residuals, ALL_GATHER and BROADCAST, with turns, and with weights that alternate."""
+    """Sums with the codec's residuals, ALL_GATHER and BROADCAST, with block offsets and alternating weights."""
     nodes, shape = 3, {"length": LENGTH, "turn": 2}
-    found = golden(nodes, 23, gradient_codec=CODECS[codec])
+    model = golden(nodes, 23, gradient_codec=CODECS[codec])
     generator = np.random.default_rng(29)
-    found.gradients[:, :HALF] = ring.bits(generator.standard_normal((nodes, HALF)))
-    found.weights = ring.bits(generator.standard_normal((nodes, 2 * HALF)))
-    found.weight_stride = HALF
-    gradients, weights, residuals = found.gradients.copy(), found.weights.copy(), np.zeros((nodes, LENGTH), np.uint32)
-    found.run([[same("QUIESCE", nodes, collective=False)],
+    model.gradients[:, :HALF] = ring.bits(generator.standard_normal((nodes, HALF)))
+    model.weights = ring.bits(generator.standard_normal((nodes, 2 * HALF)))
+    model.weight_stride = HALF
+    gradients, weights, residuals = model.gradients.copy(), model.weights.copy(), np.zeros((nodes, LENGTH), np.uint32)
+    model.run([[same("QUIESCE", nodes, collective=False)],
                [same("ALL_REDUCE", nodes, **shape), same("REDUCE_SCATTER", nodes, gradient_base=HALF, **shape),
                 same("ALL_GATHER", nodes, alternate=1, **shape),
                 same("BROADCAST", nodes, length=32, weight_base=32, root=2)]], passes=2, parity=1)
@@ -118,22 +118,22 @@ def test_sums_and_weights(codec):
     expected = gradients[:, :LENGTH].copy()
     for _ in range(2):
         expected[:], _ = ring.all_reduce(expected, residuals=residuals, **options)
-    assert (found.gradients[:, :LENGTH] == expected).all()
-    assert (found.residuals[:, :LENGTH] == residuals).all()
+    assert (model.gradients[:, :LENGTH] == expected).all()
+    assert (model.residuals[:, :LENGTH] == residuals).all()
     expected, residuals = gradients[:, HALF:HALF + LENGTH], np.zeros_like(residuals)
     for _ in range(2):
         expected, _ = ring.reduce_scatter(expected, residuals=residuals, **options)
-    assert (found.gradients[:, HALF:HALF + LENGTH] == expected).all()
-    assert (found.residuals[:, HALF:HALF + LENGTH] == residuals).all()
+    assert (model.gradients[:, HALF:HALF + LENGTH] == expected).all()
+    assert (model.residuals[:, HALF:HALF + LENGTH] == residuals).all()
     gathered = ring.all_gather(weights[:, HALF:HALF + LENGTH], turn=2)[0]
-    assert (found.weights[:, HALF:HALF + LENGTH] == gathered).all()
+    assert (model.weights[:, HALF:HALF + LENGTH] == gathered).all()
     weights[:, 32:64] = weights[2, 32:64]
-    assert (found.weights[:, :LENGTH] == ring.all_gather(weights[:, :LENGTH], turn=2)[0]).all()
+    assert (model.weights[:, :LENGTH] == ring.all_gather(weights[:, :LENGTH], turn=2)[0]).all()
 
 
 def test_errors():
-    found = golden(2, 19)
-    refuses("Operation must be one of a schedule, not 'MASK'", found.run, [[same("MASK", 2, collective=False)], []])
-    refuses("Settings must be latched before an update", found.run, [[], [same("FUSED_UPDATE", 2, length=32)]])
-    refuses("Commands must not wait for ever, not with [[0, 0], [0, 0]] of them done", found.run,
+    model = golden(2, 19)
+    refuses("Operation must be one of a schedule, not 'MASK'", model.run, [[same("MASK", 2, collective=False)], []])
+    refuses("Settings must be latched before an update", model.run, [[], [same("FUSED_UPDATE", 2, length=32)]])
+    refuses("Commands must not wait for ever, not with [[0, 0], [0, 0]] of them done", model.run,
             [[same("COMPUTE", 2, waits=((1, 0),))], [same("LATCH", 2, waits=((1, 0),))]])

@@ -1,4 +1,4 @@
-"""Golden model of a relay: sums along the workers, and layer by layer as with all layers on each worker."""
+"""Golden model of layer streaming: sums along the workers, and layer by layer as with all layers on each worker."""
 
 import numpy as np
 import pytest
@@ -45,8 +45,8 @@ def shares(workers, examples, *, inputs, classes, seed=0):
             for _ in range(workers)]
 
 
-def state_of(one):
-    return [np.concatenate([*one.masters, *(plane for planes in one.state for plane in planes)])]
+def state_of(model):
+    return [np.concatenate([*model.masters, *(plane for planes in model.state for plane in planes)])]
 
 
 def test_zeros_of_a_block():
@@ -63,9 +63,9 @@ def test_saturations():
 
 
 def test_order_of_sums():
-    one, large = np.float32(1), np.float32(2**24)
-    assert ring.floats(push_sum(ring.bits([[large], [one], [one]])))[0] == large  # not large + (one + one)
-    assert ring.floats(push_sum(ring.bits([[one], [one], [large]])))[0] == large + 2
+    small, large = np.float32(1), np.float32(2**24)
+    assert ring.floats(push_sum(ring.bits([[large], [small], [small]])))[0] == large  # not large + (small + small)
+    assert ring.floats(push_sum(ring.bits([[small], [small], [large]])))[0] == large + 2
     assert push_sum(ring.bits([[-0.0], [-0.0]]))[0] == 0
     assert push_sum(np.array([[0xFFC0_1234], [0x3F80_0000]], np.uint32))[0] == 0x7FC0_0000
     assert push_sum(np.array([[0x8000_0000]], np.uint32))[0] == 0
@@ -91,72 +91,72 @@ def test_how_many_sums_differ(workers, count):
 @pytest.mark.parametrize("layers", [4, 8, 16])
 def test_relay_is_resident(layers, workers, rule):
     units = units_of([16] * layers + [10])
-    one, other = server(units), server(units)
+    resident, streamed = server(units), server(units)
     for number in range(3):
-        given = shares(workers, 7, inputs=16, classes=10, seed=number)
-        loss = resident_set(one, given, settings(rule), microbatch=3, functions=functions)
-        found, moved = streaming_set(other, given, settings(rule), microbatch=3, functions=functions)
-        assert loss == found
+        data = shares(workers, 7, inputs=16, classes=10, seed=number)
+        loss = resident_set(resident, data, settings(rule), microbatch=3, functions=functions)
+        streamed_loss, moved = streaming_set(streamed, data, settings(rule), microbatch=3, functions=functions)
+        assert loss == streamed_loss
         assert np.isfinite(np.uint32(loss).view(np.float32))
-        assert np.array_equal(state_of(one), state_of(other))
+        assert np.array_equal(state_of(resident), state_of(streamed))
     assert {moved[0].forward[number] for number in range(layers - 1)} == {7 * 32}
     assert {moved[0].backward[number] for number in range(1, layers - 1)} == {7 * 48}
 
 
 def test_words_of_a_microbatch():
     """An inner layer moves inputs and outputs forward, and inputs and two gradients, of both sides, backward."""
-    one = server(units_of([64, 64, 64, 64, 10]))
-    _, moved = streaming_set(one, shares(1, 8, inputs=64, classes=10), settings(), microbatch=8, functions=functions)
+    host = server(units_of([64, 64, 64, 64, 10]))
+    _, moved = streaming_set(host, shares(1, 8, inputs=64, classes=10), settings(), microbatch=8, functions=functions)
     assert (moved[0].forward[1], moved[0].backward[1]) == (1024, 1536)
 
 
 @pytest.mark.parametrize("codec", ["raw", "mx4", "mx6", "mx9"])
 def test_formats(codec):
     units = [Unit(unit.layer, unit.inputs, unit.outputs, 0, codec) for unit in units_of([16, 16, 10])]
-    one, other = server(units), server(units)
-    given = shares(2, 5, inputs=16, classes=10)
-    assert resident_set(one, given, settings(), microbatch=4) == streaming_set(
-        other, given, settings(), microbatch=4)[0]
-    assert np.array_equal(state_of(one), state_of(other))
-    decoded, master = one.decoded(0), one.masters[0]
+    resident, streamed = server(units), server(units)
+    data = shares(2, 5, inputs=16, classes=10)
+    assert resident_set(resident, data, settings(), microbatch=4) == streaming_set(
+        streamed, data, settings(), microbatch=4)[0]
+    assert np.array_equal(state_of(resident), state_of(streamed))
+    decoded, master = resident.decoded(0), resident.masters[0]
     assert np.array_equal(decoded, master) == (codec == "raw")
     assert np.array_equal(WEIGHT_CODECS[codec].decode(WEIGHT_CODECS[codec].encode(decoded), len(decoded)), decoded)
 
 
 def test_microbatches_change_no_gradient():
-    """Gradients of a share are those of microbatches of all sizes, and those of the host's layers."""
+    """Gradients of a share are the same for microbatches of all sizes, and equal the gradients of host layers."""
     units = units_of([16, 16, 10])
-    given = shares(1, 9, inputs=16, classes=10)
-    found = []
+    data = shares(1, 9, inputs=16, classes=10)
+    results = []
     for microbatch in (1, 2, 4, 9):
-        one = server(units)
-        streaming_set(one, given, settings(), microbatch=microbatch)
-        found.append(np.concatenate(one.masters))
-    assert all(np.array_equal(found[0], other) for other in found)
+        streamed = server(units)
+        streaming_set(streamed, data, settings(), microbatch=microbatch)
+        results.append(np.concatenate(streamed.masters))
+    assert all(np.array_equal(results[0], other) for other in results)
     model, fresh = perceptron(16, [16], 10, align=32), server(units)
     model.parameters[...] = ring.floats(np.concatenate(fresh.masters))
-    _, gradient = model.differentiate(*given[0])
+    _, gradient = model.differentiate(*data[0])
     update = ring.fused_update(ring.bits([gradient]), np.concatenate(fresh.masters), [], settings())
-    assert np.array_equal(update.weights, found[0])
+    assert np.array_equal(update.weights, results[0])
 
 
 def test_two_workers_are_a_ring():
     units = units_of([16, 16, 16, 10])
-    one, model = server(units), perceptron(16, [16, 16], 10, align=32)
-    weights = np.concatenate(one.masters)
+    streamed, model = server(units), perceptron(16, [16, 16], 10, align=32)
+    weights = np.concatenate(streamed.masters)
     for number in range(3):
-        given = shares(2, 6, inputs=16, classes=10, seed=number)
+        data = shares(2, 6, inputs=16, classes=10, seed=number)
         model.parameters[...] = ring.floats(weights)
-        gradients = ring.bits(np.stack([model.differentiate(*share)[1] for share in given]))
+        gradients = ring.bits(np.stack([model.differentiate(*share)[1] for share in data]))
         weights = ring.fused_update(gradients, weights, [], settings()).weights
-        streaming_set(one, given, settings(), microbatch=2, functions=functions)
-        assert np.array_equal(np.concatenate(one.masters), weights)
+        streaming_set(streamed, data, settings(), microbatch=2, functions=functions)
+        assert np.array_equal(np.concatenate(streamed.masters), weights)
 
 
 @pytest.mark.parametrize("layer", [1, 2])
 def test_parts_of_a_layer_change_no_bits(layer):
     whole = server(units_of([16, 16, 16, 10]))
-    units = [one for unit in whole.units for one in (
+    units = [item for unit in whole.units for item in (
         [Unit(unit.layer, 16, 8, first) for first in (0, 8)] if unit.layer == layer else [unit])]
     masters = []
     for unit in units:
@@ -164,12 +164,12 @@ def test_parts_of_a_layer_change_no_bits(layer):
         weights, biases = master[:unit.inputs * (10 if unit.layer == 3 else 16)], master[unit.inputs * (
             10 if unit.layer == 3 else 16):]
         part = slice(unit.first, unit.first + unit.outputs)
-        mine = np.concatenate([weights.reshape(-1, unit.inputs)[part].ravel(), biases[part]])
-        masters.append(np.concatenate([mine, np.zeros(unit.length - len(mine), np.uint32)]))
+        words = np.concatenate([weights.reshape(-1, unit.inputs)[part].ravel(), biases[part]])
+        masters.append(np.concatenate([words, np.zeros(unit.length - len(words), np.uint32)]))
     cut, resident = (Server(units, masters, planes=2) for _ in range(2))
-    given = shares(2, 6, inputs=16, classes=10)
-    losses = [*(streaming_set(one, given, settings(), microbatch=4)[0] for one in (whole, cut)),
-              resident_set(resident, given, settings(), microbatch=4)]
+    data = shares(2, 6, inputs=16, classes=10)
+    losses = [*(streaming_set(item, data, settings(), microbatch=4)[0] for item in (whole, cut)),
+              resident_set(resident, data, settings(), microbatch=4)]
     assert len(set(losses)) == 1
     assert all(map(np.array_equal, cut.masters, resident.masters))
     for number, unit in enumerate(units):
@@ -185,11 +185,11 @@ def test_order_of_units():
 
 def test_compiled_sums_are_the_models():
     assert functions.product is not summation.product
-    one, other = (server(units_of([16, 16, 10])) for _ in range(2))
-    given = shares(1, 5, inputs=16, classes=10)
-    assert (streaming_set(one, given, settings(), microbatch=2)[0]
-            == streaming_set(other, given, settings(), microbatch=2, functions=functions)[0])
-    assert np.array_equal(state_of(one), state_of(other))
+    plain, compiled = (server(units_of([16, 16, 10])) for _ in range(2))
+    data = shares(1, 5, inputs=16, classes=10)
+    assert (streaming_set(plain, data, settings(), microbatch=2)[0]
+            == streaming_set(compiled, data, settings(), microbatch=2, functions=functions)[0])
+    assert np.array_equal(state_of(plain), state_of(compiled))
 
 
 def test_wrong_parameters():

@@ -8,14 +8,14 @@ from sim.golden import planes
 from sim.golden.features.table.lookup_table import LookupTable
 from tests.refusals import refuses
 
-#: Zeros, infinities, NaNs and subnormal numbers of both signs, and numbers beside them.
+#: Zeros, infinities, NaNs and subnormal numbers of both signs, and numbers next to them.
 CORNERS = np.array([0, 1, 0x0000_0800, 0x0040_0000, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x3FFF_FFFF, 0x7F7F_FFFF,
                     0x7F80_0000, 0x7F80_0001, 0x7FBF_FFFF, 0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
 CORNERS = np.concatenate([CORNERS, CORNERS | 0x8000_0000])
 
 
 def gaussian(count=4096, sigma=0.02, seed=0):
-    """Weights as bit patterns, in which as many exponents occur as in the known answer."""
+    """Weights as bit patterns, with the number of exponents of the known answer."""
     return (np.random.default_rng(seed).standard_normal(count) * sigma).astype(np.float32).view(np.uint32)
 
 
@@ -26,8 +26,8 @@ def known_weights():
 
 
 def relative_error(elements, decoded):
-    given, got = (bits.view(np.float32).astype(np.float64) for bits in (elements, decoded))
-    return (np.abs(got - given) / np.abs(given)).max()
+    exact, got = (bits.view(np.float32).astype(np.float64) for bits in (elements, decoded))
+    return (np.abs(got - exact) / np.abs(exact)).max()
 
 
 # --- parameters
@@ -59,7 +59,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
 def test_known_ratios(mantissas, ratio, error):
-    """Ratios of the formula and of the words that are sent. Errors come from other weights of the same kind."""
+    """Ratios of the formula and of the sent words. Errors come from other weights of the same kind."""
     weights = known_weights()
     table = LookupTable(mantissas=mantissas, centroids=True)
     words = table.encode(weights, mantissa_centroids(weights, table))
@@ -123,7 +123,7 @@ def test_bins_are_bounded(mantissas):
 
 
 def test_bf16_is_without_loss():
-    """128 bins are all fractions there are: every one of the 65,536 encodings comes back."""
+    """128 bins are all the fractions that exist: every one of the 65,536 encodings comes back."""
     elements = np.arange(1 << 16, dtype=np.uint32)
     table = LookupTable(format=BF16, mantissas=128)
     np.testing.assert_array_equal(table.decode(table.encode(elements)), elements)
@@ -141,7 +141,7 @@ def test_bf16_against_ml_dtypes():
 
 @pytest.mark.parametrize("format", [FP32, BF16])
 def test_nearest_centroid(format):
-    """Within the width of the bits that are compared, no centroid is nearer."""
+    """Within the width of the compared bits, no centroid is nearer."""
     table = LookupTable(format=format, mantissas=16, centroids=True)
     generator = np.random.default_rng(1)
     for _ in range(20):
@@ -154,7 +154,7 @@ def test_nearest_centroid(format):
 
 
 def test_loaded_centroids():
-    """Packets without them, and else as with them; before they are loaded they are zeros."""
+    """Packets without centroids, otherwise the same as with them; before they are loaded they are zeros."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(300) * 0.02).astype(np.float32).view(np.uint32)
     centroids = np.sort(generator.choice(1 << 23, 32, replace=False)).astype(np.uint32)

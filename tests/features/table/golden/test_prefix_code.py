@@ -10,7 +10,7 @@ FOUR = Code(tuple(range(120, 135)), (4,) * 16)
 
 
 def test_four_bits_by_hand():
-    """1.0 has the exponent 127, the eighth of these, whose code is 0111; bits are sent from the highest one on."""
+    """1.0 has the exponent 127, the eighth of the code, with code 0111; bits are sent from the highest one on."""
     words = PrefixCode().encode([0x3F80, 0xBFC0], FOUR)
     assert words[:4].tolist() == [0x7B7A_7978, 0x7F7E_7D7C, 0x8382_8180, 0x0086_8584]
     assert words[4:6].tolist() == [0x4444_4444] * 2
@@ -24,8 +24,8 @@ def test_codes():
     code = Code(tuple(range(15)), (2, 2, 3, 4, 4, 4, 5, 5, *[6] * 8))
     assert code.codes[:8] == ["00", "01", "100", "1010", "1011", "1100", "11010", "11011"]
     assert code.codes[8:] == [f"111{number:03b}" for number in range(8)]
-    for one, other in itertools.permutations(code.codes, 2):
-        assert not other.startswith(one)
+    for first, second in itertools.permutations(code.codes, 2):
+        assert not second.startswith(first)
 
 
 @pytest.mark.parametrize(("exponents", "lengths", "message"), [
@@ -91,7 +91,7 @@ def test_ratio_of_gaussian_weights():
 
 
 def test_ratio_of_trained_weights(trained_weights):
-    """A perceptron that has learnt the digits, of 64, 128 and 10 units, rounded to bfloat16."""
+    """A perceptron trained on the digits, of 64, 128 and 10 units, rounded to bfloat16."""
     exponents = trained_weights >> 7 & 0xFF
     covered = np.isin(exponents, Code.fitted(trained_weights, longest=4).exponents).mean()
     assert covered >= 0.999

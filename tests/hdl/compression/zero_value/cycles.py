@@ -1,6 +1,6 @@
 """Golden models of every cycle of encoder and decoder: recurrences over beats and words.
 
-A beat is accepted as soon as it is valid and there is room, and room is made by the loads before it.
+A beat is accepted as soon as it is valid and there is room; earlier loads make room.
 """
 
 import numpy as np
@@ -10,18 +10,18 @@ from sim.golden.zero_value import GROUP
 
 
 class _Input:
-    """Input register, which a beat leaves when there is room for it."""
+    """Input register; a beat leaves it when there is room."""
 
     def __init__(self, count, willing):
         self.feed, self._free = Feed(count, willing), 0
 
     def accept(self, room):
-        """Cycle in which the next beat leaves the register, free to leave from the given cycle on."""
+        """Cycle when the next beat leaves the register, at or after the given cycle."""
         self._free = max(self.feed.accept(self._free) + 1, room)
         return self._free
 
     def repeat(self, room):
-        """Cycle in which the beat in the register is processed once more."""
+        """Cycle when the beat in the register is processed once more."""
         self._free = max(self._free + 1, room)
         return self._free
 
@@ -32,28 +32,28 @@ class _Input:
 
 
 def trace_encoder(elements, keep, last, *, depth, willing, ready):
-    """Trace every cycle of an encoder that holds ``depth`` beats in addition to the one being written."""
+    """Trace every cycle of an encoder that holds ``depth`` beats in addition to the beat in its output stage."""
     present = (np.where(keep, elements, 0).astype(np.uint32) & 0x7FFF_FFFF) != 0
     beats = GROUP // present.shape[1]
-    given, output = _Input(len(present), willing), Output(ready)
-    fetched = []  # per stored beat, the cycle in which it leaves the memory
-    exhausted = 0  # when the beat that is being written has been
+    source, output = _Input(len(present), willing), Output(ready)
+    fetched = []  # per stored beat, the cycle when it leaves the memory
+    exhausted = 0  # when the beat in the output stage is done
     masked = -1  # when the last mask was loaded
     group = []  # the stored beats of this group: when, and their non-zero elements
     beat = 0
 
     def room():
-        """Cycle from which on the next beat finds room."""
+        """First cycle with room for the next beat."""
         stored = len(fetched) + len(group)
         return max(fetched[stored - depth] + 1 if stored >= depth else 0, masked + 1 if beat == beats - 1 else 0)
 
     for row, ending in zip(present, last, strict=True):
-        accepted = given.accept(room())
+        accepted = source.accept(room())
         if row.any():
             group.append((accepted, np.count_nonzero(row)))
         beat += 1
         while ending and beat < beats:
-            accepted = given.repeat(room())
+            accepted = source.repeat(room())
             beat += 1
         if beat < beats:
             continue
@@ -63,25 +63,25 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
             for _ in range(values):
                 exhausted = output.load(0)
         group, beat = [], 0
-    return given.trace(room(), output)
+    return source.trace(room(), output)
 
 
 def trace_decoder(words, *, lanes, depth, willing, ready):
-    """Trace every cycle of a decoder of whole groups, which holds ``depth`` beats in addition to the one being
-    collected."""
-    given, output = _Input(len(words), willing), Output(ready)
-    taken = []  # per stored beat, the cycle in which it leaves the memory
-    opened = -1  # when the mask of the last group was taken to be written
+    """Trace every cycle of a decoder of whole groups that holds ``depth`` beats in addition to the one in
+    collection."""
+    source, output = _Input(len(words), willing), Output(ready)
+    taken = []  # per stored beat, the cycle when it leaves the memory
+    opened = -1  # when the mask of the last group was taken for its output
     closed = 0  # when its last beat was loaded
     start = 0
     while start < len(words):
         counts = (int(words[start]) >> np.arange(GROUP) & 1).reshape(-1, lanes).sum(axis=1).tolist()
-        opened = max(given.accept(opened + 1) + 1, closed)
-        available, stored = [], len(taken)  # per beat, the cycle from which on it is there
+        opened = max(source.accept(opened + 1) + 1, closed)
+        available, stored = [], len(taken)  # per beat, the first cycle when it is available
         for count in counts:
             accepted = opened
             for _ in range(count):
-                accepted = given.accept(taken[stored - depth] + 1 if stored >= depth else 0)
+                accepted = source.accept(taken[stored - depth] + 1 if stored >= depth else 0)
             available.append(max(accepted, opened) + 1)
             stored += count > 0
         for count, cycle in zip(counts, available, strict=True):
@@ -89,4 +89,4 @@ def trace_decoder(words, *, lanes, depth, willing, ready):
             if count:
                 taken.append(closed)
         start += 1 + sum(counts)
-    return given.trace(opened + 1, output)
+    return source.trace(opened + 1, output)

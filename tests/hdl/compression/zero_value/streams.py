@@ -36,7 +36,7 @@ def random_elements(generator, count, density):
 
 
 def random_vectors(generator, total):
-    """Vectors of uneven lengths whose density changes within and between them."""
+    """Vectors of uneven lengths with densities that change within and between them."""
     vectors = []
     while sum(map(len, vectors)) < total:
         pieces = [random_elements(generator, int(generator.integers(1, 80)), generator.choice(DENSITIES))
@@ -55,13 +55,13 @@ def vectors_of(density):
 
 
 def taken_of(trace, layout, name="o"):
-    """Payloads that moved, and when."""
+    """Transferred payloads, and their cycles."""
     when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
     return unpack(layout, trace[f"{name}__payload"][when]), when
 
 
 def run_encoder(lanes, vectors, *, seed=1, spare=100):
-    """Run an encoder without stalls; its words, their last and when they came."""
+    """Run an encoder without stalls; return its words, their ``last`` and their cycles."""
     rows, keep, last = as_rows(vectors, lanes, np.random.default_rng(seed))
     words = np.concatenate([model.encode(vector) for vector in vectors])
     unit = unit_of(Encoder, lanes)
@@ -82,7 +82,7 @@ def run_decoder(lanes, streams, *, seed=1, spare=100):
 
 
 def run_adder(a, b, *, stall=None, seed=1):
-    """Run an adder, for as long as the stall patterns are; its words, their last, when they came, and the trace."""
+    """Run an adder for the length of the stall patterns; return words, their ``last``, their cycles and the trace."""
     unit = unit_of(Adder)
     unit.reset()
     if stall is None:

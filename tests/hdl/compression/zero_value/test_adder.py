@@ -55,10 +55,10 @@ def test_adder_latency(positions):
     data, _, when, _ = run_adder([words], [words])
     np.testing.assert_array_equal(data, model.add(words, words))
     mask = positions + Adder().latency
-    # A value alone in its group takes one cycle more than its mask.
+    # A group's only value takes one cycle more than its mask.
     assert when.tolist() == [mask, *range(mask + 1 + (positions == 1), mask + 1 + positions + (positions == 1))]
 
-#: Groups are written while later ones are read, so that one group, of at most 33 words, is written beyond the bound.
+#: Groups are written while later ones are read, so one group, of at most 33 words, is written beyond the bound.
 ADDER_DELAY = Adder().latency + 1 + GROUP + 1
 
 
@@ -74,14 +74,14 @@ def check_rate(a, b, note=""):
 @pytest.mark.parametrize("b_density", DENSITIES)
 @pytest.mark.parametrize("a_density", DENSITIES)
 def test_adder_throughput(a_density, b_density):
-    """At any density and over group after group."""
+    """At any density and over consecutive groups."""
     generator = np.random.default_rng([int(a_density * 100), int(b_density * 100)])
     check_rate(*(model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density)))
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2, 5, 10, 20, 40, 60])
 def test_adder_throughput_of_bursts(zeros):
-    """Groups of zeros behind a dense one pass as fast as words go out."""
+    """Groups of zeros after a dense one pass at the rate of the output."""
     vector = np.ones(GROUP * (1 + zeros) * 20, np.uint32)
     vector.reshape(20, -1)[:, GROUP:] = 0
     check_rate(model.encode(vector), model.encode(vector))
@@ -89,8 +89,8 @@ def test_adder_throughput_of_bursts(zeros):
 
 def test_adder_throughput_of_mixed_groups():
     vectors = list(map(model.encode, vectors_of("mixed")))
-    for place, pair in enumerate(itertools.pairwise(vectors)):
-        check_rate(*pair, f"{place=}")
+    for number, pair in enumerate(itertools.pairwise(vectors)):
+        check_rate(*pair, f"place={number!r}")
 
 
 def test_adder_is_dense():
@@ -102,7 +102,7 @@ def test_adder_is_dense():
 
 
 def _pairs(generator, total):
-    """Streams to add, of equal lengths, some of whose elements cancel."""
+    """Streams to add, of equal lengths; some elements cancel."""
     a = random_vectors(generator, total)
     b = []
     for vector in a:
@@ -133,7 +133,7 @@ def test_adder_values(a_source, b_source, sink):
 
 
 def test_adder_corners():
-    """Infinities, NaNs, subnormal numbers and everything that cancels, in all pairs and as copies."""
+    """Infinities, NaNs, subnormal numbers and cancelling values, in all pairs and as copies."""
     corners = np.array([0, 1, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000], np.uint32)
     corners = np.unique(np.concatenate([corners, corners[1:] | 0x8000_0000, [np.uint32(0x7FC0_0000)]]))
     a, b = (model.encode(values.reshape(-1)) for values in np.meshgrid(corners, corners))
@@ -159,7 +159,7 @@ def test_adder_format():
     (ONE, TWO, DOUBLED),
     (EMPTY, TWO, ONE.tolist()),
     (EMPTY, np.zeros(3, np.uint32), [0]),
-    (ONE, ONE[:2], [0b01, 0x4000_0000]),  # ends in front of its second value
+    (ONE, ONE[:2], [0b01, 0x4000_0000]),  # ends before its second value
     (ONE, ONE[:1], [0]),  # ends with a mask that announces values
     (ONE[:1], ONE[:1], [0]),
     (ONE[:2], ONE[:2], [0b01, 0x4000_0000]),
@@ -176,7 +176,7 @@ def test_adder_unequal_streams(a, b, total):
 
 @pytest.mark.parametrize("sink", STALLS)
 def test_adder_never_hangs(sink):
-    """Pairs of streams that are cut anywhere: as many sums as pairs, each well formed, and an error unless whole."""
+    """Pairs of streams cut at any point: one well-formed sum for each pair, and an error unless the pair is whole."""
     count = 30_000
     for seed in range(5):
         generator = np.random.default_rng(seed)
@@ -202,6 +202,6 @@ def test_adder_never_hangs(sink):
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb_adder(kind):
-    others = [KNOWN_B, np.arange(32, dtype=np.uint32), np.full(100, 0x8000_0001, np.uint32)]
-    a, b = ([model.encode(vector) for vector in vectors] for vectors in (VECTORS, others))
+    addends = [KNOWN_B, np.arange(32, dtype=np.uint32), np.full(100, 0x8000_0001, np.uint32)]
+    a, b = ([model.encode(vector) for vector in vectors] for vectors in (VECTORS, addends))
     under_cocotb(Adder(), kind, {"a": as_words(a), "b": as_words(b)}, {"o": as_words(map(model.add, a, b))}, cut=50)

@@ -70,7 +70,7 @@ def test_decoder_latency(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_decoder_short_streams(lanes):
-    """A short stream is filled with zeros, from the partial beat on, and the next stream is sound."""
+    """A short stream is filled with zeros, from the partial beat on, and the next stream is correct."""
     vector = np.arange(1, GROUP + 1, dtype=np.uint32)
     words = model.encode(vector)
     unit = unit_of(Decoder, lanes)
@@ -87,8 +87,8 @@ def test_decoder_short_streams(lanes):
 
 
 def _whole_beats(words, lanes):
-    """Elements of a stream that may end inside a group, and whether it does: zeros from the first beat on of which
-    a value is missing."""
+    """Elements of a stream, and whether it ends inside a group; then zeros follow from the first beat with a missing
+    value on."""
     groups, at, short = [], 0, False
     while at < len(words):
         places = np.flatnonzero(int(words[at]) >> np.arange(GROUP) & 1)
@@ -105,7 +105,7 @@ def _whole_beats(words, lanes):
 @pytest.mark.parametrize("sink", STALLS)
 @pytest.mark.parametrize("lanes", LANES)
 def test_decoder_cut_streams(lanes, sink):
-    """Streams that are cut anywhere, into a sink that stalls: one group may wait while that behind it is cut."""
+    """Streams cut at any point, into a sink that stalls: one group may wait while the next one is cut."""
     for seed in range(3):
         generator = np.random.default_rng([seed, lanes])
         streams = [model.encode(vector) for vector in random_vectors(generator, 3_000)]

@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """Descriptions of the datapath's parts: hdl/ring/parts/part.py and registry.py.
 
-What parts do is tested on whole rings, in tests/host/driver/test_ring.py and its neighbours for codecs.
+The behaviour of parts is tested on whole rings, in tests/host/driver/test_ring.py and its neighbours for codecs.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ def test_parts(name):
 
 @pytest.mark.parametrize("name", FULL)
 def test_ports(name):
-    """Every memory that the ring has a use for is read, and written unless only the host does so."""
+    """Every memory that the ring uses is read, and written unless only the host writes it."""
     config = FULL[name]
     with known_formats(config):
         ports = memory_ports(config, parts(config))
@@ -60,8 +60,8 @@ def test_ports(name):
 
 
 def test_sequences():
-    """Only a codec of weights has a sequence for decoding, and so a path in the setup. Sums that are decoded have a
-    sequence of their own, with last sums in place of a gather."""
+    """Only a codec of weights has a sequence for decoding, and so a path in the setup. Decoded sums have a sequence
+    of their own, with last sums in place of a gather."""
     paths = {name: [field for field in setup_layout(CONFIGS[name]).members
                     if field.startswith(("encode_", "decode_", "sums_"))] for name in ("default", "mx9")}
     assert paths == {"default": ["encode_scatter"], "mx9": ["decode_gather", "sums_scatter", "sums_gather"]}
@@ -93,7 +93,7 @@ def test_errors():
 
 
 def test_example():
-    """The example of the contract is a part that a node can have in place of the residual, and that elaborates."""
+    """The example of the contract is a part that a node can use in place of the residual, and that elaborates."""
     names = vars(contract) | {each.__name__: each for each in (
         Module, PacketAdder, Path, RowReader, beat_layout, connect_stream, is_reduce_scatter)}
     exec(textwrap.dedent(contract.__doc__.split("gradients::\n")[1]), names)

@@ -27,7 +27,7 @@ def test_kmeans():
 
 
 def test_kmeans_is_settled():
-    """Each centroid is the mean of the numbers nearest to it."""
+    """Each centroid is the mean of its nearest numbers."""
     values = np.random.default_rng(1).standard_normal(2_000)
     centroids = kmeans(values, 16)
     nearest = np.abs(values[:, np.newaxis] - centroids).argmin(axis=1)
@@ -35,7 +35,7 @@ def test_kmeans_is_settled():
 
 
 def test_kmeans_leaves_no_centroid_unused():
-    """Equidistant centroids lie far from all numbers at first; in the end each of them has some."""
+    """Equidistant centroids are far from all numbers at first; in the end each has at least one number."""
     generator = np.random.default_rng(3)
     for count in (2, 5, 16):
         for values in (np.array([0, 1e-3, 2e-3, 3e-3, 4e-3, *np.arange(1, 13) * 1e-5, 1000.0]),
@@ -69,7 +69,7 @@ def test_mantissa_centroids():
 
 
 def test_weight_centroids():
-    """As many centroids as asked for, in ascending order, of the finite weights."""
+    """The requested number of centroids of the finite weights, in ascending order."""
     assert weight_centroids([3, 1, np.nan, np.inf, 1], 4).tolist() == [1, 3, 3, 3]
     assert weight_centroids([], 4).tolist() == [0] * 4
     assert weight_centroids([-np.inf], 4).tolist() == [0] * 4
@@ -79,7 +79,7 @@ def test_weight_centroids():
 
 @pytest.mark.parametrize("name", ["table32", "centroid16", "centroid64"])
 def test_bounds_are_those_of_the_model(name):
-    """Found in another way; for centroids of any kind, equal ones and zeros among them."""
+    """Bounds by another method, for centroids of any kind, with equal centroids and zeros among them."""
     codec = WEIGHT_CODECS[name]
     count = codec.centroids
     for seed in range(20):
@@ -132,7 +132,7 @@ def test_codebook():
 
 
 def test_gradient_of_centroids():
-    """A centroid's gradient is the sum of those of its weights; an unused one has none, and stays as it is."""
+    """A centroid's gradient is the sum of its weights' gradients; an unused centroid stays unchanged."""
     codebook = Codebook(np.array([1, 2, 3, 4], np.float32), np.array([[0, 0, 2], [2, 2, 1]]))
     gradient = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     assert codebook.gradient(gradient).tolist() == [3, 6, 12, 0]
@@ -145,7 +145,7 @@ def test_gradient_of_centroids():
 
 
 def test_training_with_a_shared_table():
-    """A linear classifier of digits whose 640 weights are 16 numbers: they are trained, not the weights."""
+    """A linear classifier of digits with 640 weights of 16 values: the values are trained, not the weights."""
     dataset = digits()
     generator = np.random.default_rng(0)
     weights = np.zeros((64, 10), np.float32)
@@ -168,7 +168,7 @@ def test_training_with_a_shared_table():
     codebook = Codebook.of(weights, 16)
     before = loss(codebook.weights)
 
-    # With all examples in each step the loss falls in every one of them, by the table alone.
+    # With all examples in each step the loss falls in every step, by training only the table.
     trained, losses = codebook, [before]
     for _ in range(5):
         trained = trained.stepped(gradient(trained.weights, dataset.train_x, dataset.train_y), 0.002)
@@ -176,13 +176,13 @@ def test_training_with_a_shared_table():
     assert (np.diff(losses) < 0).all()
     assert trained.indices is codebook.indices
     assert (trained.centroids != codebook.centroids).all()
-    # A step of the table is that of all its weights together, to the same place.
-    given = gradient(codebook.weights, dataset.train_x, dataset.train_y)
-    stepped = codebook.stepped(given, 0.002)
+    # A step of the table equals a step of all its weights together.
+    gradients = gradient(codebook.weights, dataset.train_x, dataset.train_y)
+    stepped = codebook.stepped(gradients, 0.002)
     for index, centroid in enumerate(codebook.centroids):
-        moved = centroid - np.float32(0.002) * np.float32(given[codebook.indices == index].sum(dtype=np.float64))
+        moved = centroid - np.float32(0.002) * np.float32(gradients[codebook.indices == index].sum(dtype=np.float64))
         assert stepped.centroids[index] == pytest.approx(moved, rel=1e-6)
-    # Means of the weights that each of them stands for, with assignments as they are.
+    # Refreshed centroids are the means of their weights, with unchanged assignments.
     refreshed = dataclasses.replace(stepped, centroids=codebook.centroids).refreshed(weights)
     assert refreshed.indices is codebook.indices
     assert loss(refreshed.weights) == pytest.approx(before, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Weights through tables and centroids that the host loads: values, words, times of loading, and mistakes."""
+"""Weights sent through tables and centroids that the host loads: values, words, times of loading, errors."""
 
 import numpy as np
 import pytest
@@ -35,17 +35,17 @@ def random(generator, shape):
 
 
 class Reference(rings.Reference):
-    """The expected state of a ring; with a table the sign and the exponent of every weight are exact."""
+    """The expected state of a ring; with a table, signs and exponents of all weights are exact."""
 
     def compare(self, message=""):
         super().compare(message)
         if self.ring.formats.weight_codec == "table32":
-            found = self.ring.memory.read_weights(len(self.master)).view(np.uint32)
-            assert ((found ^ self.master) >> 23 == 0).all(), message
+            actual = self.ring.memory.read_weights(len(self.master)).view(np.uint32)
+            assert ((actual ^ self.master) >> 23 == 0).all(), message
 
 
 def update(ring, reference, generator):
-    """A fused update of random gradients, on the ring and in the reference."""
+    """Do a fused update of random gradients, on the ring and in the reference."""
     length = len(reference.master)
     gradients = random(generator, (ring.nodes, length)) * (generator.random((ring.nodes, length)) < 0.6)
     ring.settings.write(SETTINGS)
@@ -61,7 +61,7 @@ class TestValues:
     @both
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_lengths(self, name, nodes):
-        """Words are those of the model, with no codebook loaded and with centroids of the weights."""
+        """Words match the model, with centroids of the weights."""
         with open_nodes(name, nodes) as (ring, _):
             for length in (0, 1, 33, 500, 1000 if nodes > 1 else 512):
                 generator = np.random.default_rng(100 * nodes + length)
@@ -75,14 +75,14 @@ class TestValues:
 
     @both
     def test_nothing_loaded(self, name):
-        """All centroids are zero: powers of two, and zeros."""
+        """All centroids are zero: weights become powers of two, or zeros."""
         weights = random(np.random.default_rng(1), 300)
         with open_nodes(name, 2) as (ring, _):
             reference = Reference(ring, weights)
             ring.collectives.distribute(weights)
             reference.compare()
-            found = ring.memory.read_weights(300).view(np.uint32)
-            assert ((found & 0x7F_FFFF if name == "table32" else found) == 0).all()
+            actual = ring.memory.read_weights(300).view(np.uint32)
+            assert ((actual & 0x7F_FFFF if name == "table32" else actual) == 0).all()
             update(ring, reference, np.random.default_rng(2))
 
     def test_numbers_of_all_kinds_through_tables(self):
@@ -90,7 +90,7 @@ class TestValues:
         generator = np.random.default_rng(3)
         corners = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001,
                             0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
-        # Whole segments of corners, of 64 exponents, of one exponent, and of weights with corners among them.
+        # Whole segments of corner cases, of 64 exponents, of one exponent, and of weights with some corner cases.
         parts = [np.resize(np.concatenate([corners, corners | 0x8000_0000]), 64),
                  np.arange(40, 104, dtype=np.uint32) << 23 | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
                  np.uint32(0x3F80_0000) | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
@@ -107,36 +107,36 @@ class TestValues:
                 ring.collectives.fused_update(len(weights))
                 reference = Reference(ring, weights, centroids=centroids)
                 reference.step(np.zeros((nodes, len(weights)), np.float32), settings)
-                # The optimizer quiets NaNs; what it does not make, tables leave as it is.
+                # The optimizer quiets NaNs; tables leave special numbers unchanged.
                 reference.compare(f"{nodes=}")
-                found = ring.memory.read_weights(len(weights))[0]
+                decoded = ring.memory.read_weights(len(weights))[0]
                 master = golden.floats(reference.master)
-                assert (np.isnan(found) == np.isnan(master)).all()
-                assert (np.isinf(found) == np.isinf(master)).all()
-                assert ((found == 0) == (master == 0)).all()
+                assert (np.isnan(decoded) == np.isnan(master)).all()
+                assert (np.isinf(decoded) == np.isinf(master)).all()
+                assert ((decoded == 0) == (master == 0)).all()
 
     def test_numbers_of_all_kinds_through_centroids(self):
         """Infinities and NaNs become the outermost centroids; a number in the middle becomes the lower one."""
         numbers = np.linspace(-2, 1.75, 16, dtype=np.float32)
         above = np.nextafter(np.float32(1.625), np.float32(2))
-        given = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, above, -1.875]
-        weights = np.array(given, np.float32)
+        special = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, above, -1.875]
+        weights = np.array(special, np.float32)
         weights[2:3].view(np.uint32)[0] |= 0x8000_0000
         with open_nodes("centroid16", 1) as (ring, _):
             centroids = numbers.view(np.uint32)
             ring.memory.write_codebook(centroids)
             ring.collectives.distribute(weights)
             reference = Reference(ring, weights, centroids=centroids)
-            found = ring.memory.read_weights(len(weights))[0]
-            assert found[3:].tolist() == [0, 0, 0, 1.5, 1.75, -2]
-            assert found[:2].tolist() == [1.75, -2]
-            assert (found[3:].view(np.uint32) == reference.weights[3:]).all()
+            decoded = ring.memory.read_weights(len(weights))[0]
+            assert decoded[3:].tolist() == [0, 0, 0, 1.5, 1.75, -2]
+            assert decoded[:2].tolist() == [1.75, -2]
+            assert (decoded[3:].view(np.uint32) == reference.weights[3:]).all()
 
 
 class TestLoading:
     @both
     def test_codebook_memory(self, name):
-        """Bounds, a word of zeros, centroids: on all nodes, behind the masters."""
+        """All nodes store bounds, a word of zeros, and centroids after the masters."""
         with open_nodes(name, 2) as (ring, _):
             centroids = codebook(name, random(np.random.default_rng(1), 500))
             ring.memory.write_codebook(centroids)
@@ -146,7 +146,7 @@ class TestLoading:
             assert (words[count:] == centroids).all()
             assert (words[:count - 1] == WEIGHT_CODECS[name].bind(centroids).table.bounds(centroids)).all()
             for device in ring.devices:
-                space = Space.STATE + CONFIGS[name].memories.planes + 1  # behind the masters
+                space = Space.STATE + CONFIGS[name].memories.planes + 1  # after the masters
                 assert (device.read_memory(space, 0, 2 * count) == words).all()
 
     @both
@@ -202,7 +202,7 @@ class TestLoading:
 
 @both
 def test_random_damage_never_hangs(name):
-    """Every weight is that before or after, and the next command finds a clean ring, and loads all anew."""
+    """Every weight has its old or its new value, and the next command finds a clean ring and loads all again."""
     generator = np.random.default_rng(11)
     length = 900
     weights = random(generator, length)
@@ -218,15 +218,15 @@ def test_random_damage_never_hangs(name):
             ring.memory.write_gradients(list(gradients))
             traffic = reference.step(gradients, SETTINGS)
             rank = int(generator.integers(0, 3))
-            # In all but the first runs, where the gather is.
+            # In all but the first runs, damage the gather.
             first = 0 if number < 3 else int(traffic.scatter_words[:, rank].sum() * 0.6)
             link = simulation.links[rank]
             word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))
             link.corrupt(word=word, bit=int(generator.integers(0, 33)))
             with pytest.raises(RingError):
                 ring.collectives.fused_update(length)
-            found = ring.memory.read_weights(length).view(np.uint32)
-            assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
+            actual = ring.memory.read_weights(length).view(np.uint32)
+            assert ((actual == before) | (actual == reference.weights)).all(), f"{number=}"
             ring.recover()
             ring.collectives.distribute(weights)
             reference = Reference(ring, weights, centroids=centroids)
@@ -237,7 +237,7 @@ def test_random_damage_never_hangs(name):
 class TestTraining:
     @both
     def test_training(self, name):
-        """Every bit of every node after every step, with another codebook in the middle."""
+        """All bits of all nodes agree after every step, with another codebook in the middle."""
         config = TrainingConfig(epochs=1, hidden=(), refresh=5, optimizer=SGD(learning_rate=0.5))
         with open_nodes(name, 4, host_port=False) as (ring, _):
             training = train(ring, digits(), config)
@@ -249,7 +249,7 @@ class TestTraining:
         assert training.steps[-1].loss < training.steps[0].loss
 
     def test_beside_gradients_through_a_codec(self):
-        """Packets of either kind in turn; codebook and residuals are memories of their own, compared at the end."""
+        """Packets of both kinds in turn; codebook and residuals have separate memories, compared at the end."""
         with open_nodes("table32", 4, host_port=False) as (ring, _):
             training = train(ring, digits(), TrainingConfig(epochs=1, refresh=5, optimizer=SGD(learning_rate=0.5)))
         assert training.bit_exact is True

@@ -1,4 +1,4 @@
-"""Linear layers with tables of centroids: against dense layers with the expanded matrix, and finite differences."""
+"""Linear layers with tables of centroids against dense layers with the expanded matrix, and finite differences."""
 
 
 import numpy as np
@@ -31,50 +31,50 @@ def test_shapes():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_dense_layer(seed):
-    """Outputs and gradients of a dense layer; the gradient of a centroid is the sum of its weights' gradients.
+    """Outputs and gradients match a dense layer; a centroid's gradient is the sum of its weights' gradients.
 
-    Sums have another order than those of the dense layer, so their last bits differ.
+    Sums have another order than in the dense layer, so their last bits differ.
     """
     codebook, layer, parameters, x, upstream = _layer(seed)
     dense = Linear(24, 10)
-    given = {"weight": codebook.weights, "bias": parameters["bias"]}
+    expanded = {"weight": codebook.weights, "bias": parameters["bias"]}
     outputs, cache = layer.forward(x, parameters)
-    np.testing.assert_allclose(outputs, dense.forward(x, given)[0], rtol=1e-4, atol=1e-4)
-    mine = {name: np.zeros_like(value) for name, value in parameters.items()}
-    theirs = {name: np.zeros_like(value) for name, value in given.items()}
-    np.testing.assert_allclose(layer.backward(upstream, cache, parameters, mine),
-                               dense.backward(upstream, x, given, theirs), rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(mine["bias"], theirs["bias"])
-    np.testing.assert_allclose(mine["centroids"], codebook.gradient(theirs["weight"]), rtol=1e-4, atol=1e-3)
-    assert outputs.dtype == mine["centroids"].dtype == np.float32
+    np.testing.assert_allclose(outputs, dense.forward(x, expanded)[0], rtol=1e-4, atol=1e-4)
+    own = {name: np.zeros_like(value) for name, value in parameters.items()}
+    theirs = {name: np.zeros_like(value) for name, value in expanded.items()}
+    np.testing.assert_allclose(layer.backward(upstream, cache, parameters, own),
+                               dense.backward(upstream, x, expanded, theirs), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(own["bias"], theirs["bias"])
+    np.testing.assert_allclose(own["centroids"], codebook.gradient(theirs["weight"]), rtol=1e-4, atol=1e-3)
+    assert outputs.dtype == own["centroids"].dtype == np.float32
 
 
 def test_finite_differences():
-    """Each centroid and bias, in float64."""
+    """Gradients of each centroid and bias match finite differences, in float64."""
     _, layer, parameters, x, upstream = _layer(4, dtype=np.float64)
     gradients = {name: np.zeros_like(value) for name, value in parameters.items()}
     layer.backward(upstream, x, parameters, gradients)
     step = 1e-6
     for name, values in parameters.items():
-        for place in range(len(values)):
+        for index in range(len(values)):
             sides = []
             for sign in (1, -1):
-                values[place] += sign * step
+                values[index] += sign * step
                 sides.append((layer.forward(x, parameters)[0] * upstream).sum())
-                values[place] -= sign * step
-            assert gradients[name][place] == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5, abs=1e-6)
+                values[index] -= sign * step
+            assert gradients[name][index] == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-5, abs=1e-6)
 
 
 def test_shared():
-    """A perceptron with at most sixteen weights in each layer keeps its scores, and the tables are its parameters."""
+    """A perceptron with at most 16 distinct weights per layer keeps its scores; the tables are its parameters."""
     generator = np.random.default_rng(1)
     dense = perceptron(12, (9,), 5)
     for views in dense.views(dense.parameters):
         for name, values in views.items():
             values[...] = (generator.integers(-8, 8, values.shape) / 4 if name == "weight"
                            else generator.standard_normal(values.shape))
-    found = shared(dense, 16)
-    found.initialize(0)
-    assert found.size == 16 + 9 + 16 + 5
+    model = shared(dense, 16)
+    model.initialize(0)
+    assert model.size == 16 + 9 + 16 + 5
     x = generator.integers(-8, 8, (6, 12)).astype(np.float32)
-    np.testing.assert_allclose(found.scores(x), dense.scores(x), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(model.scores(x), dense.scores(x), rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The command line of nodes that compute, on golden models."""
+"""Command line of nodes that compute, on golden models."""
 
 import contextlib
 import json
@@ -15,20 +15,20 @@ from tests.host.golden import GoldenRing
 
 @pytest.fixture
 def rates():
-    """Rates of far memories that nodes were opened with."""
+    """Far memory rates of the opened nodes."""
     return []
 
 
 @pytest.fixture
 def run(program, monkeypatch, tmp_path, rates):
-    """Train on golden nodes with options, and return the nodes' configuration, the output and the report."""
+    """Train on golden nodes with options; return the nodes' configuration, the output and the report."""
     def run(*options):
         made = []
 
         @contextlib.contextmanager
-        def session(config, *, nodes, **given):
+        def session(config, *, nodes, **arguments):
             made.append(config)
-            rates.append(given.get("far_rate"))
+            rates.append(arguments.get("far_rate"))
             ring = GoldenRing(nodes, config=config)
             yield SimpleNamespace(ring=ring, build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
 
@@ -46,7 +46,7 @@ def rows_of(out):
 
 
 def test_nodes_that_compute(run, tmp_path):
-    """Nodes are made for the run, and table and report say who has computed; cycles of lists are not modelled."""
+    """Nodes are made for the run; table and report name the computing side; cycles of lists are not modelled."""
     node, out, result = run("--steps", 2, "--nodes", 3, "--batch", 60)
     assert (node.compute, node.queues, node.stub) == (Compute(rows=4, buffer_tags=True), 2, None)
     assert "So are all losses and scores that they have computed." in out
@@ -61,7 +61,7 @@ def test_nodes_that_compute(run, tmp_path):
 
 
 def test_text(run):
-    """Nodes have functions of sequences; table and report have held-out loss, and the plan."""
+    """Nodes have functions of sequences; table and report have the held-out loss and the plan."""
     node, out, result = run("--workload", "text", "--steps", 2, "--nodes", 2, "--batch", 4, "--learning-rate", 0.02)
     assert node.compute == Compute(rows=4, activations=32_768, scale_mask=True, sequences=True, buffer_tags=True)
     assert "So are all losses that they have computed." in out
@@ -76,8 +76,7 @@ def test_text(run):
 
 
 def test_text_with_far_memory(run, rates):
-    """Nodes have a far memory of the rate that was asked for; the report has the plan, and the number of
-    sequences."""
+    """Nodes have a far memory of the requested rate; the report has the plan and the number of sequences."""
     node, out, result = run("--workload", "text", "--steps", 1, "--nodes", 2, "--batch", 4, "--activations", 6144,
                             "--far", "1/8", "--memory", "mixed")
     assert (node.queues, node.far_words, node.compute.activations, rates) == (3, 8192, 8192, [1 / 8])

@@ -1,4 +1,4 @@
-"""Training on nodes that compute, on golden models: the same bits as on the host, what is written, and refusals."""
+"""Training on computing nodes, on golden models: the same bits as on the host, written words, and refusals."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def on_host(config):
 
 
 def host_task(data, config):
-    """The same layers, in groups of their own."""
+    """The same layers, in separate groups."""
     return Classifier(data, config.hidden, align=GROUP)
 
 
@@ -48,7 +48,7 @@ class TestSameBits:
     @pytest.mark.parametrize("overlap", ["none", None])
     @pytest.mark.parametrize("check", [True, False])
     def test_as_on_the_host(self, few, plain, overlap, check):
-        """Weights, momenta, losses and accuracies are those of a host that computes."""
+        """Weights, momenta, losses and accuracies match a computing host."""
         other, expected = plain
         ring = engine_ring(3)
         training = train(ring, few, dataclasses.replace(CONFIG, overlap=overlap, check=check))
@@ -59,7 +59,7 @@ class TestSameBits:
         assert training.bit_exact is (True if check else None)
 
     def test_default_layers(self, data):
-        """The model of the README has its groups in the same places with layers in groups of their own."""
+        """The README's model has its groups at the same places with layers in separate groups."""
         config = TrainingConfig(max_steps=3, compute="node", overlap="none")
         ring, other = engine_ring(4), GoldenRing(4)
         training = train(ring, data, config)
@@ -79,7 +79,7 @@ class TestSameBits:
         np.testing.assert_array_equal(ring.master, other.master)
 
     def test_density(self, few):
-        """Commands follow each other by hand, since nodes drop elements between computing and the update."""
+        """The host sends commands one by one, since nodes drop elements between computing and the update."""
         config = dataclasses.replace(CONFIG, density=0.3, overlap=None, optimizer=create(OptimizerName.ADAM))
         ring, other = engine_ring(2), GoldenRing(2)
         training = train(ring, few, config)
@@ -90,7 +90,7 @@ class TestSameBits:
 
 class TestSteps:
     def test_words(self, few):
-        """In a step nodes are given inputs and labels, and no gradients; the lists are written once."""
+        """In a step the host writes inputs and labels but no gradients; the lists are written once."""
         ring = engine_ring(3)
         written = written_to(ring)
         run = make_trainer(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align), CONFIG)
@@ -101,7 +101,7 @@ class TestSteps:
         assert written == {"gradients": 3 * run.executor._length, "activations": 3 * lists + 17 * 65}
 
     def test_host_computes_nothing(self, few, plain, monkeypatch):
-        """A run that is not compared ends with the same bits without any function of floats on the host."""
+        """A run without comparison ends with the same bits and uses no float function on the host."""
         class Nothing:
             def __getattr__(self, name):
                 raise AssertionError(f"the host has used {name}")
@@ -109,7 +109,7 @@ class TestSteps:
         ring = engine_ring(3)
         run = make_trainer(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align),
                            dataclasses.replace(CONFIG, check=False))
-        run.begin()  # which draws the first weights
+        run.begin()  # draws the first weights
         for name in ("np", "product", "column_sums", "cross_entropy"):
             monkeypatch.setattr(layers, name, Nothing())
         monkeypatch.setattr(reference.Reference, "step", None)
@@ -124,7 +124,7 @@ class TestSteps:
         assert (training.losses, training.measures) == (plain[1].losses, plain[1].measures)
 
     def test_loads(self, few):
-        """Batches of 50 examples are 17, 17 and 16, whose shares have two pairs of sizes."""
+        """50 examples are batches of 17, 17 and 16, with shares of two pairs of sizes."""
         ring = engine_ring(2)
         training = train(ring, few, CONFIG)
         assert [step.schedule for step in training.steps] == ["none"] * 7
@@ -132,7 +132,7 @@ class TestSteps:
         assert all(step.compute_cycles is None for step in training.steps)  # not modelled
 
     def test_measurement(self, few):
-        """The test set is classified in as many turns as it takes, the last of which may leave a node without any."""
+        """The test set is classified in several turns, and the last may leave a node without examples."""
         ring = engine_ring(7)
         config = dataclasses.replace(CONFIG, batch=7, max_steps=1)
         training = train(ring, few, config)
@@ -141,7 +141,7 @@ class TestSteps:
         assert training.measures == [task.measure(7, None, last=True)]
 
     def test_repeats(self, few, plain):
-        """A step that a node has failed in is done again, lists and all, with the same result."""
+        """A step that failed on a node is repeated with its lists, with the same result."""
         def fail(ring):
             if ring.lists == 40:
                 ring.activations[...] = ring.gradients[...] = 0x7FC0_0002
@@ -209,15 +209,15 @@ class TestDivergence:
 
 class TestNodes:
     def test_room(self, data):
-        """Nodes have the rows that the multiply-adds need, and activations of twice the usual size where needed."""
+        """Nodes have rows for the multiply-adds, and activations of twice the usual size where needed."""
         task = Classifier(data, (64,), align=GROUP)
         config = TrainingConfig(compute="node")
-        found = engine_node(NodeConfig(), task, config, nodes=4)
-        assert (found.compute, found.queues, found.stub) == (Compute(rows=4, buffer_tags=True), 2, None)
-        found = engine_node(NodeConfig(), task, dataclasses.replace(config, macs=4), nodes=2)
-        assert found.compute == Compute(rows=1, activations=16384, buffer_tags=True)
-        node = programmed(found, task.parameters.size, 2)
-        assert node == found
+        engine = engine_node(NodeConfig(), task, config, nodes=4)
+        assert (engine.compute, engine.queues, engine.stub) == (Compute(rows=4, buffer_tags=True), 2, None)
+        engine = engine_node(NodeConfig(), task, dataclasses.replace(config, macs=4), nodes=2)
+        assert engine.compute == Compute(rows=1, activations=16384, buffer_tags=True)
+        node = programmed(engine, task.parameters.size, 2)
+        assert node == engine
         check_run(node, task, dataclasses.replace(config, macs=4), nodes=2)
 
     @pytest.mark.parametrize(("options", "node", "message"), [
@@ -249,7 +249,7 @@ class TestNodes:
         node = engine_node(NodeConfig(), task, config, nodes=4)
         refuses("Layers must each take whole groups of 32 elements for nodes that compute, 4,832 in all, not 4,810",
                 check_run, node, Classifier(data, (64,)), config, nodes=4)
-        # To nodes with one queue the driver sends the commands of a program.
+        # For nodes with one queue, the driver sends the commands of a program.
         check_run(node.replace(programs=None), task, dataclasses.replace(config, overlap="none"), nodes=4)
 
     def test_unknown_choice(self):

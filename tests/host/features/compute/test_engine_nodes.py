@@ -1,4 +1,4 @@
-"""Training on Verilated nodes that compute: the bits of a host that does, words to the nodes, and refused lists."""
+"""Training on computing Verilated nodes: the bits of a computing host, words to the nodes, and refused lists."""
 
 import collections
 import dataclasses
@@ -32,11 +32,11 @@ from tests.refusals import refuses
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
-#: Word that no result is.
+#: Word that never occurs as a result.
 POISON = np.uint32(0x7FC0_0001)
-#: Cycles that a queue waits for the other one.
+#: Cycles for which a queue waits for the other one.
 TIMEOUT = 40_000
-#: Layers of 544 and 96 elements, shares of 8 and 7 examples in turn, and a codebook that is made anew in between.
+#: Layers of 544 and 96 elements, shares of 8 and 7 examples in turn, and a new codebook in between.
 CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node", compute_format="bf16",
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -58,21 +58,21 @@ def train(ring, task, config):
 
 def contents(ring, length):
     """Weights, masters and momenta of all nodes, as bits."""
-    found = [ring.memory.read_weights(length), ring.memory.read_master(length), ring.memory.read_state(length)]
-    return [vector.view(np.uint32) for vector in found]
+    vectors = [ring.memory.read_weights(length), ring.memory.read_master(length), ring.memory.read_state(length)]
+    return [vector.view(np.uint32) for vector in vectors]
 
 
 def test_same_bits(task):
-    """Weights, masters, momenta, losses and accuracies are those of a host that computes, by every schedule and
-    without one. Cycles of a step are those of its parts."""
+    """Weights, masters, momenta, losses and accuracies match a computing host, with every schedule and without
+    one. Cycles of a step add up from its parts."""
     check_run(NODE, task, CONFIG, nodes=NODES)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         expected = train(ring, task, dataclasses.replace(CONFIG, compute="host"))
         bits = contents(ring, task.parameters.size)
         for overlap in ("none", "strict", "layers", None):
             training = train(ring, task, dataclasses.replace(CONFIG, overlap=overlap))
-            for found, wanted in zip(contents(ring, task.parameters.size), bits, strict=True):
-                assert np.array_equal(found, wanted), overlap
+            for actual, wanted in zip(contents(ring, task.parameters.size), bits, strict=True):
+                assert np.array_equal(actual, wanted), overlap
             assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
             assert (training.losses, training.measures) == (expected.losses, expected.measures)
             for step in training.steps:
@@ -82,7 +82,7 @@ def test_same_bits(task):
 
 
 def test_tables(data, task):
-    """Tables of centroids, which nodes train with products of indices: the bits of a host that computes, by schedules
+    """Tables of centroids, trained on nodes with products of indices: the bits of a computing host, with schedules
     and without one, and 16 multiplications for each output."""
     dense = Classifier(data, CONFIG.hidden)
     dense.initialize(2)
@@ -96,11 +96,11 @@ def test_tables(data, task):
         bits = contents(ring, tables.parameters.size)
         for overlap in ("layers", None):
             training = train(ring, tables, dataclasses.replace(CONFIG, overlap=overlap))
-            for found, wanted in zip(contents(ring, tables.parameters.size), bits, strict=True):
-                assert np.array_equal(found, wanted), overlap
+            for actual, wanted in zip(contents(ring, tables.parameters.size), bits, strict=True):
+                assert np.array_equal(actual, wanted), overlap
             assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
             assert (training.losses, training.measures) == (expected.losses, expected.measures)
-        # Shares of 8 and 7 examples take as many as 8, and 10 outputs as many as 12.
+        # Shares of 7 examples take the multiplications of 8, and 10 outputs the multiplications of 12.
         assert {step.centroid_multiplications for step in training.steps} == {16 * NODES * 8 * (2 * (8 + 12) + 8)}
 
 
@@ -121,7 +121,7 @@ class Counted:
 
 
 def test_words_to_a_node(task, monkeypatch):
-    """Every word that the host port of a node carries in a step is of inputs, labels, a setting or the program."""
+    """Each word to a node's host port in a step belongs to inputs, labels, a setting or the program."""
     config = dataclasses.replace(CONFIG, overlap="none", refresh=100, check=True)
     with rings.open_nodes(NODES, config=NODE, timeout=TIMEOUT) as (ring, _):
         run = make_trainer(ring, task, config)
@@ -142,9 +142,9 @@ def test_words_to_a_node(task, monkeypatch):
                 again = examples != before[0][rank]
                 programs[rank] += again
                 assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
-                # The learning rate in every step, and the number of examples where it is another.
+                # The learning rate in every step, and the number of examples where it changes.
                 assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
-                # Four lists of sixteen words each, to a node whose own share has another size.
+                # Four lists of sixteen words each, to a node with a share of another size.
                 assert sent[Opcode.LOAD_PROGRAM] == 16 * 4 * again
                 assert not set(sent) & {Opcode.PUSH_COMMAND}
         assert 0 < loads < 3
@@ -152,7 +152,7 @@ def test_words_to_a_node(task, monkeypatch):
 
 
 def test_refused_list(task):
-    """A list that is damaged ends the run at once, with the node and the number of the instruction."""
+    """A damaged list ends the run at once, with the node and the instruction's number."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
@@ -169,7 +169,7 @@ def test_refused_list(task):
 
 
 def test_dead_read(task):
-    """A list that reads the output of the first layer as another buffer's ends the run, with node, instruction and
+    """A list that reads the first layer's output as another buffer ends the run, with node, instruction and
     row."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
@@ -177,7 +177,7 @@ def test_dead_read(task):
             lists = differentiator_of(ring, task, config).lists
             run = make_trainer(ring, task, config)
             run.begin()
-            # Word 4 is the operand A of the second layer's product.
+            # Word 4 is operand A of the second layer's product.
             start = lists.commands[1].fields["weight_base"]
             operand = int(lists.words[start - lists.places.lists + 4])
             layout = operand_layout()
@@ -192,8 +192,8 @@ def test_dead_read(task):
 
 
 def test_another_plan(task, monkeypatch):
-    """Lists that are not the program of their memory plan are refused, as are others than those which were written
-    with it, and no word is sent to a node."""
+    """Lists that do not match their memory plan, and lists that were not written with it, are refused before any
+    word is sent to a node."""
     units = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         computer = differentiator_of(ring, task, CONFIG)
@@ -221,7 +221,7 @@ def test_another_plan(task, monkeypatch):
 
 
 def test_activations_and_gradients(task):
-    """After each of three steps the memories of all nodes have every activation and gradient of the golden engine."""
+    """After each of three steps all nodes hold every activation and gradient of the golden engine."""
     config = dataclasses.replace(CONFIG, refresh=100)
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
@@ -232,7 +232,7 @@ def test_activations_and_gradients(task):
             weights = ring.memory.read_weights(length).view(np.uint32)
             batch = run._batches.take()
             run.executor._step(run._batches.number, batch)
-            found = [ring.memory.read_gradients(length), ring.memory.read_activations(0, NODE.compute.activations)]
+            dumps = [ring.memory.read_gradients(length), ring.memory.read_activations(0, NODE.compute.activations)]
             for rank, share in enumerate(np.array_split(batch.examples, NODES)):
                 x, labels = task.examples_of(share)
                 memories = {Place.GRADIENTS: np.zeros(length, np.uint32), Place.WEIGHTS: weights[rank],
@@ -241,11 +241,11 @@ def test_activations_and_gradients(task):
                 give(memories, lists, x, labels)
                 array = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
                 run_lists(memories, lists, array, len(share))
-                gradients, activations = (memory[rank].view(np.uint32) for memory in found)
+                gradients, activations = (memory[rank].view(np.uint32) for memory in dumps)
                 np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])
                 written = memories[Place.ACTIVATIONS] != POISON
                 # Inputs, output, gradients of both outputs, a label each, the loss, and the lists. Gradients of the
-                # hidden layer have taken the place of the first scores.
+                # hidden layer have overwritten the first scores.
                 assert lists.places.outputs[2] == lists.places.gradient(1).base
                 scores = (12 * np.arange(len(share))[:, None] + np.arange(10)).ravel()
                 kept = (scores >= 8 * len(share)).sum()

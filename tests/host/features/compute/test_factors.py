@@ -1,4 +1,4 @@
-"""Factors of matrix products: legal for every number of examples up to the given one."""
+"""Factors of matrix products, legal for every number of examples up to the given one."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Lists of a perceptron: the golden engine comes to the model's gradients and losses, and refusals."""
+"""Lists of a perceptron: the golden engine computes the model's gradients and losses, and refusals."""
 
 import dataclasses
 
@@ -27,18 +27,18 @@ def engine_of(array):
 
 
 def memories_of(model, lists, words=WORDS):
-    """Memories with the parameters and the lists; everything that is to be written is NaN."""
+    """Memories with the parameters and the lists; all words that will be written are NaN."""
     empty = np.full(words, 0x7FC0_0001, np.uint32)
     gradients = np.zeros(model.size, np.uint32)
     gradients[model.places] = empty[0]
-    found = {Place.GRADIENTS: gradients, Place.WEIGHTS: model.parameters.view(np.uint32).copy(),
-             Place.ACTIVATIONS: empty}
-    found[Place.ACTIVATIONS][lists.places.lists:lists.end] = lists.words
-    return found
+    memories = {Place.GRADIENTS: gradients, Place.WEIGHTS: model.parameters.view(np.uint32).copy(),
+                Place.ACTIVATIONS: empty}
+    memories[Place.ACTIVATIONS][lists.places.lists:lists.end] = lists.words
+    return memories
 
 
 def give(memories, lists, x, labels):
-    """Write a batch as the host does."""
+    """Write a batch like the host."""
     places = lists.places
     rows = np.zeros((len(x), places.stride(x.shape[1])), np.float32)
     rows[:, :x.shape[1]] = x
@@ -65,7 +65,7 @@ def run(memories, lists, array, length):
     ((8, 16, 1), Array(rows=2, lanes=4, blocks=8), 6, (6,)),
 ], ids=str)
 def test_are_the_model(widths, array, most, batches):
-    """Losses and all gradients of batches of several sizes, bit for bit, with any numbers."""
+    """Losses and all gradients of batches of several sizes match bit for bit, with any numbers."""
     inputs, *hidden, outputs = widths
     layers = layers_of(widths)
     model = perceptron(inputs, hidden, outputs, align=GROUP, operands=array.operands)
@@ -76,7 +76,7 @@ def test_are_the_model(widths, array, most, batches):
         model.parameters[model.places] += generator.standard_normal(len(model.places)).astype(np.float32) / 8
         x = generator.standard_normal((count, inputs)).astype(np.float32)
         labels = generator.integers(0, outputs, count)
-        if seed == 1:  # an infinite score, and numbers that are none
+        if seed == 1:  # an infinite score, and NaNs
             x[0, 0], x[-1, -1] = np.inf, -0.0
         memories = memories_of(model, lists)
         give(memories, lists, x, labels)
@@ -89,14 +89,14 @@ def test_are_the_model(widths, array, most, batches):
 
 
 def shared_layers(model, centroids=CENTROIDS):
-    """Layers of a model with tables, and their places."""
-    found, base = [], 0
+    """Layers of a model with tables, with their places."""
+    layers, base = [], 0
     for number, layer in enumerate(model.layers[::2], start=1):
         outputs, inputs = layer.codebook.indices.shape
-        found.append(Shared(number, inputs, outputs, base, layer.codebook.indices, centroids))
-        base += found[-1].length
+        layers.append(Shared(number, inputs, outputs, base, layer.codebook.indices, centroids))
+        base += layers[-1].length
     assert base == model.size
-    return found
+    return layers
 
 
 @pytest.mark.parametrize(("widths", "array", "most", "batches"), [
@@ -120,7 +120,7 @@ def test_tables(widths, array, most, batches):
         loss, gradient = model.differentiate(x, labels)
         assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
-        # Forward and for the gradients of the table there are as many outputs, and inward as many as inputs.
+        # Forward and the table's gradients both make the outputs; backward makes the inputs of inner layers.
         made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
             width // array.lanes for width in widths[1:-1])
         assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
@@ -134,7 +134,7 @@ def test_tables_are_whole_rows():
 
 @pytest.mark.parametrize("tables", [False, True])
 def test_regions_are_true(tables):
-    """A command changes nothing but the regions that it writes, and depends on nothing but those that it reads."""
+    """A command changes only its written regions, and depends only on its read regions."""
     widths, array = (8, 8, 4, 5), Array(rows=2, lanes=4)
     layers = layers_of(widths)
     model = perceptron(8, (8, 4), 5, align=GROUP)
@@ -149,32 +149,32 @@ def test_regions_are_true(tables):
     give(memories, lists, generator.standard_normal((6, 8)).astype(np.float32), generator.integers(0, 5, 6))
     names = {"gradients": Place.GRADIENTS, "weights": Place.WEIGHTS, "activations": Place.ACTIVATIONS}
     for command in lists.commands:
-        inside = {place: np.zeros(len(memory), bool) for place, memory in memories.items()}
-        kept = {place: np.zeros(len(memory), bool) for place, memory in memories.items()}
+        inside = {space: np.zeros(len(memory), bool) for space, memory in memories.items()}
+        kept = {space: np.zeros(len(memory), bool) for space, memory in memories.items()}
         for region in command.writes:
             inside[names[region.space]][region.base:region.base + region.length] = True
         for region in command.reads:
             kept[names[region.space]][region.base:region.base + region.length] = True
-        poisoned = {place: np.where(kept[place], memory, 0x7FC0_0002).astype(np.uint32)
-                    for place, memory in memories.items()}
-        before = {place: memory.copy() for place, memory in memories.items()}
-        for one in (memories, poisoned):
-            assert engine_of(array).run(one, base=command.fields["weight_base"],
+        poisoned = {space: np.where(kept[space], memory, 0x7FC0_0002).astype(np.uint32)
+                    for space, memory in memories.items()}
+        before = {space: memory.copy() for space, memory in memories.items()}
+        for contents in (memories, poisoned):
+            assert engine_of(array).run(contents, base=command.fields["weight_base"],
                                         length=6).status is EventStatus.OK
-        for place, memory in memories.items():
-            changed = memory != before[place]
-            assert not (changed & ~inside[place]).any(), command.name
-            np.testing.assert_array_equal(poisoned[place][changed], memory[changed], command.name)
+        for space, memory in memories.items():
+            changed = memory != before[space]
+            assert not (changed & ~inside[space]).any(), command.name
+            np.testing.assert_array_equal(poisoned[space][changed], memory[changed], command.name)
 
 
 def test_lists():
     lists = compile_lists(layers_of((64, 64, 10)), array=Array(rows=4, lanes=4), examples=30, words=WORDS)
     assert [command.name for command in lists.commands] == ["forward 1", "forward 2", "backward 2", "backward 1"]
     assert {command.operation for command in lists.commands} == {"LAYERS"}
-    # Instructions, END included, of which two are in a group of 32 words.
+    # Instructions including END, with two in a group of 32 words.
     assert np.diff([command.fields["weight_base"] for command in lists.commands]).tolist() == [32, 64, 64]
     assert len(lists.words) == (2 + 4 + 4 + 4) * INSTRUCTION_WORDS
-    # Scores have no place of their own: the gradients of the hidden layer take it.
+    # Scores have no separate place: they share one with the gradients of the hidden layer.
     assert lists.end == 30 * (64 + 64 + 64) + 384 + 32 + 32 + len(lists.words)
 
 
@@ -201,7 +201,7 @@ def test_bases_that_operands_have_no_bits_for():
 
 
 def test_numbers_of_buffers():
-    """Buffers are numbered from 1 on, in order of the plan, and the lists behind them; from 256 on they have 0."""
+    """Buffers are numbered from 1 in order of the plan, and the lists after them; from 256 on the number is 0."""
     few, many = (Activations(layers=layers_of([8] * count), examples=1, lanes=4) for count in (3, 130))
     assert [few.owner(name) for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
     numbers = [many.owner(name) for name in (*many.rooms, "lists")]

@@ -1,4 +1,4 @@
-"""Programs whose commands are those of a compute engine: the same weights by every schedule, in every order."""
+"""Programs with commands of a compute engine: the same weights by every schedule, in every order."""
 
 import numpy as np
 import pytest
@@ -24,9 +24,9 @@ NODES = len(SHARES)
 
 @pytest.fixture
 def model():
-    found = perceptron(16, (8, 12), 5, align=GROUP)
-    found.initialize(2)
-    return found
+    network = perceptron(16, (8, 12), 5, align=GROUP)
+    network.initialize(2)
+    return network
 
 
 def compiled(schedule, lists, lengths=SHARES):
@@ -36,7 +36,7 @@ def compiled(schedule, lists, lengths=SHARES):
 
 @pytest.mark.parametrize("schedule", ["none", "strict", "layers", "chunks:2"])
 def test_a_step_is_that_of_the_host(model, schedule):
-    """Steps by a program end with the weights of a fused update of the host's gradients; losses are equal too."""
+    """Steps by a program give the weights of a fused update of the host's gradients, and equal losses."""
     layers = layers_of(WIDTHS)
     lists = compile_lists(layers, array=Array(rows=2, lanes=4), examples=max(SHARES), words=WORDS)
     program = compiled(schedule, lists)
@@ -66,8 +66,8 @@ def test_a_step_is_that_of_the_host(model, schedule):
 
 @pytest.mark.parametrize("behind", [0, 1, 2, 3])
 def test_passes_that_overlap(model, behind):
-    """In each pass layers compute with weights that are an update behind, or not, as the host does; inputs, labels
-    and lists of even and of odd passes lie apart."""
+    """In each pass layers compute with weights an update old, or the newest, like the host; inputs, labels and lists
+    of even and of odd passes have separate addresses."""
     layers = layers_of(WIDTHS)
     distance = 1024
     copies = Copies(layers=behind, distance=distance)
@@ -108,7 +108,7 @@ def test_waits(model):
     """A layer's update waits for its backward command, and the next pass's forward command for the update."""
     lists = compile_lists(layers_of(WIDTHS), array=Array(rows=1, lanes=4), examples=7, words=WORDS)
     program = compiled("layers", lists)
-    waits = {(program.tasks[place].name, wait.after, wait.lag) for place, _, wait in program.waits()}
+    waits = {(program.tasks[index].name, wait.after, wait.lag) for index, _, wait in program.waits()}
     # Backward commands are numbers 4 to 6 of their queue, updates numbers 2 to 4 of theirs.
     assert {("update 3", 4, 0), ("update 2", 5, 0), ("forward 1", 4, 1)} <= waits
 

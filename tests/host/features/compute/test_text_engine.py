@@ -1,4 +1,4 @@
-"""The text model on nodes that compute, on golden models: the bits of a host that computes, and refusals."""
+"""The text model on computing golden nodes: the bits of a computing host, and refusals."""
 
 import dataclasses
 
@@ -34,8 +34,8 @@ def ring_of(nodes, *, words=WORDS, **options):
 class TestSameBits:
     @pytest.mark.parametrize(("nodes", "words"), [(1, WORDS), (2, 2 * WORDS), (4, WORDS), (4, 2 * WORDS)])
     def test_as_on_the_host(self, text, nodes, words):
-        """Weights, moments, losses and held-out losses of 20 steps; shares are of up to seven sequences, two of which
-        are run together where there are words for them."""
+        """Weights, moments, losses and held-out losses of 20 steps; shares have up to seven sequences, and two run
+        together where there are words for them."""
         ring, other = ring_of(nodes, words=words), GoldenRing(nodes)
         training = train(ring, CharacterModel(text), CONFIG)
         expected = train(other, CharacterModel(text), on_host(CONFIG))
@@ -52,7 +52,7 @@ class TestSameBits:
         assert all(step.mask_cycles == 0 for step in training.steps)
 
     def test_host_computes_nothing(self, text, monkeypatch):
-        """Steps of a run that is not compared end with the same bits without the model on the host."""
+        """Steps of a run without comparison give the same bits without the model on the host."""
         other = GoldenRing(2)
         train(other, CharacterModel(text), on_host(SHORT))
         ring = ring_of(2)
@@ -65,7 +65,7 @@ class TestSameBits:
         np.testing.assert_array_equal(ring.weights, other.weights)
 
     def test_measure(self, text):
-        """The held-out loss of a run that is not compared is that of the nodes' weights."""
+        """The held-out loss of a run without comparison comes from the nodes' weights."""
         ring, other = ring_of(2), GoldenRing(2)
         training = train(ring, CharacterModel(text), dataclasses.replace(SHORT, check=False))
         expected = train(other, CharacterModel(text), on_host(SHORT))
@@ -74,7 +74,7 @@ class TestSameBits:
 
 class TestSteps:
     def test_words(self, text):
-        """In a step nodes are given 64 words for each sequence; lists are written once, and no gradients."""
+        """In a step the host writes 64 words per sequence and no gradients; lists are written once."""
         ring = ring_of(3)
         written = written_to(ring)
         run = make_trainer(ring, CharacterModel(text), SHORT)
@@ -87,7 +87,7 @@ class TestSteps:
         assert run.executor.training.steps[0].compute_cycles is None  # not modelled
 
     def test_together(self, text):
-        """Shares of four and three sequences are run two at a time, and the last one with padding."""
+        """Shares of four and three sequences run two at a time, the last with padding."""
         ring = ring_of(2, words=2 * WORDS)
         written = written_to(ring)
         run = make_trainer(ring, CharacterModel(text), SHORT)
@@ -98,7 +98,7 @@ class TestSteps:
         assert ring.lists == 2 * 2 * 2
 
     def test_repeats(self, text):
-        """A step that a node has failed in is done again, lists and all, with the same result."""
+        """A step that failed on a node is repeated with its lists, with the same result."""
         def fail(ring):
             if ring.lists == 20:
                 ring.activations[...] = ring.gradients[...] = 0x7FC0_0002
@@ -137,15 +137,15 @@ class TestSteps:
 
 class TestNodes:
     def test_room(self, text):
-        """Nodes have all that the lists need, and room for two sequences together; with less they run them one by
-        one."""
+        """Nodes have all features that the lists need, and room for two sequences together; with less, sequences run
+        one by one."""
         node = engine_node(NodeConfig(), CharacterModel(text), CONFIG, nodes=4)
         assert node == NodeConfig(masking=False, programs=Programs(), compute=Compute(
             rows=4, activations=2 * WORDS, scale_mask=True, sequences=True, buffer_tags=True))
         for words, together in ((2 * WORDS, 2), (WORDS, 1)):
-            given = node.replace(compute={"activations": words})
-            check_run(given, CharacterModel(text), CONFIG, nodes=4)
-            assert text_lists(CharacterModel(text), CONFIG, given, 4, words).together == together
+            config = node.replace(compute={"activations": words})
+            check_run(config, CharacterModel(text), CONFIG, nodes=4)
+            assert text_lists(CharacterModel(text), CONFIG, config, 4, words).together == together
 
     @pytest.mark.parametrize(("options", "node", "message"), [
         ({"batch": 2}, {}, r"^Batches must have an example for each of the 3 nodes that compute, not 2: take larger "

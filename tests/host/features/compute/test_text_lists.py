@@ -1,4 +1,4 @@
-"""Lists of the text model: the golden engine comes to the host's activations, losses and gradients."""
+"""Lists of the text model: the golden engine computes the host's activations, losses and gradients."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ WORDS = 32_768
 NAN = 0x7FC0_0001
 ARRAY = Array(rows=4, lanes=4)
 TEXT = TransformerConfig()
-#: Two layers, whose lists are cut, heads of four elements, and a context that is no multiple of the lanes.
+#: Two layers with lists that are cut, heads of four elements, and a context that is no multiple of the lanes.
 SMALL = TransformerConfig(width=16, heads=4, layers=2, hidden=12, context=6, characters=8)
 
 
@@ -41,17 +41,17 @@ def sequences_of(config, lengths):
 
 
 def memories_of(model, lists, sequences):
-    """Memories with parameters, lists and sequences; everything that is to be written is NaN."""
+    """Memories with parameters, lists and sequences; all words that will be written are NaN."""
     memories = {Place.ACTIVATIONS: np.full(WORDS, NAN, np.uint32), Place.WEIGHTS: model.parameters.view(np.uint32),
                 Place.GRADIENTS: np.full(model.size, NAN, np.uint32)}
     activations = memories[Place.ACTIVATIONS]
     activations[lists.base:lists.end] = lists.words
     for number, sequence in enumerate([*sequences, *[np.zeros(1, np.int64)] * (-len(sequences) % lists.together)]):
-        given = np.array([0, PADDING], np.uint32).repeat(lists.context)
-        given[:len(sequence) - 1] = sequence[:-1]
-        given[lists.context:lists.context + len(sequence) - 1] = sequence[1:]
-        place = lists.data + number * lists.stride
-        activations[place:place + len(given)] = given
+        tokens = np.array([0, PADDING], np.uint32).repeat(lists.context)
+        tokens[:len(sequence) - 1] = sequence[:-1]
+        tokens[lists.context:lists.context + len(sequence) - 1] = sequence[1:]
+        base = lists.data + number * lists.stride
+        activations[base:base + len(tokens)] = tokens
     return memories
 
 
@@ -73,8 +73,8 @@ def run(memories, lists, array, count):
     (SMALL, Array(rows=2, lanes=4), (4, 6, 5), False, 2), (SMALL, ARRAY, (6, 2, 3, 6, 6, 1), True, 3),
 ], ids=str)
 def test_are_the_model(config, array, lengths, again, together):
-    """Losses and all gradients of a share, bit for bit; nothing but buffers and losses is written beside them. Groups
-    of sequences have the bits of sequences one by one, also one that is filled up with padding."""
+    """Losses and all gradients of a share match bit for bit; otherwise only buffers are written. Groups of sequences
+    have the bits of sequences one by one, also a group that is filled up with padding."""
     lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again,
                          together=together)
     for seed in range(2):
@@ -88,48 +88,48 @@ def test_are_the_model(config, array, lengths, again, together):
         written = np.flatnonzero(memories[Place.ACTIVATIONS] != before)
         beside = written[written >= lists.plan.peak]
         assert beside.tolist() == [lists.data + number * lists.stride + 2 * lists.context
-                                   for number in range(len(lengths))]  # that of padding is zero
+                                   for number in range(len(lengths))]  # the loss of padding is zero
 
 
 def instructions_of(lists, bases, length=16):
-    """Checked instructions of lists, and their words with an END."""
-    memories = {place: np.broadcast_to(np.uint32(0), 1 << 20) for place in (Place.WEIGHTS, Place.GRADIENTS)}
+    """Checked instructions of lists, with their words and an END."""
+    memories = {space: np.broadcast_to(np.uint32(0), 1 << 20) for space in (Place.WEIGHTS, Place.GRADIENTS)}
     memories[Place.ACTIVATIONS] = np.concatenate([np.zeros(lists.base, np.uint32), lists.words])
     for base in bases:
-        found, wrong = engine_of(ARRAY).check(memories, base=base, length=length)
+        instructions, wrong = engine_of(ARRAY).check(memories, base=base, length=length)
         assert wrong is None
-        yield found, memories[Place.ACTIVATIONS][base:base + 16 * (len(found) + 1)].reshape(-1, 16)
+        yield instructions, memories[Place.ACTIVATIONS][base:base + 16 * (len(instructions) + 1)].reshape(-1, 16)
 
 
 @pytest.mark.parametrize("length", [16, 7])
 def test_activations(length):
-    """Every buffer, when it has been written, has the bits of the step program, also in rows of padding."""
+    """Every buffer has the bits of the step program once it is written, also in rows of padding."""
     lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
     model, (sequence,) = model_of(TEXT, 5), sequences_of(TEXT, [length])
     memories = memories_of(model, lists, [sequence])
-    rooms, found = rooms_of(lists.plan), {}
+    rooms, saved = rooms_of(lists.plan), {}
     _, *operations, _ = lists.programs[0].profile(rooms, engine_of(ARRAY)).operations
-    instructions = [one for found, _ in instructions_of(lists, (*lists.forward, *lists.first)) for one in found]
-    clear = next(one for one in instructions if isinstance(one, Rows) and one.function is RowFunction.CLEAR)
+    instructions = [item for saved, _ in instructions_of(lists, (*lists.forward, *lists.first)) for item in saved]
+    clear = next(item for item in instructions if isinstance(item, Rows) and item.function is RowFunction.CLEAR)
     clear.run(memories)
     instructions.remove(clear)  # the only one that touches no buffer
     for instruction, operation in zip(instructions, operations, strict=True):
         assert instruction.run(memories)
         for name in operation.writes:
             room = rooms[name]
-            found[name] = memories[Place.ACTIVATIONS][room.base:room.base + room.words].copy()
+            saved[name] = memories[Place.ACTIVATIONS][room.base:room.base + room.words].copy()
     gradient = np.zeros(model.size, np.float32)
     program = text_program(TEXT, parameters=model.parameters, gradient=gradient, length=length)
     program = dataclasses.replace(program, taken=[name for name in program.shapes if name not in program.given])
     words = program.profile.words
-    given = np.zeros((2, TEXT.context, 1), np.int64)
-    given[0, :length, 0], given[1, :length, 0] = sequence[:-1], sequence[1:]
+    data = np.zeros((2, TEXT.context, 1), np.int64)
+    data[0, :length, 0], data[1, :length, 0] = sequence[:-1], sequence[1:]
     expected = program.run(dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False)),
-                           dict(zip(program.given, given, strict=True)))
+                           dict(zip(program.given, data, strict=True)))
     for name in lists.plan.words:
-        if not name.startswith("products"):  # of gradients and normal rows, which are a step's own here
+        if not name.startswith("products"):  # of gradients and normal rows, which are separate steps here
             other = expected[{"d x 2": "d norm"}.get(name, name)]
-            bits = found[name][:other.size].reshape(other.shape)
+            bits = saved[name][:other.size].reshape(other.shape)
             np.testing.assert_array_equal(bits, other.view(np.uint32), err_msg=name)
     np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
 
@@ -137,30 +137,30 @@ def test_activations(length):
 @pytest.mark.parametrize(("again", "together", "naive", "strict", "live"), [
     (False, 1, 21_600, 11_808, 9_312), (True, 1, 23_136, 12_352, 7_776), (False, 2, 43_104, 23_584, 18_528)])
 def test_words(again, together, naive, strict, live):
-    """Words of the buffers of a group: the rule of sharing takes no more than are alive."""
+    """Words of a group's buffers: the sharing rule takes no more words than are alive."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}
     buffers = profiles[0].lifetimes
-    found = {method: peak(buffers, places) for method, places in planned(buffers, rounds=0).items()}
-    assert (profiles[0].naive, found["strict"], found["shared"], lists.plan.peak) == (naive, strict, live, live)
+    peaks = {method: peak(buffers, places) for method, places in planned(buffers, rounds=0).items()}
+    assert (profiles[0].naive, peaks["strict"], peaks["shared"], lists.plan.peak) == (naive, strict, live, live)
     assert profiles[0].live == live
     assert not overlaps(profiles[0], lists.plan.places)
     assert not dead_reads(profiles[0], lists.plan.places)
 
 
 def test_multiplications():
-    """Products of a sequence of 16 are those of the step program."""
+    """Products of a sequence of 16 match the step program."""
     lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
-    found = [one for instructions, _ in instructions_of(lists, (*lists.forward, *lists.first))
-             for one in instructions if isinstance(one, Gemm) and one.a.place is not Place.ONES]
-    assert len(found) == 27
-    assert sum(one.job.m * one.job.n * one.job.k for one in found) == lists.multiplications == 638_976
+    products = [gemm for instructions, _ in instructions_of(lists, (*lists.forward, *lists.first))
+                for gemm in instructions if isinstance(gemm, Gemm) and gemm.a.place is not Place.ONES]
+    assert len(products) == 27
+    assert sum(gemm.job.m * gemm.job.n * gemm.job.k for gemm in products) == lists.multiplications == 638_976
 
 
 def cycles_of(lists, bases):
-    """Modelled cycles of lists, by unit: sums of columns are apart from other products. Characters are those of a
-    piece in which some repeat."""
+    """Modelled cycles of lists, by unit: sums of columns are separate from other products. The text has repeated
+    characters."""
     model = ListCycles(ARRAY, length=16, words=WORDS, characters=encode("the first of all"))
     cycles = collections.Counter()
     for instructions, words in instructions_of(lists, bases):
@@ -174,8 +174,8 @@ def cycles_of(lists, bases):
 @pytest.mark.parametrize(("together", "first", "further"), [
     (1, (42_950, 67_500), (46_032, 70_000)), (2, (84_278, 127_500), (87_360, 130_000))])
 def test_cycles(together, first, further):
-    """Modelled cycles of sequences of 16 on 4 by 4 units, of the first ones of a share and of others; those of two
-    together are less than 66,000 each, with 0.85 of all units busy in products and sums of columns."""
+    """Modelled cycles of sequences of 16 on 4 by 4 units, of a share's first and further ones; two together take less
+    than 66,000 each, with 0.85 of all units busy in products and sums of columns."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, together=together)
     forward = cycles_of(lists, lists.forward)
     for backward, (products, most) in ((lists.first, first), (lists.further, further)):

@@ -1,4 +1,4 @@
-"""The text model on Verilated nodes that compute: the bits of a host that does, and the cycles of a sequence."""
+"""The text model on computing Verilated nodes: the bits of a computing host, and the cycles of a sequence."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from tests.host.golden import GoldenRing
 
 CONFIG = TrainingConfig(max_steps=4, interval=4, batch=6, compute="node", optimizer=Adam(learning_rate=0.02))
 FAR = dataclasses.replace(CONFIG, max_steps=1, interval=1, far=FarMemory(activations=6144, rate=1 / 8))
-#: Cycles that a list may take beside its own.
+#: Cycles that a list may take in addition to its own.
 TIMEOUT = 40_000
 
 
@@ -31,13 +31,13 @@ def node(text):
 
 
 def node_of(text):
-    """A node with room for runs, which has a third queue and a far memory as well."""
+    """A node with room for the runs, a third queue and a far memory."""
     task = CharacterModel(text)
     return engine_node(engine_node(NodeConfig(), task, CONFIG, nodes=4), task, FAR, nodes=4)
 
 
 def test_same_bits(text, node):
-    """Weights, moments, losses and held-out losses of four steps on four nodes are those of a host that computes."""
+    """Weights, moments, losses and held-out losses of four steps on four nodes match a computing host."""
     check_run(node, CharacterModel(text), CONFIG, nodes=4)
     other = GoldenRing(4)
     expected = train(other, CharacterModel(text), dataclasses.replace(CONFIG, compute="host"))
@@ -53,8 +53,8 @@ def test_same_bits(text, node):
 
 @pytest.mark.parametrize(("nodes", "together", "most"), [(1, 2, 2 * 65_000), (2, 1, 2 * 71_000)])
 def test_activations_and_gradients(text, node, nodes, together, most):
-    """After two sequences on a node, a short one too, its memories have every activation and gradient of the golden
-    engine, and its losses: of both together where the largest share is six, and one by one where it is three."""
+    """After a long and a short sequence each node holds all activations, gradients and losses of the golden engine;
+    sequences run together where the largest share is six, and one by one where it is three."""
     task = CharacterModel(text)
     lists = text_lists(task, CONFIG, node, nodes, node.compute.activations)
     assert lists.together == together
@@ -73,7 +73,7 @@ def test_activations_and_gradients(text, node, nodes, together, most):
         assert computer.losses() == [float(sum(losses, np.float32(0)))] * nodes
         activations = ring.memory.read_activations(0, lists.data).view(np.uint32)
         gradients = ring.memory.read_gradients(len(task.parameters)).view(np.uint32)
-    for mine, gradient in zip(activations, gradients, strict=True):
-        np.testing.assert_array_equal(mine, memories[Place.ACTIVATIONS][:lists.data])
+    for own, gradient in zip(activations, gradients, strict=True):
+        np.testing.assert_array_equal(own, memories[Place.ACTIVATIONS][:lists.data])
         np.testing.assert_array_equal(gradient, memories[Place.GRADIENTS])
     assert cycles < most

@@ -1,4 +1,4 @@
-"""The text model as steps of a node: its buffers and plans, and its numbers in the words of a plan."""
+"""The text model as steps of a node: its buffers and plans, and its results in the words of a plan."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from host.models.text import Batch
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import column_sums
 
-#: Options of each program, and words: naive, by the strict rule, shared, alive.
+#: Options of each program, and its words: naive, by the strict rule, shared, alive.
 PROGRAMS = {
     "as it is": ({}, 27_024, 13_888, 9_344, 9_344),
     "normals scaled again": ({"scaled_again": True}, 28_560, 14_400, 7_808, 7_808),
@@ -22,12 +22,12 @@ SMALL = TransformerConfig(width=8, heads=4, layers=2, hidden=12, context=6, char
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_words(name):
-    """Words of one sequence; the search finds a plan of as few words as are alive."""
+    """Words of one sequence; the search finds a plan with no more words than are alive."""
     options, naive, strict, shared, live = PROGRAMS[name]
     profile = text_program(**options).profile
-    found = {method: peak(profile.lifetimes, places) for method, places in planned(profile.lifetimes).items()}
-    assert (profile.naive, found["strict"], found["shared"], profile.live) == (naive, strict, shared, live)
-    assert found["search"] == live
+    peaks = {method: peak(profile.lifetimes, places) for method, places in planned(profile.lifetimes).items()}
+    assert (profile.naive, peaks["strict"], peaks["shared"], profile.live) == (naive, strict, shared, live)
+    assert peaks["search"] == live
     plan = make_plan(profile)
     assert plan.peak == live
     assert not overlaps(profile, plan.places)
@@ -35,14 +35,14 @@ def test_words(name):
 
 
 def test_multiplications():
-    """Products of a sequence of 16: forward once, and twice as many backward."""
+    """Products of a sequence of 16: backward takes twice the multiplications of forward."""
     steps = text_program().steps
     dense = 32 * 96 + 32 * 32 + 2 * 32 * 96 + 32 * 64
     assert sum(step.multiplications for step in steps) == 3 * (16 * dense + 2 * 2 * 16 * 16 * 16) == 638_976
 
 
 def differentiated(model, length, **options):
-    """Loss and gradient of a random sequence by the host, and by steps in the words of their plan."""
+    """Loss and gradient of a random sequence, by the host and by steps in the words of their plan."""
     generator, context = np.random.default_rng(length), model.config.context
     tokens, labels = generator.integers(0, model.config.characters, (2, context))
     tokens[length:] = labels[length:] = 0
@@ -50,26 +50,26 @@ def differentiated(model, length, **options):
     gradient = np.full(model.size, np.nan, np.float32)
     program = text_program(model.config, parameters=model.parameters, gradient=gradient, length=length, **options)
     places = make_plan(program.profile, rounds=100).places
-    found = program.run(places, {"tokens": tokens[:, None], "labels": labels[:, None]})
-    return expected, (float(column_sums(found["losses"][:length])[0]), gradient)
+    results = program.run(places, {"tokens": tokens[:, None], "labels": labels[:, None]})
+    return expected, (float(column_sums(results["losses"][:length])[0]), gradient)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize(("config", "lengths"), [(TransformerConfig(), (16, 11)), (SMALL, (6, 1))],
                          ids=["text", "small"])
 def test_same_bits(config, lengths, name):
-    """A plan's words are enough: loss and gradient have the host's bits, with and without padding."""
+    """A plan's words suffice: loss and gradient have the host's bits, with and without padding."""
     options = PROGRAMS[name][0]
     model = Transformer(config)
     model.initialize(3)
     for length in lengths:
-        (loss, gradient), (found, mine) = differentiated(model, length, **options)
-        assert found == loss
-        np.testing.assert_array_equal(mine.view(np.uint32), gradient.view(np.uint32))
+        (loss, gradient), (actual, own) = differentiated(model, length, **options)
+        assert actual == loss
+        np.testing.assert_array_equal(own.view(np.uint32), gradient.view(np.uint32))
 
 
 def test_too_few_words():
-    """Numbers are others where two buffers overlap."""
+    """Results differ where two buffers overlap."""
     model = Transformer(SMALL)
     model.initialize(0)
     gradients = []
@@ -80,6 +80,6 @@ def test_too_few_words():
         highest = max((name for name in places if name.startswith(("normal", "parts"))), key=places.get)
         places[highest] += move * program.profile.words[highest] // 2
         assert bool(dead_reads(program.profile, places)) == bool(move)
-        given = np.zeros((SMALL.context, 1), int)
-        program.run(places, {"tokens": given, "labels": given})
+        zeros = np.zeros((SMALL.context, 1), int)
+        program.run(places, {"tokens": zeros, "labels": zeros})
     assert not np.array_equal(*gradients)

@@ -1,4 +1,4 @@
-"""Nodes with a far memory: a step under each policy, on simulated nodes, and a far memory that says nothing."""
+"""Nodes with a far memory: a step under each policy, on simulated nodes, and a far memory without response."""
 
 import numpy as np
 import pytest
@@ -17,28 +17,28 @@ CONFIG = rings.CONFIGS["centroid"]
 
 
 def test_policies():
-    """Gradients and losses are the host's under each policy; moved words, and cycles, are those of the timeline.
+    """Gradients and losses match the host under each policy; moved words and cycles match the timeline.
 
-    Cycles between commands are not in the timeline, and a move's last row is in it with all of its cycles.
+    The timeline has no cycles between commands, and has all cycles of a move's last row.
     """
     model = perceptron(WIDTHS[0], WIDTHS[1:-1], WIDTHS[-1], align=GROUP, operands=CONFIG.compute.operands)
     model.initialize(0)
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
-        found = run_policies(ring, simulation, model, layers_of(WIDTHS), [batch(rank) for rank in range(2)],
-                             share=0.6, rate=1 / 16)
-    cycles = {one.kind: one.cycles for one in found}
+        results = run_policies(ring, simulation, model, layers_of(WIDTHS), [batch(rank) for rank in range(2)],
+                               share=0.6, rate=1 / 16)
+    cycles = {result.kind: result.cycles for result in results}
     assert list(cycles) == ["keep", "swap", "recompute", "mixed"]
-    for one in found:
-        assert one.same, one
-        assert one.far_words == one.planned, one
-        assert one.peak <= one.budget, one
-        assert abs(one.cycles / one.timeline - 1) <= 0.03, one
+    for result in results:
+        assert result.same, result
+        assert result.far_words == result.planned, result
+        assert result.peak <= result.budget, result
+        assert abs(result.cycles / result.timeline - 1) <= 0.03, result
     assert cycles["keep"] < cycles["mixed"] < min(cycles["swap"], cycles["recompute"]), cycles
 
 
 @pytest.mark.parametrize(("rate", "latency"), [(4, 1), (4, 25), (2, 16), (1, 30), (1 / 2, 5), (1 / 8, 100)])
 def test_cycles_of_moves(rate, latency):
-    """Moves take the cycles that the model says, if only the far memory makes them wait."""
+    """Moves take the modelled cycles, if only the far memory makes them wait."""
     with rings.open_nodes(1, config=CONFIG, host_port=False) as (ring, simulation):
         device = ring.devices[0]
         simulation.set_far_speed(latency=latency, rate=rate)

@@ -1,4 +1,4 @@
-"""Lists and moves of a perceptron whose outputs do not all stay near: golden nodes come to the model's gradients."""
+"""Lists and moves of a perceptron with some outputs in far memory: golden nodes compute the model's gradients."""
 
 import dataclasses
 
@@ -40,25 +40,25 @@ def batch(seed):
 
 
 def program_of(layers, lists, nodes=1):
-    """A step: its lists and moves, and one fused update."""
+    """Program of a step: its lists and moves, and one fused update."""
     return build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=EXAMPLES),
                  computed=Computed(lists.commands, [EXAMPLES] * nodes))
 
 
 @pytest.mark.parametrize("kind", ["keep", "swap", "recompute", "mixed"])
 def test_are_the_model(kind):
-    """Losses and gradients of all policies, in any order that queues and waits allow."""
+    """Losses and gradients of all policies match, in any order that queues and waits allow."""
     layers, lists = lists_of(kind)
     model = perceptron(WIDTHS[0], WIDTHS[1:-1], WIDTHS[-1], align=GROUP)
     model.initialize(0)
     x, labels = batch(1)
     loss, gradient = model.differentiate(x, labels)
     program = program_of(layers, lists)
-    queues = [[one for one in queue if one.operation in ("LAYERS", "MOVE_OUT", "MOVE_IN")]
+    queues = [[item for item in queue if item.operation in ("LAYERS", "MOVE_OUT", "MOVE_IN")]
               for queue in program.placed(1)]
     moved = sum(task.fields["length"] for task in program.tasks if task.queue == Queue.MOVE)
     assert moved == lists.plan.decision.run.far_words
-    again = sum(EXAMPLES * one.multiplications for one in lists.commands if one.name.startswith("remake"))
+    again = sum(EXAMPLES * item.multiplications for item in lists.commands if item.name.startswith("remake"))
     assert again == lists.plan.decision.run.multiplications
     for seed in range(4):
         nodes = ProgramNodes(1, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=0,
@@ -73,8 +73,8 @@ def test_are_the_model(kind):
         assert memory[places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(nodes.gradients[0], gradient.view(np.uint32))
     assert lists.plan.decision.run.peak <= lists.plan.budget
-    assert max((one.base + one.length for command in lists.commands for one in (*command.reads, *command.writes)
-                if one.space == "far"), default=0) == lists.far <= FAR
+    assert max((item.base + item.length for command in lists.commands for item in (*command.reads, *command.writes)
+                if item.space == "far"), default=0) == lists.far <= FAR
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -104,12 +104,12 @@ def test_wrong_plans(wrong, message):
 
 
 def test_chain():
-    """Measured cycles in place of modelled ones."""
+    """Measured cycles instead of modelled ones."""
     layers = layers_of((16, 16, 16, 10))
     cycles = {f"{name} {number}": 100 * number + len(name)
               for name in ("forward", "backward") for number in (1, 2, 3)}
     chain = layers_chain_of(layers, examples=8, lanes=4, cycles=cycles)
-    assert [(one.words, one.forward, one.backward, one.multiplications) for one in chain.maps] == [
+    assert [(entry.words, entry.forward, entry.backward, entry.multiplications) for entry in chain.maps] == [
         (128, 107, 208 + 108, 2048), (128, 207, 308, 2048)]
     assert chain.loss == 307
     assert chain.cycles == sum(cycles.values())

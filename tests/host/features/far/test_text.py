@@ -1,4 +1,4 @@
-"""Lists and moves of the text model whose maps do not all stay near: golden nodes come to the model's gradients."""
+"""Lists and moves of the text model with some maps in far memory: golden nodes compute the model's gradients."""
 
 import functools
 
@@ -28,7 +28,7 @@ def operations_of(config=TEXT, array=ARRAY):
 
 
 class Owned(ProgramNodes):
-    """Nodes with row owners, which note the words of the buffers that are written."""
+    """Nodes with row owners that record the words of written buffers."""
 
     def __init__(self, lists, **options):
         super().__init__(1, **options)
@@ -52,7 +52,7 @@ class Owned(ProgramNodes):
 
 
 def run(lists, model, sequences, seed, array=ARRAY):
-    """Run sequences on a node, in an order of commands that the seed chooses; the node, and losses."""
+    """Run sequences on a node, with commands in an order chosen by the seed; the node, and losses."""
     nodes = Owned(lists, gradient_words=model.size, weights=model.parameters.view(np.uint32), planes=0,
                   engine=engine_of(array), activation_words=WORDS, far_words=FAR)
     nodes.activations[:] = NAN
@@ -60,11 +60,11 @@ def run(lists, model, sequences, seed, array=ARRAY):
     memory[lists.base:lists.end] = lists.words
     programs = [lists.program(further=further) for further in (False, True)]
     for number, sequence in enumerate(sequences):
-        given = np.array([0, PADDING], np.uint32).repeat(lists.whole.context)
-        given[:len(sequence) - 1] = sequence[:-1]
-        given[lists.whole.context:lists.whole.context + len(sequence) - 1] = sequence[1:]
-        place = lists.whole.data + number * lists.whole.stride
-        memory[place:place + len(given)] = given
+        tokens = np.array([0, PADDING], np.uint32).repeat(lists.whole.context)
+        tokens[:len(sequence) - 1] = sequence[:-1]
+        tokens[lists.whole.context:lists.whole.context + len(sequence) - 1] = sequence[1:]
+        base = lists.whole.data + number * lists.whole.stride
+        memory[base:base + len(tokens)] = tokens
         queues = programs[number > 0].placed(1)
         for queue in queues:
             for command in queue:
@@ -91,8 +91,8 @@ def check_bits(lists, config, lengths, seeds, array=ARRAY):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("share", "rate"), [(0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4)])
 def test_are_the_model(kind, share, rate):
-    """Losses and gradients of two sequences under all policies, in orders that queues and waits allow; no row is read
-    as another buffer's."""
+    """Losses and gradients of two sequences match under all policies, in orders that queues and waits allow; no row
+    is read as another buffer's."""
     operations = operations_of()
     chain = operations.chain(further=True)
     budget = chain.words if kind == "keep" else int(share * chain.words)
@@ -101,18 +101,18 @@ def test_are_the_model(kind, share, rate):
                              words=WORDS, far_words=FAR)
     assert decision.run.peak <= budget
     check_bits(lists, TEXT, (16, 7), 2)
-    again = sum(one.multiplications for one in lists.commands[0] if one.name.startswith("remake"))
+    again = sum(command.multiplications for command in lists.commands[0] if command.name.startswith("remake"))
     assert again == decision.run.multiplications
 
 
 @pytest.mark.parametrize(("config", "array"), [(TEXT, ARRAY), (SMALL, Array(rows=2, lanes=4))], ids=["text", "small"])
 def test_random_policies(config, array):
-    """Any policies, with other orders and places: of the text model, and of one with two layers and 13 maps."""
+    """Random policies with other orders and places, for the text model and a model with two layers and 13 maps."""
     operations = operations_of(config, array)
     chain = operations.chain(further=False)
     for seed in range(4):
         generator = np.random.default_rng(seed)
-        policies = tuple(Policy(int(one)) for one in generator.integers(0, 3, len(chain.maps)))
+        policies = tuple(Policy(int(number)) for number in generator.integers(0, 3, len(chain.maps)))
         rate = float(generator.choice([1 / 16, 1 / 4, 1]))
         budget = next(words for words in range(chain.words // 4 // 32 * 32, 2 * chain.words, 32)
                       if timeline_of(chain, policies, budget=words, rate=rate))
@@ -124,16 +124,16 @@ def test_random_policies(config, array):
 
 
 def test_cycles():
-    """Modelled cycles of all lists of a sequence that keeps all maps are those of its chain, and near those of lists
-    that are not cut."""
+    """Modelled cycles of all lists of a sequence that keeps all maps match its chain, and are close to lists that
+    are not cut."""
     operations = operations_of()
     for further, whole in ((False, 67_700), (True, 70_337)):
         chain = operations.chain(further=further)
         assert chain.cycles == whole
         together = [range(operations.saved.turn + 1),
                     range(operations.saved.turn + 1, len(operations.operations(further=further)))]
-        assert 0 < chain.cycles - sum(operations.cycles(one, further=further) for one in together) < 13 * 40
-    assert [(one.name, one.words, one.sources, one.needs, one.reads) for one in chain.maps] == [
+        assert 0 < chain.cycles - sum(operations.cycles(item, further=further) for item in together) < 13 * 40
+    assert [(item.name, item.words, item.sources, item.needs, item.reads) for item in chain.maps] == [
         ("normal norm_0", 512, (), (), ()), ("parts 0", 1536, (), (0,), ()), ("weights 0", 512, (1,), (1,), (1,)),
         ("heads 0", 512, (1, 2), (1, 2), ()), ("normal feed_norm_0", 512, (3,), (3,), ()),
         ("rise_0", 1536, (), (4,), ()), ("normal norm", 512, (5,), (3, 5), ())]
@@ -148,12 +148,12 @@ class TestFit:
     @pytest.mark.parametrize(("kind", "words", "cycles", "moved", "again"), [
         ("swap", 5696, 1.0, 5120, 0), ("recompute", 5728, 1.062, 0, 57_344), ("mixed", 5696, 1.0, 5120, 0)])
     def test_words(self, kind, words, cycles, moved, again):
-        """All buffers of a sequence in 6,144 words, and what that costs."""
+        """All buffers of a sequence fit in 6,144 words, with these costs."""
         lists = self.lists_of(kind)
-        found = lists.plan.decision.run
-        assert (lists.base, found.far_words, found.multiplications) == (words, moved, again)
-        assert round(found.cycles / lists.plan.chain.cycles, 3) == cycles
-        assert lists.cycles[1] == found.cycles > lists.cycles[0]
+        timeline = lists.plan.decision.run
+        assert (lists.base, timeline.far_words, timeline.multiplications) == (words, moved, again)
+        assert round(timeline.cycles / lists.plan.chain.cycles, 3) == cycles
+        assert lists.cycles[1] == timeline.cycles > lists.cycles[0]
         assert lists.line.startswith(f"activations: planned, {words:,} words, at most ")
 
     @pytest.mark.parametrize(("kind", "options", "message"), [

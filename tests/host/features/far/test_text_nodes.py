@@ -1,4 +1,4 @@
-"""The text model on Verilated nodes with far memories: the bits of a host that computes, and the cycles of plans."""
+"""The text model on Verilated nodes with far memories: the bits of a computing host, and the cycles of plans."""
 
 import dataclasses
 
@@ -15,25 +15,25 @@ from tests.host.golden import GoldenRing
 
 
 def test_policies(text):
-    """A sequence whose maps are all kept, and by a plan that moves some and makes others again: loss and gradient of
-    the host, moved words of the plan, and cycles of the timeline."""
+    """A sequence that keeps all maps, and one with a plan that moves some maps and makes some again: the host's loss
+    and gradient, moved words of the plan, and cycles of the timeline."""
     task, node = CharacterModel(text), node_of(text)
     task.initialize(2)
     with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
         keep, mixed = run_text_policies(ring, simulation, task.model, text.train[0], share=0.5, rate=1 / 4,
                                         kinds=("keep", "mixed"))
     assert {*mixed.policies} == {*Policy}
-    for one in (keep, mixed):
-        assert one.same, one
-        assert one.far_words == one.planned, one
-        assert one.peak <= one.budget, one
-        assert abs(one.cycles / one.timeline - 1) <= 0.03, one
+    for result in (keep, mixed):
+        assert result.same, result
+        assert result.far_words == result.planned, result
+        assert result.peak <= result.budget, result
+        assert abs(result.cycles / result.timeline - 1) <= 0.03, result
     assert 1 < mixed.cycles / keep.cycles < 1.06
 
 
 def test_far_memory(text):
-    """A step of two nodes by a plan, shares of three sequences and two: the bits of a host that computes, and cycles
-    near those that were modelled before the first pass."""
+    """A step of two nodes by a plan, with shares of three sequences and two: the bits of a computing host, and
+    cycles near the modelled ones."""
     config, node = dataclasses.replace(FAR, batch=5), node_of(text)
     check_run(node, CharacterModel(text), config, nodes=2)
     other = GoldenRing(2)

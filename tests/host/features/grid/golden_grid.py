@@ -16,7 +16,7 @@ class Grid(GoldenGrid):
     golden : GoldenNodes
     hooks : Hooks
     switched : list of Plan
-        Plans that switches were set to.
+        Plans of the switches, in order.
     """
 
     def __init__(self, rows, columns, *, fault=lambda grid: None, **options):
@@ -31,5 +31,5 @@ class Grid(GoldenGrid):
         self.switched.append(plan)
 
     def lose(self, words):
-        """Lose words that the first node has sent."""
+        """Lose words that the first node sent."""
         self.golden.counters["WORDS_RECEIVED"][1] -= words

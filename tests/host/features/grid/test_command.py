@@ -1,4 +1,4 @@
-"""The command `gradring train` on a grid of simulated nodes, whose parts leave and come."""
+"""The command `gradring train` on a grid of simulated nodes with parts that leave and join."""
 
 import contextlib
 import shutil
@@ -17,7 +17,7 @@ STEPS = ("--steps", 9, "--interval", 3)
 
 def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
     """8, 4, 8, 8 and 7 nodes, without a card, a link and a node: equal to the golden model in each step; and the same
-    bits and figures for runs that go on before, at and behind a change."""
+    bits and figures for runs that resume before, at and after a change."""
     nodes_of("engines")
     whole, save = tmp_path / "whole", checkpoint.save
 
@@ -38,9 +38,9 @@ def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
     assert report["topology"]["requests"] == ["disable card1@2", "enable card1@4", "disable link0:0@5",
                                               "enable link0:0@6", "disable node5@7"]
     changes = report["changes"]
-    assert [(one["shape"], one["left"], one["joined"]) for one in changes] == [
+    assert [(change["shape"], change["left"], change["joined"]) for change in changes] == [
         ("flat", [4, 5, 6, 7], []), ("grid", [], [4, 5, 6, 7]), ("flat", [], []), ("grid", [], []), ("flat", [5], [])]
-    assert all(one["switch_cycles"] > 0 and one["handover_cycles"] > 0 for one in changes)
+    assert all(change["switch_cycles"] > 0 and change["handover_cycles"] > 0 for change in changes)
     assert "Rings, from change to change" in (whole / "report.html").read_text()
     assert (whole / "report.png").stat().st_size > 10_000
     for done in (1, 2, 3):
@@ -48,9 +48,9 @@ def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
         folder.mkdir()
         shutil.copy(tmp_path / str(done), folder / checkpoint.NAME)
         succeed(*RUN, *STEPS, *CHANGES, "--resume", "--output", folder)
-        found, again = results(folder)
+        resumed, again = results(folder)
         assert again == trained, done
-        assert found == report, done
+        assert resumed == report, done
 
     (tmp_path / "other").mkdir()
     shutil.copy(tmp_path / "3", tmp_path / "other" / checkpoint.NAME)
@@ -59,23 +59,23 @@ def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
     assert code == 1
     assert err.endswith(f"{checkpoint.NAME} must be of a run with the same changes before step 4, not with disable "
                         f"card1@2 (here disable card1@1); take those, or leave out --resume to begin anew\n")
-    succeed(*again, "--disable", "card1@2", "--enable", "card1@6")  # what is yet to come may be otherwise
-    found, again = results(tmp_path / "other")
-    assert found["bit_exact"] is True
-    assert [step["nodes"] for step in found["per_step"]] == [8, 8, 4, 4, 4, 4, 8, 8, 8]
+    succeed(*again, "--disable", "card1@2", "--enable", "card1@6")  # later changes may differ
+    resumed, again = results(tmp_path / "other")
+    assert resumed["bit_exact"] is True
+    assert [step["nodes"] for step in resumed["per_step"]] == [8, 8, 4, 4, 4, 4, 8, 8, 8]
 
 
 def test_faults(succeed, nodes_of, tmp_path):
-    """Links that repeat words, while a card leaves and comes: the bits are those of links without faults."""
-    found = []
+    """Links that repeat words while a card leaves and joins give the bits of links without faults."""
+    runs = []
     with mx5.registered():
         nodes_of("narrow")
         for rate in (0, 1e-3):
             out = succeed(*RUN, "--gradients", "mx5", "--weights", "bf16", "--steps", 4, "--disable", "card1@1",
                           "--enable", "card1@3", "--faults", rate, "--output", tmp_path)
             assert "after each of 2 changes of the rings; every word sent before was received." in out
-            found.append(results(tmp_path))
-    (clean, trained), (faulty, again) = found
+            runs.append(results(tmp_path))
+    (clean, trained), (faulty, again) = runs
     assert trained == again
     assert clean["bit_exact"] is faulty["bit_exact"] is True
     assert [step["nodes"] for step in faulty["per_step"]] == [8, 4, 4, 8]
@@ -85,21 +85,21 @@ def test_faults(succeed, nodes_of, tmp_path):
 
 
 def test_density_and_comparison(succeed, nodes_of, tmp_path):
-    """Sparse gradients in two dimensions, whose errors go to heirs; and the dense run, on the same grid after it."""
+    """Sparse gradients in two dimensions, with errors that go to heirs; then the dense run on the same grid."""
     nodes_of("engines")
     succeed(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable", "node6@1,card0@3",
             "--enable", "node6@2", "--output", tmp_path)
     report, _ = results(tmp_path)
-    for one in (report, report["comparison"]):
-        assert one["bit_exact"] is True
-        assert [step["nodes"] for step in one["per_step"]] == [8, 7, 8, 4, 4]
-        assert [len(step["density"]) for step in one["per_step"]] == [4, 6, 4, 3, 3]
+    for outcome in (report, report["comparison"]):
+        assert outcome["bit_exact"] is True
+        assert [step["nodes"] for step in outcome["per_step"]] == [8, 7, 8, 4, 4]
+        assert [len(step["density"]) for step in outcome["per_step"]] == [4, 6, 4, 3, 3]
     assert [change["heirs"] for change in report["changes"]] == [[[6, 7]], [], [[0, 4], [1, 5], [2, 6], [3, 7]]]
     assert [change["heirs"] for change in report["comparison"]["changes"]] == [[], [], []]
 
 
 def test_memories_of_the_fewest(run, monkeypatch):
-    """Blocks are largest where there are fewest nodes: here one has all 22,810 parameters."""
+    """Blocks are largest with the fewest nodes: here one node has all 22,810 parameters."""
     @contextlib.contextmanager
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.memories.state} words, {config.topology.ports} ports, {nodes} nodes, {grid}")

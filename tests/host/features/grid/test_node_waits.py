@@ -1,4 +1,4 @@
-"""Commands that wait for those of other nodes, on grids of nodes with two ports."""
+"""Commands that wait for commands of other nodes, on grids of nodes with two ports."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from sim.link_faults import RandomFaults
 from tests.host.driver.test_node_waits import relay_race
 from tests.host.features.grid.grids import ROUNDS, open_grid
 
-#: Cycles of a command, in which a KEEPALIVE comes.
+#: Cycles of a command, long enough for a KEEPALIVE.
 LONG = KeepAlive.period + 300
 
 
 @pytest.mark.parametrize("faults", [0, 1e-3])
 def test_waits_before_a_collective(faults):
-    """Control words begin with a run, after each SWITCH, and while those of the run before may still be on their way;
-    by each port, and by bypass through a node that is left out."""
+    """Control words begin with a run, after each SWITCH, and while the previous run's may still be on their way; by
+    each port, and by bypass through a node that is left out."""
     with open_grid(2, 2, config=ROUNDS, faults=RandomFaults(rate=faults, seed=1) if faults else None) as (grid, _):
         for disabled in ("", "node3", "card1", "link0:0", "", "card0", "node1"):
             plan = grid.grid.disable(*map(Part.parse, disabled.split())).plan(Shape.FLAT)
@@ -27,7 +27,7 @@ def test_waits_before_a_collective(faults):
                 ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
                 result = ring.programs.run(collectives=0)
                 origin = origin_of(result.traces)
-                found = {(span.node, span.name): span for rank, trace in enumerate(result.traces)
-                         for span in spans(trace, program, node=rank, origin=origin)}
+                by_name = {(span.node, span.name): span for rank, trace in enumerate(result.traces)
+                           for span in spans(trace, program, node=rank, origin=origin)}
                 for rank in set(range(ring.nodes)) - {first}:
-                    assert found[rank, "target"].start > found[first, "source"].end, (disabled, first)
+                    assert by_name[rank, "target"].start > by_name[first, "source"].end, (disabled, first)

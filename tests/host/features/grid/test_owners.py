@@ -1,4 +1,4 @@
-"""Owners in the rings of a plan, and changes of them: host/features/grid/owners.py."""
+"""Owners in the rings of a plan, and changes of owners: host/features/grid/owners.py."""
 
 import itertools
 
@@ -18,7 +18,7 @@ def plan_of(rows, columns, disabled="", shape=Shape.FLAT):
 
 
 def random_plan(generator, rows, columns):
-    """Plan of a grid with random nodes and cards off, whose nodes own each element once."""
+    """Plan of a grid with random nodes and cards off, where each element has one owner."""
     while True:
         off = [f"node{node}" for node in range(rows * columns) if generator.random() < 0.25]
         off += [f"card{row}" for row in range(rows) if generator.random() < 0.2]
@@ -32,16 +32,16 @@ class TestOwners:
     def test_flat(self):
         """In a ring, rank r owns block r + 1."""
         plan = plan_of(2, 2, "node3")
-        found = owners(plan, 100)
+        owned = owners(plan, 100)
         assert plan.rings == ((0, 1, 2),)
         blocks = golden.block_indices(100, 3)
         for rank, node in enumerate(plan.rings[0]):
-            assert np.array_equal(found[node], blocks[(rank + 1) % 3])
+            assert np.array_equal(owned[node], blocks[(rank + 1) % 3])
 
     def test_grid(self):
-        """Rows deal groups to their nodes; columns deal what these own once more."""
-        found = owners(plan_of(2, 3, shape=Shape.GRID), 32 * 13 + 5)
-        for node, index in found.items():
+        """Rows partition groups over their nodes; columns partition these parts again."""
+        owned = owners(plan_of(2, 3, shape=Shape.GRID), 32 * 13 + 5)
+        for node, index in owned.items():
             row, column = divmod(node, 3)
             groups = [group for group in range(14)
                       if group % 3 == (column + 1) % 3 and group // 3 % 2 == (row + 1) % 2]
@@ -49,31 +49,31 @@ class TestOwners:
             assert index.tolist() == expected
 
     def test_grid_of_the_golden_model(self):
-        """Owners are those that the golden update in two dimensions has, also where a column is bypassed."""
+        """Owners match the golden update in two dimensions, also where a column is bypassed."""
         for rows, columns, disabled in ((2, 4, ""), (3, 2, ""), (4, 4, "card2 node1 node5 node13")):
             plan = plan_of(rows, columns, disabled, Shape.GRID)
             left = sorted({node // columns for node in plan.active}), sorted({node % columns for node in plan.active})
             expected = grid.owned(1000, len(left[0]), len(left[1]))
-            found = owners(plan, 1000)
-            assert len(found) == len(left[0]) * len(left[1])
+            owned = owners(plan, 1000)
+            assert len(owned) == len(left[0]) * len(left[1])
             for row, column in itertools.product(range(len(left[0])), range(len(left[1]))):
                 node = left[0][row] * columns + left[1][column]
-                assert np.array_equal(found[node], expected[row][column])
+                assert np.array_equal(owned[node], expected[row][column])
 
     @pytest.mark.parametrize("shape", [Shape.HORIZONTAL, Shape.VERTICAL])
     def test_rings_apart(self, shape):
         """Each ring has owners of all elements."""
         plan = plan_of(2, 3, shape=shape)
-        found = owners(plan, 300)
+        owned = owners(plan, 300)
         for ring in plan.rings:
-            assert np.array_equal(np.sort(np.concatenate([found[node] for node in ring])), np.arange(300))
+            assert np.array_equal(np.sort(np.concatenate([owned[node] for node in ring])), np.arange(300))
         with pytest.raises(ValueError, match=r"^Elements must have one owner each, not \d: nodes of one flat ring or "
                                              r"of a grid own each element once$"):
-            moved(found, found)
+            moved(owned, owned)
 
 
 def test_owners_of_random_plans():
-    """Each element has one owner, and elements that change theirs are counted, for all changes between plans."""
+    """Each element has one owner, and elements with a new owner are counted, for all changes between plans."""
     generator = np.random.default_rng(7)
     for _ in range(200):
         rows, columns = (int(generator.integers(1, 5)) for _ in range(2))
@@ -88,24 +88,24 @@ def test_owners_of_random_plans():
 
 class TestHandOver:
     def test_successor(self):
-        """Rows of nodes that leave are added to that of the next one that stays, in order of number."""
+        """Rows of leaving nodes are added to the row of the next staying node, in order of number."""
         old, new = plan_of(1, 5), plan_of(1, 5, "node1 node2 node4")
         rows = golden.bits(np.array([[1, 2], [4, 8], [16, 32], [64, 128], [256, 512]]))
-        found = hand_over(dict(enumerate(rows)), old, new)
-        assert found.heirs == {1: 3, 2: 3, 4: 0}
-        sums = {node: golden.floats(row).tolist() for node, row in found.rows.items()}
+        result = hand_over(dict(enumerate(rows)), old, new)
+        assert result.heirs == {1: 3, 2: 3, 4: 0}
+        sums = {node: golden.floats(row).tolist() for node, row in result.rows.items()}
         assert sums == {0: [257, 514], 3: [84, 168]}
-        assert found.dropped == 0
+        assert result.dropped == 0
 
     def test_order_of_additions(self):
-        """Sums are rounded in order of number: own row, then the lowest that leaves."""
+        """Sums are rounded in order of number: the own row, then the rows of leaving nodes from the lowest."""
         old, new = plan_of(1, 4), plan_of(1, 4, "node0 node1 node2")
         rows = golden.bits(np.array([[1.0], [2.0**-24], [2.0**-24], [2.0**-24]]))
-        found = hand_over(dict(enumerate(rows)), old, new).rows[3]
-        assert golden.floats(found).tolist() == [1.0]  # and 1 + 2**-22 if the small ones came first
+        rounded = hand_over(dict(enumerate(rows)), old, new).rows[3]
+        assert golden.floats(rounded).tolist() == [1.0]  # and 1 + 2**-22 if the small ones came first
 
     def test_in_two_dimensions(self):
-        """The heir is in the row, or in the column if a card leaves, or the lowest node if both are gone."""
+        """The heir is in the row, or in the column if a card leaves, or is the lowest node if both are gone."""
         rows = {node: golden.bits([2.0**node]) for node in range(9)}
         old = plan_of(3, 3, shape=Shape.GRID)
         heirs = hand_over(rows, old, plan_of(3, 3, "node1 node4 node7", Shape.GRID)).heirs
@@ -116,36 +116,36 @@ class TestHandOver:
         assert heirs == {2: 0, 3: 6, 4: 7, 5: 0, 8: 6}
 
     def test_all_leave(self):
-        """The lowest node that joins gets all if nobody stays."""
+        """The lowest joining node gets all rows if no node stays."""
         old, new = plan_of(2, 2, "card0"), plan_of(2, 2, "card1")
-        found = hand_over({2: golden.bits([1.0]), 3: golden.bits([2.0])}, old, new)
-        assert found.heirs == {2: 0, 3: 0}
-        assert golden.floats(found.rows[0]).tolist() == [3.0]
-        assert golden.floats(found.rows[1]).tolist() == [0.0]
+        result = hand_over({2: golden.bits([1.0]), 3: golden.bits([2.0])}, old, new)
+        assert result.heirs == {2: 0, 3: 0}
+        assert golden.floats(result.rows[0]).tolist() == [3.0]
+        assert golden.floats(result.rows[1]).tolist() == [0.0]
 
     def test_not_finite(self):
-        """A sum beyond binary32 becomes a zero, and is counted."""
+        """A sum beyond binary32 becomes zero, and is counted."""
         old, new = plan_of(1, 2), plan_of(1, 2, "node1")
         most = np.finfo(np.float32).max
-        found = hand_over({0: golden.bits([most, 1.0]), 1: golden.bits([most, 1.0])}, old, new)
-        assert golden.floats(found.rows[0]).tolist() == [0.0, 2.0]
-        assert found.dropped == 1
+        result = hand_over({0: golden.bits([most, 1.0]), 1: golden.bits([most, 1.0])}, old, new)
+        assert golden.floats(result.rows[0]).tolist() == [0.0, 2.0]
+        assert result.dropped == 1
 
     def test_nothing_lost(self):
-        """The sum over all nodes stays over any change, where sums are exact; given rows stay as they are."""
+        """Any change keeps the sum over all nodes, where sums are exact; the input rows are not modified."""
         generator = np.random.default_rng(8)
         for _ in range(200):
             rows, columns = (int(generator.integers(1, 5)) for _ in range(2))
             old, new = (random_plan(generator, rows, columns) for _ in range(2))
             values = generator.integers(-1000, 1000, (rows * columns, 7)).astype(np.float32)
-            given = {node: golden.bits(values[node]) for node in old.active}
-            before = {node: row.copy() for node, row in given.items()}
-            found = hand_over(given, old, new)
-            assert set(found.rows) == set(new.active)
-            assert set(found.heirs) == set(old.active) - set(new.active)
-            total = sum(golden.floats(row).astype(np.float64) for row in found.rows.values())
+            old_rows = {node: golden.bits(values[node]) for node in old.active}
+            before = {node: row.copy() for node, row in old_rows.items()}
+            result = hand_over(old_rows, old, new)
+            assert set(result.rows) == set(new.active)
+            assert set(result.heirs) == set(old.active) - set(new.active)
+            total = sum(golden.floats(row).astype(np.float64) for row in result.rows.values())
             assert np.array_equal(total, values[list(old.active)].astype(np.float64).sum(axis=0))
-            for node, row in found.rows.items():
-                if node not in found.heirs.values():
-                    assert np.array_equal(row, given.get(node, np.zeros(7, np.uint32)))
-            assert all(np.array_equal(given[node], before[node]) for node in given)
+            for node, row in result.rows.items():
+                if node not in result.heirs.values():
+                    assert np.array_equal(row, old_rows.get(node, np.zeros(7, np.uint32)))
+            assert all(np.array_equal(old_rows[node], before[node]) for node in old_rows)

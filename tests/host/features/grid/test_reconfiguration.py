@@ -1,4 +1,4 @@
-"""Courses of grids: host/features/grid/reconfiguration.py."""
+"""Reconfiguration plans of grids: host/features/grid/reconfiguration.py."""
 
 
 import numpy as np
@@ -13,7 +13,7 @@ from tests.refusals import refuses
 
 
 def reconfiguration_plan(text, rows=2, columns=4, shape=None):
-    """Course of requests like ``-card1@40 +card1@80``."""
+    """Plan of requests like ``-card1@40 +card1@80``."""
     return ReconfigurationPlan(rows, columns, [
         Request.parse(word[1:], enable=word[0] == "+") for word in text.split()], shape)
 
@@ -43,7 +43,7 @@ def test_stages():
     ("-node1@0 -node2@0 -node3@0 -node5@0 -node6@0 -node7@0", None, ["flat"]),
 ])
 def test_shapes(text, shape, expected):
-    """In two dimensions by default, if there are more rows and columns than one of each."""
+    """Two dimensions by default, if there is more than one row and more than one column."""
     assert [stage.plan.shape.value for stage in reconfiguration_plan(text, shape=shape).stages] == expected
 
 
@@ -53,8 +53,8 @@ def test_one_row():
 
 
 def unringed(requests):
-    """Whether no flat ring leads through all enabled nodes after some requests, on 2 x 3; a grid has one if rings of
-    rows and columns have all their links."""
+    """Whether there is no flat ring through all enabled nodes after the requests, on 2 x 3; there is always one where
+    rings of rows and columns have all their links."""
     grid = Topology(2, 3)
     for request in requests:
         grid = grid.enable(request.part) if request.enable else grid.disable(request.part)
@@ -65,7 +65,7 @@ def unringed(requests):
 
 
 def test_random_courses():
-    """Any requests of which each changes something are refused, or lead to rings that have all enabled nodes."""
+    """Random requests, each with an effect, are refused or lead to rings with all enabled nodes."""
     generator = np.random.default_rng(7)
     refused = 0
     for _ in range(60):
@@ -104,7 +104,7 @@ def test_requests(text):
 
 
 def test_both_at_once():
-    """Requests of one step are carried out together, in the order in which they are given."""
+    """Requests of one step are carried out together, in the given order."""
     reconfiguration = reconfiguration_plan("-card1@4 -node6@4 +card1@9")
     assert [len(stage.plan.active) for stage in reconfiguration.stages] == [8, 4, 7]
     refuses("After step 4, enable card1 and disable card1: card1 must be disabled to be enabled; nothing is",
@@ -112,7 +112,7 @@ def test_both_at_once():
 
 
 def test_weights_that_change_when_they_are_coded_twice():
-    """They are refused for rings in two dimensions, before anything is built, and not for a flat one."""
+    """Such codecs are refused for rings in two dimensions, before anything is built, but not for a flat ring."""
     node = NodeConfig(topology=Grid(), weights=Weights(codec="nvfp4"))
     grid = reconfiguration_plan("").stages[0].plan
     assert grid.shape is Shape.GRID

@@ -1,4 +1,4 @@
-"""Training while the rings change, on golden models."""
+"""Training while rings change, on golden models."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ RUNS = {
     "text": ({}, TEXT),
     "programs in flat rings": ({"programs": section("Programs")()}, CONFIG),
 }
-#: Nodes, cards and links of 2 x 3 leave and come; shapes are grid, flat, flat, grid, grid, flat.
+#: Nodes, cards and links of 2 x 3 leave and join; shapes are grid, flat, flat, grid, grid, flat.
 REQUESTS = "-node4@1 -card0@2 -node3@2 +card0@3 +node4@3 +node3@3 -node1@4 -node4@4 +node1@5 +node4@5 -link5:1@5"
 
 
@@ -54,7 +54,7 @@ def finish(run):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_step_and_change(few, lines, tmp_path, name):
-    """Nodes have what the golden model has; a run that goes on after any step has every figure of an unbroken one."""
+    """Nodes match the golden model; a run resumed after any step has all figures of an unbroken run."""
     options, config = RUNS[name]
     if name == "text":
         config = dataclasses.replace(config, max_steps=6)
@@ -99,7 +99,7 @@ def test_flat_by_request(few):
 
 
 def test_mean_over_those_that_are_there(few):
-    """The batch is divided among the nodes that are there: without rounding, their number would not matter."""
+    """The batch is divided among the active nodes: without rounding, their number would not matter."""
     weights = []
     for requests in ("", "-card1@0", "-node4@3 +node4@5"):
         rings = Rings(Grid(2, 3), reconfiguration_plan(requests))
@@ -113,7 +113,7 @@ def test_mean_over_those_that_are_there(few):
 
 @pytest.mark.parametrize("at", [0, 2])
 def test_lost_words(few, at):
-    """A word that was sent and not received is found at the next change, and at the end."""
+    """A word that was sent but not received is detected at the next change, and at the end."""
     grid = Grid(2, 3)
     run = make_trainer(Rings(grid, reconfiguration_plan("-node4@2")), Classifier(few, ()), CONFIG)
     run.begin()
@@ -126,7 +126,7 @@ def test_lost_words(few, at):
 
 
 def failing(number):
-    """A fault of one update, which is done, and lost words as well."""
+    """A fault after one update is done, with lost words."""
     def fault(grid):
         if grid.hooks.steps == number:
             grid.lose(7)
@@ -136,7 +136,7 @@ def failing(number):
 
 @pytest.mark.parametrize("update", [1, 2, 3, 4])
 def test_repeated_step(few, update):
-    """A step that fails is done again on the same rings; words that were lost in it are not missed."""
+    """A failed step is repeated on the same rings; words that were lost in it are not counted as missing."""
     outcomes, said = [], []
     for number in (0, update):
         grid = Grid(2, 3, fault=failing(number))
@@ -145,12 +145,12 @@ def test_repeated_step(few, update):
         training = finish(run)
         assert len(said) == training.repeats == bool(number)
         outcomes.append(dataclasses.replace(training, repeats=0, steps=[
-            dataclasses.replace(one, repeats=0, scatter_cycles=0) for one in training.steps]))
+            dataclasses.replace(step, repeats=0, scatter_cycles=0) for step in training.steps]))
     assert outcomes[0] == outcomes[1]
 
 
 def test_divergence(few):
-    """A node that has another state than the golden model behind a change is found there."""
+    """A node's state that differs from the golden model is detected at a change."""
     rings = Rings(Grid(2, 3), reconfiguration_plan("-node4@2"))
     run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()
@@ -164,7 +164,7 @@ def test_divergence(few):
 
 
 class Session:
-    """A grid of golden models, with a clock that counts nothing."""
+    """A grid of golden models, with a clock that does not advance."""
 
     def __init__(self):
         self.grid, self.ring, self.golden = Grid(2, 3), GoldenRing(6), True
@@ -173,7 +173,7 @@ class Session:
 
 @pytest.mark.parametrize("number", [2, 10, 13])
 def test_both_runs(few, tmp_path, number):
-    """Each of two runs goes through the reconfiguration from its beginning, at any last step of a process."""
+    """Each of two runs goes through the reconfiguration from its beginning, resumed after any step."""
     configs = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
 
     def start(folder, *, resume=False):
@@ -184,7 +184,7 @@ def test_both_runs(few, tmp_path, number):
 
     whole = start(tmp_path / "whole")
     whole.run(Signals())
-    assert [[len(change.nodes) for change in one.changes] for one in whole.trainings] == [[5, 1, 6, 4, 6]] * 2
+    assert [[len(change.nodes) for change in run.changes] for run in whole.trainings] == [[5, 1, 6, 4, 6]] * 2
     with pytest.raises(Interrupted):
         interrupt(start(tmp_path), number)
     again = start(tmp_path, resume=True)

@@ -30,7 +30,7 @@ def plan_of(grid, disabled, shape):
 
 
 def opened(grid, plan):
-    """Switch to a plan; driver of its rings, and its nodes in the order of rows of vectors."""
+    """Switch to a plan; the driver of its rings, and its nodes in the order of vector rows."""
     grid.switch(plan)
     if plan.shape is Shape.FLAT:
         return grid.ring(plan), plan.order
@@ -38,9 +38,9 @@ def opened(grid, plan):
 
 
 def check_received(grid, message):
-    """All words that nodes have sent were received."""
+    """Check that all sent words were received."""
     counters = grid.counters.read()
-    assert sum(one["WORDS_SENT"] for one in counters) == sum(one["WORDS_RECEIVED"] for one in counters), message
+    assert sum(row["WORDS_SENT"] for row in counters) == sum(row["WORDS_RECEIVED"] for row in counters), message
 
 
 def words_by_link(simulation):
@@ -48,12 +48,12 @@ def words_by_link(simulation):
 
 
 def used_links(grid, plan):
-    """Whether each link has a source that is not off."""
+    """Flags of links with a source that is not off."""
     return np.array([plan.settings[node].outputs[port] != 0 for node, port in grid.grid.links])
 
 
 def test_known_answers():
-    """2 x 2 with 1, 2, 3, 4: the mean is 2.5 in every shape, 2 without node 3, and 1.5 without card 1."""
+    """2 x 2 nodes with 1, 2, 3, 4: the mean is 2.5 in every shape, 2 without node 3, and 1.5 without card 1."""
     length = 100
     with open_grid(2, 2) as (grid, simulation):
         for disabled, shape, average in (
@@ -73,7 +73,7 @@ def test_known_answers():
 
 
 def test_rows_and_columns():
-    """Sums in rows alone, in columns alone, and in both one after the other, on 2 x 3."""
+    """Sums only in rows and only in columns, on 2 x 3."""
     generator = np.random.default_rng(2)
     length = 333
     gradients = golden.bits(random(generator, (6, length)))
@@ -84,32 +84,32 @@ def test_rows_and_columns():
             rings = grid.rings(plan)
             rings.memory.write_gradients(list(golden.floats(gradients)))
             rings.collectives.all_reduce(length, ring=ring)
-            found = rings.memory.read_gradients(length).view(np.uint32)
+            sums = rings.memory.read_gradients(length).view(np.uint32)
             for members in plan.rings:
                 expected, _ = golden.all_reduce(gradients[list(members)], gradient_codec=CODEC,
                                                 segment=CONFIG.segment)
-                assert (found[list(members)] == expected).all()
+                assert (sums[list(members)] == expected).all()
 
 
 class Model:
-    """Golden model of the nodes that are there; residuals and masters there are none."""
+    """Golden model of the active nodes, without residuals and masters."""
 
     def __init__(self, weights, planes):
         self.weights = golden.bits(weights)
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
 
     def step(self, plan, order, gradients, settings):
-        """Words that each node sends, in order."""
+        """Do an update; the words that each node sends, in order."""
         options = {"gradient_codec": CODEC, "segment": CONFIG.segment, "lanes": CONFIG.lanes}
-        given = golden.settings(Rule.MOMENTUM, gradient_scale=settings.gradient_scale, first_decay=0.9,
-                                learning_rate=settings.learning_rate, clip=np.inf)
+        numbers = golden.settings(Rule.MOMENTUM, gradient_scale=settings.gradient_scale, first_decay=0.9,
+                                  learning_rate=settings.learning_rate, clip=np.inf)
         if plan.shape is Shape.FLAT:
-            update = golden.fused_update(gradients, self.weights, self.state, given, **options)
+            update = golden.fused_update(gradients, self.weights, self.state, numbers, **options)
             words = update.traffic.words
         else:
             rows = len({ring[0] for ring in plan.rings[:plan.settings[order[0]].seats[1].size]})
             update = golden_grid.fused_update(gradients.reshape(rows, len(order) // rows, -1), self.weights,
-                                              self.state, given, **options)
+                                              self.state, numbers, **options)
             words = update.words.reshape(-1)
         self.weights, self.state = update.weights, update.state
         return words.tolist()
@@ -120,8 +120,8 @@ CHANGES = [("", Shape.GRID), ("card1", Shape.FLAT), ("", Shape.FLAT), ("link2:1"
 
 
 def test_training_through_changes():
-    """Updates on 2 x 4 nodes while cards, nodes and links leave and come: weights, state, and words are those of the
-    golden model after every change and every step, and no word is lost or doubled."""
+    """Updates on 2 x 4 nodes while cards, nodes and links leave and join: weights, state, and words match the golden
+    model after every change and every step, and no word is lost or doubled."""
     generator = np.random.default_rng(3)
     length = 1500
     weights = random(generator, length)
@@ -166,8 +166,8 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def mended_run(faults, *, latency=16):
-    """Weights, masters and state after each step of training through four changes, on links that repeat words; cycles
-    of each step; and repairs."""
+    """Train through four changes on links that repeat words; weights, masters and state after each step, cycles of
+    each step, and repairs."""
     generator = np.random.default_rng(4)
     length = 700
     bits, cycles = [], []
@@ -193,13 +193,13 @@ def mended_run(faults, *, latency=16):
             assert ((words_by_link(simulation) > before) == used_links(grid, plan)).all(), disabled
             check_received(grid, disabled)
         assert {device.read_register("LINK_DELAY") for device in grid.devices} == {latency + 1}
-        repairs = {name: sum(one[name] for one in grid.counters.read()) for name in REPAIRS}
-    return [one.view(np.uint32) for one in bits], cycles, repairs
+        repairs = {name: sum(item[name] for item in grid.counters.read()) for name in REPAIRS}
+    return [item.view(np.uint32) for item in bits], cycles, repairs
 
 
 def test_links_that_mend_themselves():
-    """Links with replay of two ports: nodes and links leave and come between steps while wires are damaged, and all
-    bits are those of the run on clean wires."""
+    """Links with replay on two ports: nodes and links leave and join between steps while wires are damaged, and all
+    bits match the run on clean wires."""
     clean, cycles, repairs = mended_run(None)
     assert not any(repairs.values())
     for rate, most in ((1e-4, 1.03), (1e-3, 1.15)):
@@ -210,7 +210,7 @@ def test_links_that_mend_themselves():
 
 
 def test_refused_before_anything_is_sent():
-    """A cut is refused by the plan: no node has had a command."""
+    """A cut is refused by the plan, before any command is sent to a node."""
     with open_grid(2, 2) as (grid, simulation):
         cycle = simulation.cycle
         with pytest.raises(TopologyError, match="Enabled links must lead round through all enabled nodes"):
@@ -219,22 +219,22 @@ def test_refused_before_anything_is_sent():
 
 
 def test_busy():
-    """Switches that packets are on their way to, or from, stay as they are; others change."""
+    """Switches with packets on their way to or from them stay unchanged; all other switches change."""
     length = 300
     with open_grid(2, 2) as (grid, _):
         plan = grid.grid.plan(Shape.FLAT)
         grid.switch(plan)
         ring = grid.ring(plan)
         first, second = plan.rings[0][:2]
-        # One node begins an all-reduce that the others know nothing of: its first packet waits at the next node.
+        # Only one node begins an all-reduce: its first packet waits at the next node.
         grid.devices[first].push(Command(operation=Operation.ALL_REDUCE, size=4, rank=0, length=length, collective=9,
                                          tag=9))
         event = grid.devices[first].pop_event(8 * TIMEOUT)
         assert event.status is EventStatus.INGRESS_TIMEOUT
         with pytest.raises(RingError, match="packets are still under way at its ports") as caught:
             grid.switch(grid.grid.plan(Shape.GRID))
-        found = [event.status for event in caught.value.events]
-        assert [node for node, status in enumerate(found) if status is EventStatus.BUSY] == sorted([first, second])
+        statuses = [event.status for event in caught.value.events]
+        assert [node for node, status in enumerate(statuses) if status is EventStatus.BUSY] == sorted([first, second])
         grid.recover()
         grid.switch(plan)
         ring = grid.ring(plan)
@@ -245,8 +245,8 @@ def test_busy():
 
 @pytest.mark.parametrize("name", ["engines", "narrow"])
 def test_failure_in_two_dimensions(name):
-    """A link that is cut, of a row or of a column, ends an update and is named; once rings are in order again, all is
-    well."""
+    """A cut link of a row or column ends an update and is named; after recovery of the rings, updates are correct
+    again."""
     length = 300
     with mx5.registered(), open_grid(2, 2, config=CONFIGS[name]) as (grid, simulation):
         plan = grid.grid.plan(Shape.GRID)
@@ -260,7 +260,7 @@ def test_failure_in_two_dimensions(name):
             rings.collectives.fused_update(length)
 
         for link, operation in (((2, 0), (3, 0)), "reduce-scatter"), (((3, 1), (1, 1)), "fused-update"):
-            cut = next(one for one in simulation.links if (one.source, one.target) == link)
+            cut = next(candidate for candidate in simulation.links if (candidate.source, candidate.target) == link)
             cut.cut()
             (source, port), (target, _) = link
             with pytest.raises(RingError, match=rf"{operation} on rings {port} failed: the link from port {port} of "
@@ -272,7 +272,7 @@ def test_failure_in_two_dimensions(name):
             cut.mend()
             rings.recover()
             update()
-            if name == "engines":  # whose gradients are exact
+            if name == "engines":  # with exact gradients
                 assert (rings.memory.read_weights(length) == 2.5).all()
 
 
@@ -294,8 +294,8 @@ def test_impossible_drivers():
 
 
 def test_round_a_slow_link():
-    """On 2 x 4 there is a ring of all nodes that goes round any one link, with no node passed twice: however slow
-    that link is, an update takes at most 1.01 of the cycles on links that are all alike."""
+    """On 2 x 4 a ring of all nodes avoids any single link and passes no node twice: for any speed of that link, an
+    update takes at most 1.01 of the cycles on equal links."""
     generator = np.random.default_rng(13)
     length = 1024
     with open_grid(2, 4, latency=16) as (grid, simulation):

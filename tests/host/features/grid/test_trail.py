@@ -9,7 +9,7 @@ from host.features.grid.grid import Topology, closed_trail, reach
 
 
 def check(links, nodes, trail):
-    """Whether the trail is closed, goes over no link twice, and passes all the nodes."""
+    """Check that the trail is closed, uses no link twice, and passes all nodes."""
     assert len(set(trail)) == len(trail)
     for link, following in itertools.pairwise([*trail, trail[0]]):
         assert links[link] == following[0]
@@ -21,7 +21,7 @@ def check(links, nodes, trail):
     (2, 3, 1), (3, 2, 1), (2, 5, 1), (3, 4, 1), (4, 3, 1), (3, 5, 1), (5, 3, 1), (4, 5, 1),
 ])
 def test_whole_grids(rows, columns, bypasses):
-    """Trails through all nodes; some grids have none that passes each node once, and then one is passed twice."""
+    """Trails through all nodes; in some grids every trail passes one node twice."""
     grid = Topology(rows, columns)
     trail = closed_trail(grid.links, range(grid.nodes))
     check(grid.links, range(grid.nodes), trail)
@@ -30,7 +30,7 @@ def test_whole_grids(rows, columns, bypasses):
 
 @pytest.mark.parametrize(("rows", "columns", "avoidable"), [(2, 4, True), (4, 4, True), (2, 3, False)])
 def test_one_link_avoided(rows, columns, avoidable):
-    """A cycle through each node once avoids any given link of 2 x 4 and 4 x 4, and never of 2 x 3."""
+    """A cycle through each node once can avoid any link of 2 x 4 and 4 x 4, but no link of 2 x 3."""
     grid = Topology(rows, columns)
     for avoided in grid.links:
         links = {link: end for link, end in grid.links.items() if link != avoided}
@@ -53,7 +53,7 @@ def shortest(links, nodes):
 
 
 def test_random_networks():
-    """Shortest trails of networks of up to six nodes, some of which have none."""
+    """Shortest trails of networks of up to six nodes, some without any trail."""
     generator = np.random.default_rng(5)
     none = 0
     for number in range(200):

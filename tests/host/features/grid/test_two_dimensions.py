@@ -1,4 +1,4 @@
-"""Whole updates in two dimensions, on Verilated grids: against the golden model, with codecs, and other shapes."""
+"""Updates in two dimensions on Verilated grids: against the golden model, with codecs, and other shapes."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ MOMENTUM = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
     ("engines", 2, 3, 1000), ("centroid", 2, 3, 900), ("mx9", 2, 3, 1300), ("centroid", 2, 4, 700),
     ("mx9", 2, 4, 700), ("mx9", 2, 2, 33), ("centroid", 1, 3, 700), ("mx9", 3, 1, 700)])
 def test_updates(name, rows, columns, length):
-    """Weights, masters, state, residuals and words are those of the golden model in each of three steps; gradients as
+    """Weights, masters, state, residuals and words match the golden model in each of three steps; gradients as
     ``zero_value``, ``raw`` and ``mx9``, weights as ``raw``, ``centroid16`` and ``mx9``."""
     config = CONFIGS[name]
     generator = np.random.default_rng(rows * 16 + columns)
@@ -66,7 +66,7 @@ def test_updates(name, rows, columns, length):
 
 @pytest.mark.parametrize(("name", "rows", "columns"), [("engines", 2, 4), ("centroid", 2, 3)])
 def test_exact_sums(name, rows, columns):
-    """Sums of small integers are the same bits in a flat ring, in rows and then columns, in columns and then rows,
+    """Sums of small integers have the same bits in a flat ring, in rows and then columns, in columns and then rows,
     and in an update in two dimensions."""
     config, length = CONFIGS[name], 600
     values = np.random.default_rng(columns).integers(-100, 100, (rows * columns, length)).astype(np.float32)
@@ -95,11 +95,11 @@ def test_exact_sums(name, rows, columns):
 
 
 def test_cycles():
-    """Commands queued behind each other take little longer than one by one. `make bench` has long vectors, and how
-    they compare with a flat ring."""
+    """Commands queued after each other take little longer than one by one. `make bench` has long vectors, and
+    compares them with a flat ring."""
     with open_grid(2, 4, config=CONFIGS["centroid"], latency=16) as (grid, _):
-        found = measure(grid, 2048)
+        cycles = measure(grid, 2048)
     row = {"name": COMMANDS, "config": "2 x 4, K=2048, weights centroid16, gradients raw"}
-    assert sum(found["queued"]) <= limit(row) * sum(found["alone"])
+    assert sum(cycles["queued"]) <= limit(row) * sum(cycles["alone"])
     assert limit({**row, "name": UPDATE}) == np.inf
     assert limit({"name": UPDATE, "config": "2 x 4, K=2048, weights raw, gradients raw"}) == 1.04

@@ -43,7 +43,7 @@ class TestTraining:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_accuracy(self, data, seed):
-        """docs/training/figures.md has more seeds, and the accuracy of binary32."""
+        """Accuracy; docs/training/figures.md has more seeds, and the accuracy of binary32."""
         training = train(golden_ring(), data, dataclasses.replace(CONFIG, seed=seed))
         assert training.bit_exact is True
         assert training.measures[-1] >= 0.94
@@ -192,11 +192,11 @@ class TestMasks:
         generator = np.random.default_rng(count)
         jobs = random_jobs(generator, count)
         ring = golden_ring()
-        given = integers(generator, 650)
-        ring.memory.write_weights(given)
+        written = integers(generator, 650)
+        ring.memory.write_weights(written)
         outcome = ring.local.mask([jobs], alternative=-9, behind=650)
         assert_masked(jobs, outcome, -9)
-        np.testing.assert_array_equal(ring.memory.read_weights(650)[0], given)
+        np.testing.assert_array_equal(ring.memory.read_weights(650)[0], written)
         assert outcome.commands == (0, 1, 1, 2)[(0, 1, 5, 20).index(count)]
 
     def test_a_job_that_is_split(self):
@@ -207,7 +207,7 @@ class TestMasks:
         assert outcome.commands == 7
 
     def test_a_wrong_job(self):
-        """A job that the driver would not write is refused."""
+        """The node refuses a job that the driver would never write."""
         device, = golden_ring().devices
         [region] = plan([MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask())], lanes=1, elements=99,
                         words=99, element="int16")
@@ -243,7 +243,7 @@ NODE = BOARDS["icebreaker"].node
 
 @pytest.fixture(scope="module")
 def verilated():
-    """A ring of one such node as the iCEBreaker has, in this process."""
+    """A ring of one node like the iCEBreaker's, in this process."""
     with open_session(NODE, nodes=1, timeout=4000) as session:
         yield session.ring
 
@@ -294,14 +294,14 @@ class TestGateware:
     @pytest.mark.parametrize("count", [1, 12])
     def test_masks(self, verilated, count):
         jobs = random_jobs(np.random.default_rng(count), count)
-        given = integers(np.random.default_rng(0), 650)
-        verilated.memory.write_weights(given)
+        written = integers(np.random.default_rng(0), 650)
+        verilated.memory.write_weights(written)
         outcome = verilated.local.mask([jobs], alternative=-77, behind=650)
         assert_masked(jobs, outcome, -77)
-        np.testing.assert_array_equal(verilated.memory.read_weights(650)[0], given)
+        np.testing.assert_array_equal(verilated.memory.read_weights(650)[0], written)
 
     def test_a_wrong_mask(self, verilated):
-        """A list that the driver would not write is refused: its second job is empty."""
+        """The node refuses a list that the driver would never write: its second job is empty."""
         device, = verilated.devices
         values = np.arange(1, 9, dtype=np.uint32)
         job = MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask(triangle=True))
@@ -323,19 +323,19 @@ class TestGateware:
 
     def test_pysim(self):
         generator = np.random.default_rng(4)
-        gradients, given = integers(generator, 70), integers(generator, 70)
+        gradients, written = integers(generator, 70), integers(generator, 70)
         with open_session(NODE, nodes=1, transport=TransportName.PYSIM, timeout=4000) as session:
             ring = session.ring
-            ring.memory.write_weights(given)
+            ring.memory.write_weights(written)
             ring.memory.write_gradients([gradients])
             ring.settings.write(FixedSettings(gradient_scale=65536, learning_rate=-12345))
             ring.collectives.fused_update(70)
-            update = model.update(gradients, given, gradient_scale=65536, learning_rate=-12345)
+            update = model.update(gradients, written, gradient_scale=65536, learning_rate=-12345)
             np.testing.assert_array_equal(ring.memory.read_weights(70)[0], update.weights)
             assert ring.counters.read()[0]["COMPRESSED_WORDS"] == update.words
 
     def test_masks_on_a_simulated_board(self):
-        """The example of docs/training/guide.md, with the board behind a pseudo-terminal."""
+        """The example of docs/training/guide.md, with the board on a pseudo-terminal."""
         scores = integers(np.random.default_rng(5), (2, 16, 16))
         causal = Mask(triangle=True, padding=True, length_rows=16, length_columns=11)
         with open_session(NODE, nodes=1, transport=TransportName.BOARD) as session:
@@ -350,13 +350,13 @@ class TestGateware:
 
 @pytest.fixture
 def run(program):
-    """Run training: exit code, standard output, standard error."""
+    """Run training; exit code, standard output, standard error."""
     return functools.partial(program, "train")
 
 
 class TestCommandLine:
     def test_simulated_board(self, succeed, tmp_path):
-        """A small job through the serial link of a simulated iCEBreaker, behind a pseudo-terminal."""
+        """A small job through the serial link of a simulated iCEBreaker, on a pseudo-terminal."""
         out = succeed("--transport", "board", "--board", "icebreaker", "--hidden", "none", "--batch", 360,
                       "--density", 0.2, "--no-compare", "--output", tmp_path)
         assert "Weights of the node identical to the golden model, bit for bit, after each of 4 steps." in out
@@ -402,7 +402,7 @@ class TestCommandLine:
         assert (code, err) == (1, f"error: {message}\n")
 
     def test_what_is_taken_where_nothing_is_said(self, run, monkeypatch, tmp_path):
-        """No hidden layer where there is no room for one, and SGD where there is no state."""
+        """Defaults: no hidden layer where there is no room for one, and SGD where there is no state."""
 
         trained = []
 

@@ -31,8 +31,8 @@ class TestFixedPoint:
 
     def test_weights_there_and_back(self):
         form = FixedPoint(gradient_fraction=8)
-        given = np.array([0, 1, -1, 8, -8, 9, -9, 7.9999, 1.5 / 4096, 2.5 / 4096, -2.5 / 4096], np.float32)
-        weights = form.weights(given)
+        values = np.array([0, 1, -1, 8, -8, 9, -9, 7.9999, 1.5 / 4096, 2.5 / 4096, -2.5 / 4096], np.float32)
+        weights = form.weights(values)
         assert weights.dtype == np.int16
         assert weights.tolist() == [0, 4096, -4096, 32767, -32768, 32767, -32768, 32767, 2, 2, -2]
         assert form.parameters(weights).dtype == np.float32
@@ -42,8 +42,8 @@ class TestFixedPoint:
 
     @pytest.mark.parametrize(("fraction", "expected"), [(2, [4, -6, 32767, -32768]), (-1, [0, -1, 15000, -15000])])
     def test_gradients(self, fraction, expected):
-        given = np.array([1, -1.5, 30000, -30000], np.float32)
-        gradients, = FixedPoint(gradient_fraction=fraction).gradients([given])
+        values = np.array([1, -1.5, 30000, -30000], np.float32)
+        gradients, = FixedPoint(gradient_fraction=fraction).gradients([values])
         assert gradients.dtype == np.int16
         assert gradients.tolist() == expected
 
@@ -58,7 +58,7 @@ class TestFixedPoint:
         assert FixedPoint(gradient_fraction=8).threshold(threshold) == (told, value)
 
     def test_a_step_is_that_of_real_numbers(self):
-        """A step is exact to half a last place of a weight for its rounding, and a quarter for that of the rate."""
+        """A step is exact to half a last place of a weight for its rounding, and a quarter for the rate's."""
         generator = np.random.default_rng(1)
         form = FixedPoint.of(1.2, 120)
         weights = form.weights(generator.normal(0, 1, 2000).astype(np.float32))

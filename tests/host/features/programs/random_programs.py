@@ -1,9 +1,9 @@
-"""Random programs, and what they do to a memory of numbers."""
+"""Random programs, and their effects on a memory of numbers."""
 
 from host.features.programs.order import Region
 from host.features.programs.program import Program
 
-#: Groups of the memory that random programs share.
+#: Groups of the memory that is shared by the commands of random programs.
 GROUPS = 12
 
 
@@ -16,14 +16,14 @@ def random_region(generator, *, alternating):
 
 
 def random_program(generator):
-    """A program of one to three queues; in a third of them some regions alternate."""
+    """A program of one to three queues; some regions alternate in a third of the programs."""
     queues = int(generator.integers(1, 4))
     program = Program(queues=queues)
     alternating = generator.random() < 1 / 3
-    for place in range(int(generator.integers(1, 13))):
+    for index in range(int(generator.integers(1, 13))):
         reads, writes = ([random_region(generator, alternating=alternating) for _ in range(generator.integers(0, 3))]
                          for _ in range(2))
-        program.add(f"command {place}", operation="COMPUTE", queue=int(generator.integers(0, queues)), reads=reads,
+        program.add(f"command {index}", operation="COMPUTE", queue=int(generator.integers(0, queues)), reads=reads,
                     writes=writes, duration=int(generator.integers(0, 50)))
     return program
 

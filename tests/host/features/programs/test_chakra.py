@@ -1,4 +1,4 @@
-"""Execution traces: their bytes by hand, and written and read again."""
+"""Execution traces: bytes by hand, and traces written and read again."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def read(path):
     data, messages = path.read_bytes(), []
     while data:
         size = next(size for size in range(1, len(data)) if data[size - 1] < 0x80)
-        length = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[:size]))
+        length = sum((byte & 0x7F) << 7 * index for index, byte in enumerate(data[:size]))
         assert len(data) >= size + length
         messages.append(data[size:size + length])
         data = data[size + length:]
@@ -24,7 +24,7 @@ def read(path):
 
 
 def test_bytes(tmp_path):
-    """Field numbers and types, as the schema has them."""
+    """Field numbers and types match the schema."""
     command = Command(name="sum", kind=Kind.REDUCE_SCATTER, start=3000, end=303_000, elements=5, size=300)
     path = chakra.write([[command]], tmp_path / "one", clock=1e6, note="n")
     assert path == tmp_path / "one.0.et"
@@ -53,20 +53,20 @@ def test_lengths(number, text):
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict"])
 def test_predictions_are_read_back(tmp_path, schedule):
-    found = predict(model_of("32,16,10"), "mx9", Step(overlap=schedule), nodes=3, latency=16, clock=1e6)
-    chakra.write([found.commands] * 3, tmp_path / "trace", clock=1e6, note="a prediction")
+    prediction = predict(model_of("32,16,10"), "mx9", Step(overlap=schedule), nodes=3, latency=16, clock=1e6)
+    chakra.write([prediction.commands] * 3, tmp_path / "trace", clock=1e6, note="a prediction")
     paths = sorted(tmp_path.iterdir())
     assert [path.name for path in paths] == [f"trace.{rank}.et" for rank in range(3)]
     for path in paths:
         metadata, nodes = read(path)
         assert metadata.version == "0.0.4"
         assert metadata.attr[0].string_val == "a prediction"
-        assert [node.name for node in nodes] == [command.name for command in found.commands]
+        assert [node.name for node in nodes] == [command.name for command in prediction.commands]
         names = {node.id: node.name for node in nodes}
-        ends = {command.name: command.end for command in found.commands}
+        ends = {command.name: command.end for command in prediction.commands}
         words = 0
-        for node, command in zip(nodes, found.commands, strict=True):
-            attributes = {one.name: getattr(one, one.WhichOneof("value")) for one in node.attr}
+        for node, command in zip(nodes, prediction.commands, strict=True):
+            attributes = {item.name: getattr(item, item.WhichOneof("value")) for item in node.attr}
             assert attributes["is_cpu_op"] is False
             assert (node.start_time_micros, node.duration_micros) == (command.start, command.end - command.start)
             assert attributes["cycles"] == command.end - command.start
@@ -77,13 +77,13 @@ def test_predictions_are_read_back(tmp_path, schedule):
                 assert attributes["comm_type"] == command.kind.value
                 hops = 4 if command.kind is Kind.ALL_REDUCE else 2
                 words += round(attributes["comm_size"] / 4 * hops / 3)
-        assert words == found.words
+        assert words == prediction.words
         assert {name.split()[0] for name in names.values()} >= {"forward", "backward", "update"}
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_measured_steps(tmp_path, strict):
-    """A run of two layers, whose times two nodes have measured."""
+    """A run of two layers, with times measured by two nodes."""
     rows = [[0, 0, "forward 1", 0, 10, 0, 0], [0, 0, "forward 2", 12, 20, 0, 1], [0, 0, "backward 2", 22, 40, 0, 2],
             [0, 1, "sum 2" if strict else "update 2", 42, 70, 0, 1], [0, 0, "backward 1", 44, 60, 0, 3],
             [0, 1, "update" if strict else "update 1", 72, 90, 0, 2]]
@@ -100,7 +100,7 @@ def test_measured_steps(tmp_path, strict):
     first, last = ("sum 2", "update") if strict else ("update 2", "update 1")
     assert after == {"forward 1": set(), "forward 2": {"forward 1"}, "backward 2": {"forward 2"},
                      first: {"backward 2"}, "backward 1": {"backward 2"}, last: {first, "backward 1"}}
-    sizes = {node.name: {one.name: one.int64_val for one in node.attr}.get("comm_size") for node in nodes}
+    sizes = {node.name: {item.name: item.int64_val for item in node.attr}.get("comm_size") for node in nodes}
     assert sizes[first] == 4 * 224
     assert sizes[last] == (None if strict else 4 * 640)
 

@@ -1,4 +1,4 @@
-"""Waits for commands of other nodes: what they become, and which are refused."""
+"""Waits for commands of other nodes: their compiled form, and refusals."""
 
 
 import numpy as np
@@ -14,14 +14,14 @@ from tests.refusals import refuses
 
 
 def pair(nodes=3):
-    """A program of a command in each queue."""
+    """A program with one command in each queue."""
     program = Program(nodes=nodes)
     return (program, program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, duration=100),
             program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, duration=10))
 
 
 def test_fields():
-    """One number for all ranks, or one for each; on the rank itself it is a wait for its other queue."""
+    """One unit for all ranks, or one per rank; a wait for the rank itself is a wait for its other queue."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=2, lag=1)
     compiled = program.compile()
@@ -35,7 +35,7 @@ def test_fields():
 
 
 def test_waits_that_are_left_out():
-    """The latest of several waits for one queue counts; one for a command that has ended in any case does not."""
+    """Of several waits for a queue the latest is kept; a wait for a command that has already ended is dropped."""
     program, backward, latch = pair()
     other = program.add("forward", operation="COMPUTE", queue=Queue.COMPUTE)
     program.wait(latch, other, unit=1, lag=1)
@@ -57,9 +57,9 @@ def test_units_are_checked(unit, message):
 
 def test_nodes_are_checked():
     program = Program()
-    one = program.add("a", operation="COMPUTE", queue=0)
+    task = program.add("a", operation="COMPUTE", queue=0)
     with pytest.raises(ProgramError, match=r"^Program must have a number of nodes for a to wait for one of them$"):
-        program.wait(one, one, unit=1, lag=1)
+        program.wait(task, task, unit=1, lag=1)
     refuses("Nodes must be 1 to 16, not 17", Program, nodes=17)
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
@@ -70,14 +70,14 @@ def test_nodes_are_checked():
 
 
 def test_three_queues():
-    """A descriptor has room for a wait for one other queue beside that for a node."""
+    """A descriptor has room for a wait for one other queue in addition to a wait for a node."""
     program = Program(queues=3, nodes=2)
-    one, two, three = (program.add(f"{queue}", operation="COMPUTE", queue=queue) for queue in range(3))
-    program.wait(three, one)
-    program.wait(three, two, unit=[1, None])
+    first, second, third = (program.add(f"{queue}", operation="COMPUTE", queue=queue) for queue in range(3))
+    program.wait(third, first)
+    program.wait(third, second, unit=[1, None])
     assert program.compile().queues[2][0].fields(0) == {
         "after_0": 1, "lag_0": 0, "after_1": 1, "lag_1": 0, "remote": 1, "unit": 1, "unit_queue": 1}
-    program.wait(three, two)
+    program.wait(third, second)
     refuses("2 of rank 0 must wait for queue 0 of its node alone, beside another node: let a QUIESCE before it wait "
             "for the other queue", program.compile, error=ProgramError)
 
@@ -95,7 +95,7 @@ class TestCircles:
         program.compile()
 
     def test_round_a_ring(self):
-        """Each node's command after that of its predecessor: one of them has to be the first."""
+        """Each node's command waits for its predecessor's: one command must be the first."""
         program, backward, _ = pair(4)
         program.wait(backward, backward, unit=[3, 0, 1, 2])
         with pytest.raises(ProgramError, match="backward of rank 0 for backward of rank 3 for backward of rank 2 for "
@@ -107,7 +107,7 @@ class TestCircles:
         assert [span.start for span in spans if span.name == "backward"] == [0, 150, 300, 450]
 
     def test_through_a_collective(self):
-        """A collective ends on no node before it has started on all of them."""
+        """A collective ends on no node before it has started on all nodes."""
         program = Program(nodes=2)
         first = program.add("first", operation="COMPUTE", queue=0)
         reduced = program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
@@ -118,23 +118,23 @@ class TestCircles:
 
 
 def test_most_passes():
-    """Nodes that a collective holds together may go on for ever; others count to 15 bits."""
+    """Nodes synchronized by a collective may run without limit; other nodes count to 15 bits."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     assert program.compile().max_passes == 32767
     program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
-    program.wait(backward, latch, lag=1)  # neither queue of a node leaves the other behind
+    program.wait(backward, latch, lag=1)  # neither queue of a node runs ahead of the other
     program.wait(latch, backward)
     assert program.compile().max_passes is None
     program = Program(nodes=2, depth=1000)
-    for place in range(1000):
-        program.add(str(place), operation="ALL_REDUCE", queue=1, collective=True)
+    for index in range(1000):
+        program.add(str(index), operation="ALL_REDUCE", queue=1, collective=True)
     program.wait(program.tasks[3], program.tasks[2], unit=0)
     assert program.compile().max_passes == 32
 
 
 def test_time():
-    """Known answer: a command on the next node starts as late as the control word is, and no later."""
+    """Known answer: a command on the next node starts when the control word arrives, and no later."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     spans = [span for span in timeline(program.compile().timed(), nodes=3) if span.name == "latch"]
@@ -145,21 +145,21 @@ def test_time():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_circles(seed):
-    """The check says what a run of golden nodes shows: a program ends in every order, or it has a circle."""
+    """The check agrees with a run of golden nodes: a program ends in every order, or it has a circle."""
     generator = np.random.default_rng(seed)
     nodes = int(generator.integers(2, 5))
     program = Program(nodes=nodes)
-    for place in range(int(generator.integers(2, 7))):
+    for index in range(int(generator.integers(2, 7))):
         collective = bool(generator.random() < 0.3)
-        program.add(f"{place}", operation="QUIESCE", queue=int(generator.integers(2)) if not collective else 1,
+        program.add(f"{index}", operation="QUIESCE", queue=int(generator.integers(2)) if not collective else 1,
                     collective=collective)
     compiled = program.compile()
     refused = False
     for _ in range(5):
-        one, other = (program.tasks[place] for place in generator.integers(0, len(program.tasks), 2))
+        waiting, other = (program.tasks[index] for index in generator.integers(0, len(program.tasks), 2))
         units = [int(unit) if generator.random() < .3 else None for unit in generator.integers(0, nodes, nodes)]
         try:
-            program.wait(one, other, unit=units, lag=int(generator.integers(0, 2)))
+            program.wait(waiting, other, unit=units, lag=int(generator.integers(0, 2)))
         except ProgramError:
             continue
         try:
@@ -178,7 +178,7 @@ def test_random_circles(seed):
 
 
 def _unchecked(program, nodes):
-    """Commands for the golden model of a program that the check refuses."""
+    """Commands for the golden model, of a program that the check refuses."""
     from host.features.programs.program import CompiledProgram
     waits = [{} for _ in program.tasks]
     return CompiledProgram(program.tasks, 2, waits, remotes=program._remotes, nodes=nodes).placed(nodes)

@@ -1,4 +1,4 @@
-"""Training by schedules whose passes overlap: bits, losses, checkpoints, repeats, and what is refused."""
+"""Training by schedules with overlapping passes: bits, losses, checkpoints, repeats, and refusals."""
 
 import dataclasses
 
@@ -53,13 +53,13 @@ def train(ring, task, overlap, **options):
 
 
 def contents(ring, length):
-    """Masters and momenta, as bits; the weights follow from the masters."""
+    """Masters and momenta as bits; the weights follow from the masters."""
     return [vector.view(np.uint32) for vector in (ring.memory.read_master(length), ring.memory.read_state(length))]
 
 
 def test_behind(task):
-    """No layer behind: the bits and losses of the schedule whose passes do not overlap. One, two and all layers:
-    equal to golden, other losses from the second step on, and a step in fewer cycles."""
+    """With no delayed layer, bits and losses match the schedule without overlap. With one, two and all layers, they
+    equal the golden model, losses differ from the second step on, and steps take fewer cycles."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, "layers")
@@ -68,7 +68,7 @@ def test_behind(task):
         for behind in range(4):
             said = []
             training = train(ring, task, f"delayed:{behind}",
-                             on_step=lambda found, said=said: said.append(len(found.steps)))
+                             on_step=lambda progress, said=said: said.append(len(progress.steps)))
             assert training.bit_exact is True
             assert [device.read_register("PROGRAM_LOADS") for device in ring.devices] == [1] * NODES
             losses = [step.loss for step in training.steps]
@@ -82,9 +82,9 @@ def test_behind(task):
             cycles[behind] = sum(step.cycles for step in training.steps)
             for step in training.steps:
                 assert (step.schedule, step.nodes) == (f"delayed:{behind}", NODES)
-                # The first update of a pass may have ended before the last one of the pass before is looked at.
+                # The first update of a pass may have ended before the previous pass's last update is read.
                 assert abs(step.cycles - step.modelled_cycles) <= 0.03 * step.modelled_cycles
-            spans = [Span(*one) for one in training.timeline]
+            spans = [Span(*row) for row in training.timeline]
             assert {span.number for span in spans} == {0, 1, 2}
             begins = {(span.number, span.node): span.start for span in spans if span.name == "forward 1"}
             ends = {(span.number, span.node): span.end for span in spans if span.name == "update 1"}
@@ -94,8 +94,8 @@ def test_behind(task):
 
 
 def test_goes_on(task, tmp_path):
-    """A run that is taken apart after each block, of two steps at most, and goes on with other nodes, has the bits
-    and the losses of an unbroken one."""
+    """A run that is stopped after each block of at most two steps, and resumed with other nodes, has the bits and
+    losses of an unbroken run."""
     path = tmp_path / checkpoint.NAME
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, "delayed:2")
@@ -120,15 +120,15 @@ def test_goes_on(task, tmp_path):
 
 
 def test_repeated(task, monkeypatch):
-    """A block that the ring could not do is done again from its beginning, with both copies of the weights."""
+    """A failed block is repeated from its beginning, with both copies of the weights."""
     do, failures = OverlappingExecution.run_block, [3]
 
     def run_block(self, settings, *, first, give):
-        found = do(self, settings, first=first, give=give)
+        result = do(self, settings, first=first, give=give)
         if [len(settings)] == failures:
             failures.pop()
             raise RingError("a word was lost", cause=None, events=[None] * NODES)
-        return found
+        return result
 
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, "delayed:1")
@@ -143,7 +143,7 @@ def test_repeated(task, monkeypatch):
 
 @pytest.mark.parametrize(("steps", "name"), [(1, "weights"), (2, "weights of the second copy")])
 def test_divergence(task, steps, name):
-    """A wrong bit in the copy that the next pass does not write is found, with its node and number."""
+    """A wrong bit in the copy that the next pass does not write is detected, with its node and number."""
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         run = run_of(ring, task, "delayed:2", every=1)
         run.begin()
@@ -159,7 +159,7 @@ def test_divergence(task, steps, name):
 
 
 def test_refused(task):
-    """Nodes and runs that passes cannot overlap on, each with the reason."""
+    """Nodes and runs that do not allow overlapping passes are refused, each with the reason."""
     config = dataclasses.replace(CONFIG, overlap="delayed:1")
     check_run(NODE, task, config, nodes=NODES)
     check_run(programmed(NodeConfig(), task.parameters.size, 3, stale=True, nodes=NODES), task, config, nodes=NODES)

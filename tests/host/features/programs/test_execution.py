@@ -1,4 +1,4 @@
-"""Training by programs on nodes with two queues: the same bits by every schedule, cycles, recovery, and refusals."""
+"""Training by programs on nodes with two queues: equal bits by every schedule, cycles, recovery, and refusals."""
 
 import dataclasses
 import itertools
@@ -29,7 +29,7 @@ from tests.refusals import refuses
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
-#: Three layers, of 672, 128 and 128 elements, and a codebook that is made anew in between.
+#: Three layers, of 672, 128 and 128 elements, and a new codebook in between.
 CONFIG = TrainingConfig(max_steps=4, batch=24, hidden=(10, 10), refresh=2, macs=4,
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 SCHEDULES = ("none", "strict", "layers", "chunks:2", "search")
@@ -51,23 +51,23 @@ def train(ring, task, overlap, **options):
 
 
 def contents(ring, length):
-    """Weights, masters and momenta of all nodes, as bits."""
-    found = [ring.memory.read_weights(length), ring.memory.read_state(length)]
+    """Weights, masters and momenta of all nodes as bits."""
+    vectors = [ring.memory.read_weights(length), ring.memory.read_state(length)]
     if ring.devices[0].config.weights.has_master:
-        found.append(ring.memory.read_master(length))
-    return [vector.view(np.uint32) for vector in found]
+        vectors.append(ring.memory.read_master(length))
+    return [vector.view(np.uint32) for vector in vectors]
 
 
 def check_order(training, schedule, task):
-    """Commands follow each other closely, and sums begin beside the COMPUTE of the layer below."""
-    layers, spans = layers_of(task.widths), [Span(*one) for one in training.timeline]
+    """Check that commands follow each other closely, and sums begin during the COMPUTE of the layer below."""
+    layers, spans = layers_of(task.widths), [Span(*row) for row in training.timeline]
     program = build(schedule, layers, nodes=NODES, costs=Costs(examples=CONFIG.batch // NODES, macs=4),
                     staged=task.parameters.size)
     for node in range(NODES):
         ends = {(span.queue, span.place): span.end for span in spans if span.node == node}
         assert len(ends) == len(program.tasks)
-        mine = {span.name: span for span in spans if span.node == node}
-        for span in mine.values():
+        own = {span.name: span for span in spans if span.node == node}
+        for span in own.values():
             (wait,) = program.queues[span.queue][span.place].waits
             before = [ends[span.queue, span.place - 1] + CommandQueue.gap] if span.place else []
             awaited = 0
@@ -78,15 +78,15 @@ def check_order(training, schedule, task):
                 assert span.start <= max(*before, awaited), span
             assert not awaited or span.start >= awaited - CommandQueue.dependency_latency
         if schedule.kind is Kind.STRICT:
-            assert mine["update"].start > mine["sum 1"].end
+            assert own["update"].start > own["sum 1"].end
             for layer in layers[1:]:
-                above, below = mine[f"backward {layer.number}"], mine[f"backward {layer.number - 1}"]
-                assert above.end <= mine[f"sum {layer.number}"].start < below.end
+                above, below = own[f"backward {layer.number}"], own[f"backward {layer.number - 1}"]
+                assert above.end <= own[f"sum {layer.number}"].start < below.end
 
 
 def test_same_bits(task):
-    """Weights, masters and momenta after a run are the same without a schedule and by every schedule, and equal to
-    golden after every step; a program is loaded once."""
+    """Weights, masters and momenta after a run are the same without a schedule and by every schedule, and equal the
+    golden model after every step; a program is loaded once."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, None)
@@ -94,8 +94,8 @@ def test_same_bits(task):
         for name in SCHEDULES:
             training = train(ring, task, name)
             assert training.bit_exact is True
-            for found, wanted in zip(contents(ring, length), bits, strict=True):
-                assert np.array_equal(found, wanted), name
+            for actual, wanted in zip(contents(ring, length), bits, strict=True):
+                assert np.array_equal(actual, wanted), name
             assert training.losses == expected.losses
             tried = [schedule for schedule, _ in itertools.groupby(step.schedule for step in training.steps)]
             assert [device.read_register("PROGRAM_LOADS") for device in ring.devices] == [len(tried)] * NODES
@@ -112,7 +112,7 @@ def test_same_bits(task):
 
 
 def test_one_queue(task):
-    """Nodes without programs are sent the commands of the same schedules, one behind the other: the same bits, in the
+    """Nodes without programs receive the commands of the same schedules one after the other: the same bits, in the
     sum of the commands' cycles."""
     length = task.parameters.size
     with rings.open_nodes(NODES, config=rings.CONFIGS["narrow"], host_port=False) as (ring, _):
@@ -136,8 +136,8 @@ def test_one_queue(task):
         assert training.search[-1] == "chosen: chunks:2 (the first that is shorter than the one before: chunks:2)"
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_goes_on(task, tmp_path, name):
-    """A run that is taken apart after every step, and goes on with other nodes, has the bits and every figure of an
-    unbroken one: cycles, the log of a search, and the last timeline."""
+    """A run that is stopped after every step, and resumed with other nodes, has the bits and every figure of an
+    unbroken run: cycles, the log of a search, and the last timeline."""
     config, path = dataclasses.replace(CONFIG, overlap=name), tmp_path / checkpoint.NAME
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
         expected = train(ring, task, name)
@@ -163,7 +163,7 @@ def test_goes_on(task, tmp_path, name):
 
 
 def test_recovery(task):
-    """A pass in which a word is lost is done again from the state before it; the programs stay loaded."""
+    """A pass that loses a word is repeated from the state before it; the programs stay loaded."""
     said = []
     with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, simulation):
         run_programs, calls = ring.programs.run, []

@@ -20,7 +20,7 @@ GRADIENTS, WEIGHTS = Region("gradients", 0, 640), Region("weights", 0, 640)
 
 
 def pair(*, alternate=0):
-    """A backward command that fills a buffer, and an update that empties it."""
+    """A program with a backward command that fills a buffer, and an update that empties it."""
     program = Program()
     region = Region("gradients", 0, 640, alternate=alternate)
     backward = program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region])
@@ -30,24 +30,24 @@ def pair(*, alternate=0):
 
 
 def timed(compiled):
-    return [[Timed(one.task.name, one.task.duration, waits=one.waits) for one in queue] for queue in compiled.queues]
+    return [[Timed(cmd.task.name, cmd.task.duration, waits=cmd.waits) for cmd in queue] for queue in compiled.queues]
 
 
 def instances(compiled, spans):
-    """Task, pass, start and end of each command, in the order of a single queue."""
-    number = {(queue, place): one.task.place for queue, commands in enumerate(compiled.queues)
-              for place, one in enumerate(commands)}
+    """Pass, task, start and end of each command, in the order of a single queue."""
+    number = {(queue, index): command.task.place for queue, commands in enumerate(compiled.queues)
+              for index, command in enumerate(commands)}
     return sorted((span.number, number[span.queue, span.place], span.start, span.end) for span in spans)
 
 
 def late(compiled, spans):
-    """Pairs of commands of which the second starts before the first has ended, although they conflict."""
-    found = []
-    for (one, first, _, end), (other, second, start, _) in itertools.combinations(instances(compiled, spans), 2):
+    """Pairs of conflicting commands with a second that starts before the first has ended."""
+    pairs = []
+    for (number, first, _, end), (other, second, start, _) in itertools.combinations(instances(compiled, spans), 2):
         tasks = compiled.tasks
-        if start < end and conflicting(tasks[first], tasks[second], one, other):
-            found.append((tasks[first].name, one, tasks[second].name, other))
-    return found
+        if start < end and conflicting(tasks[first], tasks[second], number, other):
+            pairs.append((tasks[first].name, number, tasks[second].name, other))
+    return pairs
 
 
 class TestDerived:
@@ -55,10 +55,10 @@ class TestDerived:
         program, *_ = pair()
         compiled = program.compile()
         assert list(compiled.waits()) == [(0, 1, Wait(1, 1)), (1, 0, Wait(1, 0))]
-        assert [one.waits for queue in compiled.queues for one in queue] == [(Wait(1, 1),), (Wait(1, 0),)]
+        assert [command.waits for queue in compiled.queues for command in queue] == [(Wait(1, 1),), (Wait(1, 0),)]
 
     def test_alternate_buffers(self):
-        """The next pass fills the other buffer, and waits for the pass before the last one."""
+        """The next pass fills the other buffer, and waits for the pass before the previous one."""
         program, *_ = pair(alternate=640)
         assert list(program.compile().waits()) == [(0, 1, Wait(1, 2)), (1, 0, Wait(1, 0))]
 
@@ -80,7 +80,7 @@ class TestDerived:
         program.add("c", operation="ALL_REDUCE", queue=2, reads=[region, other])
         waits = list(program.compile().waits())
         assert (2, 1, Wait(1, 0)) in waits
-        assert not [wait for place, queue, wait in waits if (place, queue) == (2, 0)]
+        assert not [wait for index, queue, wait in waits if (index, queue) == (2, 0)]
 
     def test_reads_do_not_wait_for_reads(self):
         program = Program(queues=len(Queue))
@@ -127,18 +127,18 @@ class TestChecks:
 
     def test_a_circle_through_queues(self):
         program = Program(queues=3)
-        one, two, three = (program.add(name, operation="COMPUTE", queue=queue)
-                           for queue, name in enumerate(("one", "two", "three")))
-        program.wait(one, two)
-        program.wait(two, three)
-        program.wait(three, one, lag=1)
+        first, second, third = (program.add(name, operation="COMPUTE", queue=queue)
+                                for queue, name in enumerate(("one", "two", "three")))
+        program.wait(first, second)
+        program.wait(second, third)
+        program.wait(third, first, lag=1)
         program.compile()
-        program.wait(three, one)
+        program.wait(third, first)
         refuses("Commands must not wait for each other in a circle, not one for two for three for one",
                 program.compile, error=ProgramError)
 
     def test_made_by_hand(self):
-        """A wait that nothing asks for stays, and replaces one that asks for less."""
+        """A wait that no conflict needs is kept, and replaces a weaker wait."""
         program, backward, update = pair()
         other = program.add("masks", operation="MASK", queue=Queue.COMPUTE)
         program.wait(update, other)
@@ -149,7 +149,7 @@ class TestChecks:
 @pytest.mark.parametrize("seed", CASES)
 class TestRandom:
     def test_no_conflict_at_the_same_time(self, seed):
-        """With random durations nothing overlaps that conflicts, in any pass, and everything ends."""
+        """With random durations no conflicting commands overlap in any pass, and all commands end."""
         generator = np.random.default_rng((seed, 1))
         for _ in range(COUNT):
             compiled = random_program(generator).compile()
@@ -160,39 +160,39 @@ class TestRandom:
             assert late(compiled, spans) == [], f"seed {seed}"
 
     def test_every_wait_is_needed(self, seed):
-        """Without any one of them there is a race, and the checker's example is a real one: the second command
-        starts too early when the first takes long."""
+        """Without any single wait there is a race, and the checker's example is real: the second command starts too
+        early when the first takes long."""
         generator = np.random.default_rng((seed, 2))
         removed = 0
         for _ in range(COUNT):
             compiled = random_program(generator).compile()
-            for place, queue, _ in compiled.waits():
-                mutant = compiled.replace(place, queue)
+            for index, queue, _ in compiled.waits():
+                mutant = compiled.replace(index, queue)
                 with pytest.raises(RaceError) as caught:
                     mutant.check()
                 removed += 1
                 first = caught.value.first
-                where = next((q, n) for q, commands in enumerate(compiled.queues) for n, one in enumerate(commands)
-                             if one.task is first)
+                where = next((q, n) for q, commands in enumerate(compiled.queues) for n, item in enumerate(commands)
+                             if item.task is first)
                 spans = timeline(timed(mutant), passes=PASSES, gap=0, delay=0,
                                  duration=lambda node, number, q, n, where=where: 1000 if (q, n) == where else 1)
-                assert any(one[::2] == (first.name, caught.value.second.name) for one in late(mutant, spans)), \
+                assert any(item[::2] == (first.name, caught.value.second.name) for item in late(mutant, spans)), \
                     f"seed {seed}"
         assert removed > COUNT
 
     def test_every_circle_is_refused(self, seed):
-        """A wait that closes a circle is refused, whatever else there is."""
+        """A wait that closes a circle is refused in any program."""
         generator = np.random.default_rng((seed, 3))
         refused = 0
         for _ in range(COUNT):
             program = random_program(generator)
             compiled = program.compile()
-            for place, queue, wait in compiled.waits():
+            for index, queue, wait in compiled.waits():
                 if wait.lag:
                     continue
                 awaited = compiled.queues[queue][wait.after - 1].task
-                number = [one.task.place for one in compiled.queues[program.tasks[place].queue]].index(place)
-                mutant = compiled.replace(awaited.place, program.tasks[place].queue, Wait(number + 1, 0))
+                number = [command.task.place for command in compiled.queues[program.tasks[index].queue]].index(index)
+                mutant = compiled.replace(awaited.place, program.tasks[index].queue, Wait(number + 1, 0))
                 with pytest.raises(ProgramError, match="in a circle"):
                     mutant.check()
                 with pytest.raises(ValueError, match="wait for ever"):
@@ -214,7 +214,7 @@ class TestCompiled:
         assert compiled.queues[2][0].fields(1)["state_base"] == 32
 
     def test_passes(self):
-        """A queue that others wait for, and that waits for none of them, may run ahead of 15 bits."""
+        """A queue with waiting queues, but without waits of its own, may run ahead of 15 bits."""
         assert pair()[0].compile().max_passes is None
         loose = Program()
         first = loose.add("a", operation="COMPUTE", queue=0)

@@ -9,15 +9,15 @@ from tests.refusals import refuses
 
 @pytest.mark.parametrize("seed", range(20))
 def test_meets(seed):
-    """Against regions as sets of elements."""
+    """Overlaps match regions as sets of elements."""
     generator = np.random.default_rng(seed)
     for _ in range(100):
-        one, other = (random_region(generator, alternating=True) for _ in range(2))
+        region, other = (random_region(generator, alternating=True) for _ in range(2))
         for odd in (0, 1):
             for other_odd in (0, 1):
-                expected = bool(touched(one, odd) & touched(other, other_odd))
-                assert one.meets(other, odd, other_odd) == expected, f"seed {seed}: {one} {other}"
-                assert other.meets(one, other_odd, odd) == expected, f"seed {seed}: {one} {other}"
+                expected = bool(touched(region, odd) & touched(other, other_odd))
+                assert region.meets(other, odd, other_odd) == expected, f"seed {seed}: {region} {other}"
+                assert other.meets(region, other_odd, odd) == expected, f"seed {seed}: {region} {other}"
 
 
 def test_spaces_and_empty_regions():

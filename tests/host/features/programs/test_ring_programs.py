@@ -29,32 +29,32 @@ from tests.refusals import refuses
 CONFIG = rings.CONFIGS["centroid"]
 open_nodes = functools.partial(rings.open_nodes, nodes=2, config=CONFIG)
 
-#: Two layers of gradients, as (base, length), and where they are staged.
+#: Two layers of gradients, as (base, length), and their staging address.
 LAYERS = ((256, 224), (0, 256))
 STAGED = 1024
 PASSES = 3
 
 
 def pop(device, count):
-    """The next events."""
+    """Pop the next `count` events."""
     events = [device.pop_event(20 * rings.TIMEOUT) for _ in range(count)]
     assert None not in events, f"{device.name}: {events}"
     return events
 
 
 def layers(rank, *, durations=(700, 600), ordered=True):
-    """Programs of both queues: each layer is computed, and summed over the ring when it is there."""
+    """Programs of both queues: each layer is computed, and then summed over the ring."""
     compute = [Command(operation=Operation.COMPUTE, gradient_base=base, state_base=STAGED + base, length=length,
-                       duration=duration, after_0=place + 1, lag_0=1, tag=10 + place)
-               for place, ((base, length), duration) in enumerate(zip(LAYERS, durations, strict=True))]
+                       duration=duration, after_0=index + 1, lag_0=1, tag=10 + index)
+               for index, ((base, length), duration) in enumerate(zip(LAYERS, durations, strict=True))]
     communicate = [Command(operation=Operation.ALL_REDUCE, rank=rank, size=2, gradient_base=base, length=length,
-                           collective=1 + place, after_0=(place + 1) * ordered, tag=20 + place)
-                   for place, (base, length) in enumerate(LAYERS)]
+                           collective=1 + index, after_0=(index + 1) * ordered, tag=20 + index)
+                   for index, (base, length) in enumerate(LAYERS)]
     return compute, communicate
 
 
 def stage(ring, generator):
-    """Put random gradients where COMPUTE takes them from, and NaNs where it puts them; return their sum."""
+    """Write random gradients to the source of COMPUTE and NaNs to its target; return the gradients' sum."""
     gradients = [rings.random(generator, 512) for _ in ring.devices]
     for device, own in zip(ring.devices, gradients, strict=True):
         device.write_memory(Space.GRADIENT, STAGED, own)
@@ -63,7 +63,7 @@ def stage(ring, generator):
 
 
 def test_sums_travel_while_layers_are_computed():
-    """Each layer is summed while the next is computed, pass after pass, in the order that the programs say; they are
+    """Each layer is summed while the next is computed, pass after pass, in the order of the programs, which are
     loaded once for 200 passes."""
     with open_nodes() as (ring, _):
         expected = stage(ring, np.random.default_rng(1))
@@ -71,9 +71,9 @@ def test_sums_travel_while_layers_are_computed():
         done = 0
         for runs, passes in enumerate((PASSES, 165, 32), 1):
             pointers = [device.read_register("TRACE_POINTER") for device in ring.devices]
-            found = ring.programs.play(passes, collective=100 + 2 * done, collectives=2)
+            played = ring.programs.play(passes, collective=100 + 2 * done, collectives=2)
             done += passes
-            for device, events, pointer in zip(ring.devices, found, pointers, strict=True):
+            for device, events, pointer in zip(ring.devices, played, pointers, strict=True):
                 for queue, tags in zip(events, ((10, 11), (20, 21)), strict=True):
                     assert [(event.tag, event.status, event.flags) for event in queue] == [
                         (tag, EventStatus.OK, EventFlag(0)) for tag in tags] * passes
@@ -89,22 +89,22 @@ def test_sums_travel_while_layers_are_computed():
 
 
 def check_trace(trace, passes):
-    """Commands of a queue follow each other closely, and a sum begins when its layer is there, beside the next."""
-    starts, ends = ({(queue, place): record.time for queue in (0, 1) for place, record in enumerate(
+    """Check that commands follow each other closely, and a layer's sum begins during the next layer's COMPUTE."""
+    starts, ends = ({(queue, index): record.time for queue in (0, 1) for index, record in enumerate(
         record for record in trace if record.queue == queue and record.end == end)} for end in (False, True))
     assert len(trace) == 8 * passes
-    for place in range(2 * passes):
-        assert 0 <= ends[0, place] - starts[0, place] - (700, 600)[place % 2] <= 3
-        assert 0 <= starts[1, place] - ends[0, place] <= CommandQueue.dependency_latency
-        if place + 1 < 2 * passes:
-            assert starts[0, place + 1] - ends[0, place] <= CommandQueue.gap
+    for index in range(2 * passes):
+        assert 0 <= ends[0, index] - starts[0, index] - (700, 600)[index % 2] <= 3
+        assert 0 <= starts[1, index] - ends[0, index] <= CommandQueue.dependency_latency
+        if index + 1 < 2 * passes:
+            assert starts[0, index + 1] - ends[0, index] <= CommandQueue.gap
     for turn in range(passes):
         assert ends[0, 2 * turn] < starts[1, 2 * turn] < ends[1, 2 * turn] < ends[0, 2 * turn + 1]
     assert (CommandQueue.gap, CommandQueue.dependency_latency) == (8, 3)
 
 
 def test_loads_of_what_has_changed():
-    """Only a queue whose commands differ is loaded; after a load that failed, all are."""
+    """Only queues with changed commands are loaded; after a failed load, all queues are loaded."""
     with open_nodes() as (ring, _):
         def loads():
             """Loads of the first queue."""
@@ -114,11 +114,11 @@ def test_loads_of_what_has_changed():
         other = [first[0], layers(1, durations=(500, 600))]
         long = [first[0], (first[1][0], first[1][1] * 100)]
         ring.programs.load(first)
-        found = [loads()]
+        counts = [loads()]
         for programs in (first, other, first):
             ring.programs.load(programs, changes=True)
-            found.append(loads())
-        assert found == [[1, 1], [1, 1], [1, 2], [1, 3]]
+            counts.append(loads())
+        assert counts == [[1, 1], [1, 1], [1, 2], [1, 3]]
         with pytest.raises(ProgramTooLongError):
             ring.programs.load(long, changes=True)
         before = loads()
@@ -127,7 +127,7 @@ def test_loads_of_what_has_changed():
 
 
 def test_a_dependency_that_is_missing_is_seen():
-    """Without ``after``, the ring takes gradients that are not there: NaNs, which the event tells of."""
+    """Without ``after``, the ring takes gradients before they are written: NaNs, which the event reports."""
     with open_nodes() as (ring, _):
         stage(ring, np.random.default_rng(2))
         ring.programs.load([layers(rank, ordered=False) for rank in range(2)])
@@ -136,7 +136,7 @@ def test_a_dependency_that_is_missing_is_seen():
 
 
 def test_updates_have_the_settings_that_were_latched():
-    """A learning rate that is written during a run counts from the next LATCH on, and at once without a run."""
+    """A learning rate that is written during a run is valid from the next LATCH on, and at once without a run."""
     generator = np.random.default_rng(3)
     length, space = 64, CONFIG.memory_map["masters"].number
     gradients, masters = rings.random(generator, length), rings.random(generator, length)
@@ -164,7 +164,7 @@ def test_updates_have_the_settings_that_were_latched():
 
 
 def test_bad_programs_are_refused():
-    """A refused request changes nothing, and its error says what is wrong."""
+    """A refused request changes nothing, and its error gives the reason."""
     quiesce = Command(operation=Operation.QUIESCE)
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
@@ -198,7 +198,7 @@ def test_bad_programs_are_refused():
 
 
 def test_a_program_that_fails_leaves_the_node_usable():
-    """A wrong command ends the run with an event that names what was wrong; the next run is like any other."""
+    """A wrong command ends the run with an event that names the error; the next run works normally."""
     quiesce, unknown = Command(operation=Operation.QUIESCE, tag=1), Command(operation=99, tag=2)
     never = Command(operation=Operation.QUIESCE, tag=3, after_0=2)
     wait = Command(operation=Operation.COMPUTE, duration=100, tag=4)
@@ -227,7 +227,7 @@ def test_a_program_that_fails_leaves_the_node_usable():
 
 
 def test_a_stand_in_alone():
-    """COMPUTE that is pushed takes its duration, as the golden model says."""
+    """A pushed COMPUTE takes its duration, like the golden model."""
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         for length, duration in ((100, 0), (100, 500), (0, 77)):
@@ -237,7 +237,7 @@ def test_a_stand_in_alone():
 
 
 def test_a_run_that_does_not_end_is_noticed():
-    """A command that takes longer than ``patience`` is reported, and not taken for the end of the run."""
+    """A command that takes longer than ``patience`` is reported, and not mistaken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         refuses("node 0: no command of the program has ended in 100 cycles, and 1 events are missing",
@@ -246,7 +246,7 @@ def test_a_run_that_does_not_end_is_noticed():
 
 
 def test_queued_commands_run_in_order_across_queues():
-    """A ring queues a command for one queue only when the other is empty, so that its order is that of the calls."""
+    """A ring queues a command for one queue only when the other is empty, which keeps the order of the calls."""
     generator = np.random.default_rng(4)
     with open_nodes() as (ring, _):
         expected = stage(ring, generator)[:100]
@@ -255,10 +255,10 @@ def test_queued_commands_run_in_order_across_queues():
         summed = ring.collectives.submit(Operation.ALL_REDUCE, 100)
         again = ring.commands.submit_apart({0: compute})
         ring.commands.wait(computed, summed, again)
-        found = ring.memory.read_gradients(100)
-        np.testing.assert_array_equal(found[1], expected)
+        gradients = ring.memory.read_gradients(100)
+        np.testing.assert_array_equal(gradients[1], expected)
         staged = ring.devices[0].read_memory(Space.GRADIENT, STAGED, 100).view(np.float32)
-        np.testing.assert_array_equal(found[0], staged)
+        np.testing.assert_array_equal(gradients[0], staged)
 
 
 def test_programs_of_a_ring():
@@ -268,11 +268,11 @@ def test_programs_of_a_ring():
 
 
 def test_records():
-    """A trace that has gone round begins with the oldest record that no new one can have replaced."""
+    """A trace that has wrapped begins with the oldest record that no new record can have replaced."""
     words = np.zeros(8, np.uint32)
     for number in range(6):
-        place = number % 4
-        words[2 * place:2 * place + 2] = number | (number % 2) << 29 | (number % 2) << 30, 100 * number
+        slot = number % 4
+        words[2 * slot:2 * slot + 2] = number | (number % 2) << 29 | (number % 2) << 30, 100 * number
     assert [record.time for record in records(words, 2)] == [400, 500]
     assert records(words, 6) == [
         TraceRecord(queue=number % 2, tag=number, end=bool(number % 2), time=100 * number) for number in (3, 4, 5)]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Schedules on simulated rings: the same bits by each of them, on nodes with programs and on those with one queue."""
+"""Schedules on simulated rings: the same bits by each schedule, on nodes with programs and nodes with one queue."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ from sim.golden.features.compute_stub.compute_model import compute_cycles
 from tests.host import rings
 from tests.refusals import refuses
 
-#: Ten layers of one group to three.
+#: Ten layers of one to three groups.
 LAYERS = layers_of([12, *[6] * 9, 5])
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
 COSTS = Costs(examples=4)
@@ -32,7 +32,7 @@ SCHEDULES = ("none", "layers", "search", "strict")
 
 
 def steps_of(ring, optimizer, seed, count):
-    """Golden model, and gradients, settings and expected weights of each step."""
+    """Weights, golden model, and gradients, settings and expected weights of each step."""
     generator = np.random.default_rng(seed)
     weights = rings.random(generator, LENGTH)
     centroids = codebook(ring.formats.weight_codec, weights) if ring.formats.has_codebook else None
@@ -50,7 +50,7 @@ def steps_of(ring, optimizer, seed, count):
 
 
 def train(ring, weights, steps, optimizer, schedule):
-    """Steps by a schedule, each compared with golden; the schedules that were tried."""
+    """Do steps by a schedule, compare each with the golden model, and return the tried schedules."""
     ring.collectives.distribute(weights)
     if optimizer.planes:
         ring.memory.clear_state(LENGTH)
@@ -80,11 +80,11 @@ def compare_state(ring, reference, message):
     ("engines", 8, 6, MOMENTUM, ("none", "layers", "search", "chunks:8")),
 ])
 def test_same_bits(name, nodes, steps, optimizer, schedules):
-    """Weights after every step, and masters, residuals and state after the last, by each schedule; one load each."""
+    """Weights of every step, and final masters, residuals and state, match for each schedule; one load each."""
     with rings.open_nodes(nodes, config=rings.CONFIGS[name], host_port=False) as (ring, _):
-        weights, reference, given = steps_of(ring, optimizer, 41, steps)
+        weights, reference, prepared = steps_of(ring, optimizer, 41, steps)
         for schedule in schedules:
-            tried = train(ring, weights, given, optimizer, Schedule.parse(schedule))
+            tried = train(ring, weights, prepared, optimizer, Schedule.parse(schedule))
             compare_state(ring, reference, f"{name}, {schedule}")
             loads = [device.read_register("PROGRAM_LOADS") for device in ring.devices]
             runs = [device.read_register("PROGRAM_RUNS") for device in ring.devices]
@@ -96,9 +96,9 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
     """The same program on nodes with one queue, and sent to nodes with two: bits are equal, and each command takes
-    the cycles that it takes among the driver's own operations, queued one behind the other. With links that repeat
-    words they depend on when a command begins, since credits come in messages of 30 cycles, of which the last counts
-    when it is whole."""
+    the same cycles as among the driver's own operations, queued one after the other. With links that repeat words
+    cycles depend on the start of a command, since credits come in messages of 30 cycles, and the last message
+    counts when it is complete."""
     config = rings.CONFIGS[name]
     slack = 60 if config.link.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
@@ -113,21 +113,21 @@ def test_sent_command_by_command(name, nodes, kinds):
             sent = ring.programs.run(collectives=program.collectives)
             assert sent.traces == []
             cycles = queued(ring, kind, program)
-            found = [[event.cycles for event in mine] for mine in sent.events]
-            assert (np.abs(np.subtract(found, cycles)) <= slack).all(), (found, cycles)
-            order = [one.task for queue in program.queues for one in queue]
-            for mine in sent.events:
-                assert [(event.tag, event.status) for event in mine] == [(task.place, EventStatus.OK)
-                                                                         for task in order]
-                for task, event in zip(order, mine, strict=True):
+            measured = [[event.cycles for event in events] for events in sent.events]
+            assert (np.abs(np.subtract(measured, cycles)) <= slack).all(), (measured, cycles)
+            order = [command.task for queue in program.queues for command in queue]
+            for events in sent.events:
+                assert [(event.tag, event.status) for event in events] == [(task.place, EventStatus.OK)
+                                                                           for task in order]
+                for task, event in zip(order, events, strict=True):
                     if task.operation == "COMPUTE":
                         length, duration = task.fields["length"], task.fields["duration"]
                         assert event.cycles == compute_cycles(length, duration, lanes=config.lanes)
-            assert sent.outcome.cycles == max(map(sum, found))
+            assert sent.outcome.cycles == max(map(sum, measured))
 
 
 def queued(ring, kind, program):
-    """Cycles of the same commands, by the driver's own operations, queued one behind the other."""
+    """Cycles of the same commands, by the driver's own operations, queued one after the other."""
     ranks, queues, pending = range(ring.nodes), ring.devices[0].config.queues, []
     for task in program.tasks:
         base, length = (task.fields.get(name) for name in ("gradient_base", "length"))
@@ -143,12 +143,12 @@ def queued(ring, kind, program):
             case operation:
                 pending.append(ring.collectives.submit(Operation[operation], LENGTH, first=base, length=length))
     ring.commands.wait(*pending)
-    return [[pending[one.task.place].events[rank].cycles for queue in program.queues for one in queue]
+    return [[pending[entry.task.place].events[rank].cycles for queue in program.queues for entry in queue]
             for rank in range(ring.nodes)]
 
 
 def race(durations):
-    """Two layers that are computed and summed, of which the second sum waits for nothing: a race."""
+    """Programs that compute and sum two layers: a correct one, and one with a race in its second sum."""
     program = Program()
     for number, cycles in enumerate(durations):
         vector = Region("gradients", 64 * number, 64)
@@ -168,37 +168,37 @@ def race(durations):
 
 
 def test_a_race_has_two_results():
-    """A program that the check refuses ends with other sums when a command takes longer; one with all waits does
-    not."""
+    """A program that the check refuses gives other sums when a command takes longer; a program with all waits
+    does not."""
     with rings.open_nodes(2, config=rings.CONFIGS["centroid"], host_port=False) as (ring, _):
         gradients = rings.random(np.random.default_rng(5), (2, 128))
         results = {}
         for cycles in (50, 3000):
             for name, program in zip(("ordered", "racy"), race((50, cycles)), strict=True):
-                for device, mine in zip(ring.devices, gradients, strict=True):
+                for device, row in zip(ring.devices, gradients, strict=True):
                     device.write_memory(Space.GRADIENT, 0, np.ones(128, np.float32))
-                    device.write_memory(Space.GRADIENT, 512, mine)
+                    device.write_memory(Space.GRADIENT, 512, row)
                 ring.programs.load([program.commands(rank, 2) for rank in range(2)])
                 ring.programs.run(collectives=2)
                 results[name, cycles] = ring.memory.read_gradients(128)
         total = gradients.sum(axis=0)
         for name, cycles in (("ordered", 50), ("ordered", 3000), ("racy", 50)):
             assert (results[name, cycles] == total).all(), (name, cycles)
-        # The late COMPUTE replaces the sum of what was there before it.
+        # The late COMPUTE replaces the sum of the old gradients.
         assert (results["racy", 3000][:, :64] == total[:64]).all()
         assert (results["racy", 3000][:, 96:] == gradients[:, 96:]).all()
 
 
-def changed(program: CompiledProgram, nodes, rank, queue, place, **fields):
-    """Commands of all nodes, one of them with other fields."""
-    commands = [program.commands(one, nodes) for one in range(nodes)]
-    commands[rank][queue][place] = dataclasses.replace(commands[rank][queue][place], **fields)
+def changed(program: CompiledProgram, nodes, rank, queue, index, **fields):
+    """Commands of all nodes, with other fields in one command."""
+    commands = [program.commands(node, nodes) for node in range(nodes)]
+    commands[rank][queue][index] = dataclasses.replace(commands[rank][queue][index], **fields)
     return commands
 
 
 def test_bad_programs():
-    """A ring whose programs cannot end is diagnosed, each time by the status of the node that is wrong, and does the
-    right program as before; two collectives that are swapped on one node are refused."""
+    """A ring with programs that cannot end is diagnosed by the status of the wrong node, and then runs the right
+    program as before; two collectives that are swapped on one node are refused."""
     nodes, optimizer = 3, MOMENTUM
     with rings.open_nodes(nodes, config=rings.CONFIGS["wide"], host_port=False, timeout=3000) as (ring, _):
         weights, reference, steps = steps_of(ring, optimizer, 47, 1)
@@ -226,14 +226,14 @@ def test_bad_programs():
             assert [device.read_fields("PROGRAM_STATUS")["running"] for device in ring.devices] == [0] * nodes
             train(ring, weights, steps, optimizer, Schedule(Kind.LAYERS))
             compare_state(ring, reference, message)
-        # A QUIESCE in front of either queue changes nothing.
+        # A QUIESCE at the beginning of either queue changes nothing.
         quiet = [[[dataclasses.replace(queue[0], operation=Operation.QUIESCE, tag=100, after_0=0), *queue]
                   for queue in good.commands(rank, nodes)] for rank in range(nodes)]
         ring.collectives.distribute(weights)
         ring.memory.clear_state(LENGTH)
         ring.settings.write(settings)
         ProgramExecution(ring, LENGTH, schedule=Schedule(Kind.LAYERS), layers=LAYERS, costs=COSTS).write(gradients)
-        for commands in quiet:  # one more has ended before each wait of this pass or of the pass before
+        for commands in quiet:  # waits count one more command of this pass or the previous pass
             for queue in commands:
                 queue[1:] = [dataclasses.replace(command, after_0=command.after_0 + bool(command.after_0))
                              for command in queue[1:]]

@@ -1,7 +1,7 @@
 """Weights after a step are the same for every schedule, and for every order that a program allows.
 
-From the same memories, a step by one schedule ends with the same memories as a step by another. So do any number of
-steps, whichever schedule each of them is done by.
+From the same memories, a step by any schedule ends with the same memories. The same holds for any number of
+steps, each by any schedule.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from sim.golden.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from sim.golden.features.programs.program import makespan, timeline
 from sim.golden.features.programs.program_nodes import ProgramNodes
 
-#: Ten layers of one or two groups each.
+#: Ten layers with one or two groups each.
 WIDTHS = [12, *[6] * 9, 5]
 LAYERS = layers_of(WIDTHS)
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
@@ -32,7 +32,7 @@ def program(schedule, nodes):
 
 
 def found(nodes):
-    """Schedule that the search chooses."""
+    """The schedule chosen by the search."""
     outcome = search(len(LAYERS) - 1, lambda size: makespan(timeline(
         program(Schedule(Kind.CHUNKS, size), nodes).timed(), nodes=nodes)))
     return Schedule(Kind.CHUNKS, outcome.size)
@@ -44,7 +44,7 @@ def settings(generator):
 
 
 def compare(nodes, weight, gradient, schedules, seed, *, steps):
-    """Steps by none, each of them also by another schedule, from the same memories: all end with the same."""
+    """Do steps by no schedule and by each given schedule from the same memories, and check that all end equal."""
     generator = np.random.default_rng(seed)
     weight_codec, gradient_codec = WEIGHT_CODECS[weight], GRADIENT_CODECS[gradient]
     weights = generator.standard_normal(LENGTH).astype(np.float32)
@@ -89,7 +89,7 @@ def test_weight_codecs(number, name):
 
 
 def alternating(nodes, layers, weights, seed):
-    """Steps of a stale schedule: golden nodes after each, from a program that runs pass by pass."""
+    """Golden nodes, and a function that runs a stale schedule's program pass by pass."""
     program_of = build(Schedule(Kind.DELAYED, layers), LAYERS, nodes=nodes, costs=COSTS, staged=STAGED,
                        distance=LENGTH).placed(nodes)
     golden = ProgramNodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights), mastered=True)
@@ -101,8 +101,8 @@ def alternating(nodes, layers, weights, seed):
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("layers", [0, 1, 2, 5, 10])
 def test_stale(nodes, layers):
-    """Updates by gradients that are given are those of ``layers``, whatever copies of weights a layer has; of two
-    copies the newest is that of the last pass, and the other one step older."""
+    """Updates by staged gradients match the schedule ``layers``, for any copies of weights; of two copies, one has
+    the weights of the last pass, and the other is one step older."""
     generator = np.random.default_rng(nodes * 100 + layers)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     golden, run = alternating(nodes, layers, weights, seed=nodes)
@@ -112,8 +112,8 @@ def test_stale(nodes, layers):
     for step in range(5):
         expected.settings = golden.settings = settings(generator)
         gradients = ring.bits(generator.standard_normal((nodes, LENGTH)))
-        for one in (golden, expected):
-            one.stage(gradients, STAGED)
+        for model in (golden, expected):
+            model.stage(gradients, STAGED)
         before = expected.weights.copy()
         expected.run(serial, seed=step)
         run(1, step % 2)
@@ -125,8 +125,8 @@ def test_stale(nodes, layers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_versions(seed):
-    """Known answer: of two layers, the first of which is behind, versions are 0, 0, 1, 2 and 0, 1, 2, 3; in whatever
-    order commands of four passes run that the program allows."""
+    """Known answer: for two layers with the first delayed, versions are 0, 0, 1, 2 and 0, 1, 2, 3, in any allowed
+    order of the commands of four passes."""
     layers = layers_of([6, 5, 3])
     length = layers[-1].base + layers[-1].length
     placed = build(Schedule(Kind.DELAYED, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)
@@ -136,7 +136,7 @@ def test_versions(seed):
     golden.settings = settings(np.random.default_rng(0))
     golden.run(placed, passes=4, seed=seed)
     for rank in range(3):
-        found = [[version for one, region, version in golden.found if (one, region) == (rank, number)]
-                 for number in (1, 2)]
-        # Forward and backward of a pass find the same.
-        assert found == [[0, 0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]]
+        versions = [[version for node, region, version in golden.found if (node, region) == (rank, number)]
+                    for number in (1, 2)]
+        # Forward and backward of a pass read the same version.
+        assert versions == [[0, 0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]]

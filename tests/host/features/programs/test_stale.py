@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Stale schedules on simulated rings: passes that overlap, with weights that are an update behind in some layers."""
+"""Stale schedules on simulated rings: overlapping passes, with weights one update old in some layers."""
 
 import dataclasses
 import itertools
@@ -32,19 +32,19 @@ CONFIG = rings.CONFIGS["wide"]
 LAYERS = layers_of([12, *[6] * 9, 5])
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
 MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
-#: So few multiply-adds per cycle that computing takes longer than the ring.
+#: Costs with few multiply-adds per cycle, to make computing longer than the ring.
 COSTS = Costs(examples=4, macs=1)
-PASSES = 4  # of a run: the trace holds no more
+PASSES = 4  # per run: the trace holds no more
 
 
 class Steps:
-    """Gradients and settings of each step, nodes that are given them, and a golden model of these nodes.
+    """Gradients and settings of each step, the nodes that receive them, and a golden model of these nodes.
 
     Parameters
     ----------
     ring : Ring
     behind : int
-        Layers whose weights are one update behind.
+        Number of layers with weights one update old.
     seed : int
     """
 
@@ -69,34 +69,34 @@ class Steps:
         self.number = 0
 
     def run(self, passes, *, late=lambda: None):
-        """Passes in one run, and the same by the golden model, one after the other."""
-        given = []
+        """Do passes in one run, and the same passes by the golden model, one after the other."""
+        prepared = []
         for number in range(passes):
             gradients = rings.random(self.generator, (self.ring.nodes, LENGTH), density=0.7)
             settings = Settings(**dataclasses.asdict(MOMENTUM.settings(
                 self.number + number + 1, gradient_scale=0.25, learning_rate=0.25 / (self.number + number + 1))))
-            given.append((list(gradients), settings))
+            prepared.append((list(gradients), settings))
         staged = Buffer("gradients", LENGTH, LENGTH)
 
         def give(number):
             late()
-            self.ring.memory.write_gradients(given[number][0], staged)
+            self.ring.memory.write_gradients(prepared[number][0], staged)
 
-        found = run_passes(self.ring, self.program, [settings for _, settings in given], first=self.number,
-                           after="backward 1", give=give)
+        result = run_passes(self.ring, self.program, [settings for _, settings in prepared], first=self.number,
+                            after="backward 1", give=give)
         placed = self.program.placed(self.ring.nodes)
-        for number, (gradients, settings) in enumerate(given, self.number):
+        for number, (gradients, settings) in enumerate(prepared, self.number):
             self.golden.settings = golden_ring.settings(**{
                 name: value for name, value in dataclasses.asdict(settings).items() if name != "packed_state"})
             self.golden.stage(golden_ring.bits(np.stack(gradients)), LENGTH)
             self.golden.run(placed, seed=number, parity=number % 2)
         self.number += passes
-        return found
+        return result
 
     def compare(self):
         for base in (0, LENGTH) if self.behind else (0,):
-            found = self.ring.memory.read_weights(Buffer("weights", base, LENGTH)).view(np.uint32)
-            assert (found == self.golden.weights[:, base:base + LENGTH]).all(), base
+            words = self.ring.memory.read_weights(Buffer("weights", base, LENGTH)).view(np.uint32)
+            assert (words == self.golden.weights[:, base:base + LENGTH]).all(), base
         own = self.golden.owned(0, LENGTH, 0)
         masters, state = (np.empty(LENGTH, np.uint32) for _ in range(2))
         for rank, index in enumerate(own):
@@ -106,37 +106,37 @@ class Steps:
         assert (self.ring.memory.read_state(LENGTH).view(np.uint32) == state).all()
 
 
-def cycles(found):
-    """Cycles of a pass, from the end of the second to that of the last, and the bound: the longer one of both queues
-    with their gaps, on the node where they are most."""
-    last = 3 * len(LAYERS)  # update 1, behind the latch
+def cycles(result):
+    """Cycles of a pass, from the end of the second to the end of the last, and the bound: the longer of both queues
+    with gaps, on the node with the most cycles."""
+    last = 3 * len(LAYERS)  # update 1, after the latch
     passes = max(ends[-1] - ends[1] for ends in (
-        [record.time for record in trace if record.end and record.tag == last] for trace in found.traces))
+        [record.time for record in trace if record.end and record.tag == last] for trace in result.traces))
     queues = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
-                  for trace in found.traces) / PASSES + GAP * count
+                  for trace in result.traces) / PASSES + GAP * count
               for queue, count in enumerate((2 * len(LAYERS), len(LAYERS) + 1))]
     return passes / (PASSES - 2), max(queues)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_same_bits_and_versions(nodes):
-    """Two runs of several passes each, with every number of layers behind: memories are those of the golden model,
-    passes overlap, and the trace shows which weights each command computes with."""
+    """Two runs of several passes each, with several numbers of stale layers: memories match the golden model, passes
+    overlap, and the trace shows the version of weights of each command."""
     steps = []
     with rings.open_nodes(nodes, config=CONFIG, host_port=False) as (ring, _):
         for behind in (0, 1, 3, 10):
             bench = Steps(ring, behind, seed=100 * nodes + behind)
             for first in (0, PASSES):
-                found = bench.run(PASSES)
+                result = bench.run(PASSES)
                 bench.compare()
                 for layer in LAYERS:
                     lag = int(layer.number <= behind)
                     for name in ("forward", "backward"):
                         tag = bench.tags[f"{name} {layer.number}"]
-                        for trace in found.traces:
+                        for trace in result.traces:
                             assert [record.version for record in trace if (record.tag, record.end) == (tag, False)] \
                                 == [max(0, number - lag) for number in range(first, first + PASSES)]
-            steps.append(cycles(found))
+            steps.append(cycles(result))
     # Traces of rings with other zeros in their gradients differ a little.
     assert all(after <= before + 40 for (before, _), (after, _) in itertools.pairwise(steps)), steps
     assert steps[-1][0] < 0.95 * steps[0][0], steps
@@ -144,7 +144,7 @@ def test_same_bits_and_versions(nodes):
 
 
 def test_a_host_that_is_late():
-    """A host that gives gradients and settings late makes nodes wait, and changes no bit."""
+    """A host that writes gradients and settings late makes nodes wait, and changes no bit."""
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
         generator = np.random.default_rng(5)
         bench = Steps(ring, 3, seed=7)
@@ -153,8 +153,8 @@ def test_a_host_that_is_late():
 
 
 def test_a_wrong_number_is_refused():
-    """A run whose first pass has another number than the nodes have counted ends before anything is computed, and
-    the nodes go on with the right one."""
+    """A run with a first pass that differs from the nodes' count ends before anything is computed, and the nodes
+    continue with the right number."""
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, _):
         bench = Steps(ring, 3, seed=8)
         bench.run(2)
@@ -171,7 +171,7 @@ def test_a_wrong_number_is_refused():
 
 
 class Engines:
-    """Nodes that compute, with lists, inputs and labels of even and odd passes apart, and golden nodes."""
+    """Computing nodes, with separate lists, inputs and labels for even and odd passes, and golden nodes."""
 
     NODES, EXAMPLES, DISTANCE = 2, 4, 512
     CONFIG = rings.CONFIGS["centroid"]
@@ -211,14 +211,14 @@ class Engines:
             golden.activations[:, base:base + len(words)] = words
         ring.programs.load([self.program.commands(rank, self.NODES) for rank in range(self.NODES)])
 
-    def run(self, first, given):
-        """Passes in one run, and the same on golden nodes, one after the other."""
+    def run(self, first, prepared):
+        """Do passes in one run, and the same passes on golden nodes, one after the other."""
         settings = [Settings(**dataclasses.asdict(MOMENTUM.settings(first + number + 1, gradient_scale=0.25)))
-                    for number in range(len(given))]
+                    for number in range(len(prepared))]
         run_passes(self.ring, self.program, settings, first=first, after="forward 1",
-                   give=lambda number: self.computer.give(given[number], odd=(first + number) % 2))
+                   give=lambda number: self.computer.give(prepared[number], odd=(first + number) % 2))
         places, golden = self.lists.places, self.golden
-        for number, (shares, scalars) in enumerate(zip(given, settings, strict=True), first):
+        for number, (shares, scalars) in enumerate(zip(prepared, settings, strict=True), first):
             for rank, (x, labels) in enumerate(shares):
                 further = golden.activations[rank][number % 2 * self.DISTANCE:]
                 further[places.outputs[0]:][:x.size] = x.view(np.uint32).ravel()
@@ -229,8 +229,8 @@ class Engines:
 
 
 def test_passes_of_an_engine():
-    """Losses and weights of nodes that compute, after two runs of three passes each, with 0, 1 and all layers behind,
-    are those of the golden nodes."""
+    """Losses and weights of computing nodes match the golden nodes after two runs of three passes each, with 0, 1
+    and all layers stale."""
     generator = np.random.default_rng(3)
     weights = rings.random(generator, Engines.LENGTH)
     with rings.open_nodes(Engines.NODES, config=Engines.CONFIG, host_port=False, timeout=20_000) as (ring, _):
@@ -241,8 +241,8 @@ def test_passes_of_an_engine():
                                     generator.integers(0, 4, Engines.EXAMPLES)) for _ in range(Engines.NODES)]
                                   for _ in range(3)])
                 for base in (0, Engines.DISTANCE) if behind else (0,):
-                    found = ring.memory.read_weights(Buffer("weights", base, Engines.LENGTH)).view(np.uint32)
+                    words = ring.memory.read_weights(Buffer("weights", base, Engines.LENGTH)).view(np.uint32)
                     expected = bench.golden.weights[:, base:base + Engines.LENGTH]
-                    assert (found == expected).all(), (behind, first, base)
+                    assert (words == expected).all(), (behind, first, base)
                 loss = bench.golden.activations[:, bench.lists.places.loss].view(np.float32)
                 assert bench.computer.losses() == loss.tolist()

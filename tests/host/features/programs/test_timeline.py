@@ -19,7 +19,7 @@ def spans():
 
 
 def test_trace(spans, tmp_path):
-    """Each span is in the trace once, in the row of its node and queue; nothing in a row overlaps."""
+    """Each span is in the trace once, in the row of its node and queue; spans of a row do not overlap."""
     write_trace(spans, tmp_path / "timeline.json")
     content = json.loads((tmp_path / "timeline.json").read_text())
     assert content == trace(spans)
@@ -32,8 +32,8 @@ def test_trace(spans, tmp_path):
              event["args"]["pass"]) for event in events] == [
         (span.node, span.queue, span.name, span.start, span.end, span.number) for span in spans]
     for row in names:
-        mine = sorted((event["ts"], event["dur"]) for event in events if (event["pid"], event["tid"]) == row)
-        assert all(start + length <= after for (start, length), (after, _) in itertools.pairwise(mine))
+        intervals = sorted((event["ts"], event["dur"]) for event in events if (event["pid"], event["tid"]) == row)
+        assert all(start + length <= after for (start, length), (after, _) in itertools.pairwise(intervals))
 
 
 def test_busy():
@@ -41,18 +41,18 @@ def test_busy():
 
 
 def test_picture(spans, tmp_path, monkeypatch):
-    """A bar for each span, where and as long as it ran; texts only where there is room."""
+    """A bar for each span, at its time and with its length; texts only where there is room."""
     from matplotlib.axes import Axes
 
     bars, texts = [], []
 
-    def bar(axes, ranges, place, **options):
-        bars.append((round(place[0] + place[1] / 2), *ranges[0]))
-        return original(axes, ranges, place, **options)
+    def bar(axes, ranges, yrange, **options):
+        bars.append((round(yrange[0] + yrange[1] / 2), *ranges[0]))
+        return original(axes, ranges, yrange, **options)
 
     original, text = Axes.broken_barh, Axes.text
     monkeypatch.setattr(Axes, "broken_barh", bar)
-    monkeypatch.setattr(Axes, "text", lambda *given, **options: texts.append(given[3]) or text(*given, **options))
+    monkeypatch.setattr(Axes, "text", lambda *values, **options: texts.append(values[3]) or text(*values, **options))
     draw(spans, tmp_path / "timeline.png", title="three nodes")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
     assert bars == [(2 * span.node + span.queue, span.start, span.end - span.start) for span in spans]

@@ -14,34 +14,34 @@ RECORDS = TRACE_WORDS // 2
 PROGRAM = build(Schedule.parse("strict"), layers_of([64, 32, 32, 10]), nodes=2, costs=Costs(examples=8), staged=4096)
 
 
-def memory_of(found, *, since, offset, noise):
-    """Trace memory of a node that ran such spans, and its pointer."""
-    tags = {(queue, place): one.task.place for queue, commands in enumerate(PROGRAM.queues)
-            for place, one in enumerate(commands)}
+def memory_of(node_spans, *, since, offset, noise):
+    """Trace memory of a node that ran the given spans, and its pointer."""
+    tags = {(queue, index): command.task.place for queue, commands in enumerate(PROGRAM.queues)
+            for index, command in enumerate(commands)}
     events = sorted((time, end, span.queue, tags[span.queue, span.place])
-                    for span in found for end, time in ((0, span.start), (1, span.end)))
+                    for span in node_spans for end, time in ((0, span.start), (1, span.end)))
     words = noise.integers(0, 1 << 32, TRACE_WORDS, dtype=np.uint32)
     for number, (time, end, queue, tag) in enumerate(events):
         value = trace_record_layout().const({"tag": tag, "end": end, "queue": queue,
                                              "time": (time + offset) % (1 << 32)}).as_bits()
-        place = 2 * ((since + number) % RECORDS)
-        words[place:place + 2] = value & 0xFFFF_FFFF, value >> 32
+        index = 2 * ((since + number) % RECORDS)
+        words[index:index + 2] = value & 0xFFFF_FFFF, value >> 32
     return words, (since + len(events)) % (1 << 32)
 
 
 @pytest.mark.parametrize(("since", "offset"), [(0, 0), (200, 12_345), (5_000, (1 << 32) - 3_000), ((1 << 32) - 7, 9)])
 def test_round_trip(since, offset):
-    """Spans of golden time come back, where the memory and the clock go round, too."""
-    found = timeline(PROGRAM.timed(), passes=3, nodes=2)
+    """Spans of golden time come back, also where the memory and the clock wrap."""
+    expected = timeline(PROGRAM.timed(), passes=3, nodes=2)
     traces = []
     for node in range(2):
-        words, pointer = memory_of([span for span in found if span.node == node], since=since, offset=offset,
+        words, pointer = memory_of([span for span in expected if span.node == node], since=since, offset=offset,
                                    noise=np.random.default_rng(node))
         traces.append(records(words, pointer, since))
     origin = origin_of(traces)
     assert origin == offset % (1 << 32)
     read = [span for node, trace in enumerate(traces) for span in spans(trace, PROGRAM, node=node, origin=origin)]
-    assert sorted(read, key=lambda span: (span.start, span.node, span.queue)) == found
+    assert sorted(read, key=lambda span: (span.start, span.node, span.queue)) == expected
 
 
 def test_too_many():

@@ -1,4 +1,4 @@
-"""The report of all candidates, measured once for the tests of it."""
+"""Report of all candidates, measured once for all its tests."""
 
 import pytest
 

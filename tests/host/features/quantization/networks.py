@@ -1,4 +1,4 @@
-"""A trained perceptron, and comparisons of quantised ones."""
+"""A trained perceptron, and comparisons of quantised networks."""
 
 import functools
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from sim.golden.features.quantization import quantization as golden
 
 @functools.cache
 def trained(seed=0, hidden=(64,), epochs=14, batch=128, learning_rate=0.5, momentum=0.9):
-    """The digits, and the layers of a perceptron trained on them as the ring does by default."""
+    """The digits, and the layers of a perceptron trained on them like the ring's default training."""
     data = digits()
     model = perceptron(data.train_x.shape[1], hidden, data.classes)
     model.initialize(seed)
@@ -32,7 +32,7 @@ def trained(seed=0, hidden=(64,), epochs=14, batch=128, learning_rate=0.5, momen
 
 
 class GoldenRing:
-    """A ring whose nodes are the golden model; one sum may be wrong."""
+    """A ring of golden nodes; one sum may be wrong."""
 
     nodes = 4
     inference = property(lambda self: self)
@@ -47,10 +47,10 @@ class GoldenRing:
         return SimpleNamespace(outputs=outputs, cycles=90 * 300)
 
 
-def assert_same(one, other):
-    """Two quantised networks are equal in everything."""
-    assert (one.scheme, one.rounding, len(one.layers)) == (other.scheme, other.rounding, len(other.layers))
-    for first, second in zip(one.layers, other.layers, strict=True):
+def assert_same(actual, other):
+    """Check that two quantised networks are equal in all attributes."""
+    assert (actual.scheme, actual.rounding, len(actual.layers)) == (other.scheme, other.rounding, len(other.layers))
+    for first, second in zip(actual.layers, other.layers, strict=True):
         assert (first.input, first.output, first.relu) == (second.input, second.output, second.relu)
         assert (first.weights.bits, first.weights.variant) == (second.weights.bits, second.weights.variant)
         for name in ("codes", "offsets", "scales", "minima"):

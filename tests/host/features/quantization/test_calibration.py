@@ -60,13 +60,13 @@ class TestRequantization:
         np.testing.assert_allclose(made.multipliers / 2.0**made.shifts, factors, rtol=2.0**-16)
 
     def test_outputs_are_what_floats_would_give(self):
-        """Outputs are those of floats to within half a step of rounding and the multiplier's error."""
+        """Outputs match floats to within half a step of rounding and the multiplier's error."""
         generator = np.random.default_rng(3)
         factors = 2.0**generator.uniform(-14, -4, 500)
         made = requantization(factors)
         sums = (generator.uniform(0, 255, (2000, 500)) / factors).astype(np.int64)
-        found = golden.requantize(sums, made.multipliers, made.shifts, 0, 255)
-        assert np.abs(found - sums * factors).max() <= 0.5 + 255 * 2.0**-16
+        outputs = golden.requantize(sums, made.multipliers, made.shifts, 0, 255)
+        assert np.abs(outputs - sums * factors).max() <= 0.5 + 255 * 2.0**-16
 
     @pytest.mark.parametrize(("factor", "multiplier", "shift"), [
         (0.5, 1 << 15, 16), (1.0, 1 << 15, 15), (1 - 2.0**-20, 1 << 15, 15), (3 / 65536, 3 << 14, 30),

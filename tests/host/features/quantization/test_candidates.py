@@ -9,20 +9,20 @@ from tests.refusals import refuses
 
 class TestCandidates:
     def test_are_all_schemes_side_by_side(self):
-        found = candidates(3)
-        assert len(found) == len({(one.network, one.label, one.bits, one.scale, one.config.rounding)
-                                  for one in found}) == 2 * 2 * 5 * 2 + 2 * 4
-        assert {one.label for one in found} == {
+        entries = candidates(3)
+        assert len(entries) == len({(entry.network, entry.label, entry.bits, entry.scale, entry.config.rounding)
+                                    for entry in entries}) == 2 * 2 * 5 * 2 + 2 * 4
+        assert {entry.label for entry in entries} == {
             "symmetric", "float-offset", "iaq-min", "iaq-max", "iaq-min, aligned"}
-        assert {one.config.bits for one in found} == {8, 4, (8, 8, 4)}
-        assert {one.unit for one in found} == {
+        assert {entry.config.bits for entry in entries} == {8, 4, (8, 8, 4)}
+        assert {entry.unit for entry in entries} == {
             "quantization.integer_offset", "quantization.integer_offset-bits=4",
             "quantization.float_offset", "quantization.float_offset-bits=4"}
 
     def test_by_name(self):
-        found = SchemeOptions(scheme="iaq-max", rounding="truncate", extrema="aligned", calibration="percentile",
-                              bits=4, per_output=True, percentile=99.0).config()
-        assert (found.scheme, found.rounding, found.extrema) == (Scheme.IAQ_MAX, Rounding.TRUNCATE, Extrema.ALIGNED)
+        made = SchemeOptions(scheme="iaq-max", rounding="truncate", extrema="aligned", calibration="percentile",
+                             bits=4, per_output=True, percentile=99.0).config()
+        assert (made.scheme, made.rounding, made.extrema) == (Scheme.IAQ_MAX, Rounding.TRUNCATE, Extrema.ALIGNED)
 
     @pytest.mark.parametrize(("changes", "message"), [
         ({"scheme": "best"}, "Scheme must be one of symmetric, float-offset, iaq-min, iaq-max, not 'best'"),

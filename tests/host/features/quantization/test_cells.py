@@ -7,7 +7,7 @@ from host.features.quantization.experiment import candidates
 
 
 def test_units_are_synthesised_meanwhile():
-    assert {one.unit for one in candidates(2)} == set(QUANTIZATION_UNITS) <= {
+    assert {candidate.unit for candidate in candidates(2)} == set(QUANTIZATION_UNITS) <= {
         f"{unit}{option}" for unit in UNITS for option in ("", "-bits=4")}
     cells = CellCount(["stream.skid_buffer", "stream.none"])
     assert 30 < cells("stream.skid_buffer") < 50
@@ -16,7 +16,7 @@ def test_units_are_synthesised_meanwhile():
 
 
 def test_close():
-    """The synthesis of a unit ends with the rest, so that a command which is interrupted does not wait for it."""
+    """Closing ends the synthesis of a unit, so that an interrupted command does not wait for it."""
     cells = CellCount(["node"])
     while cells._process is None:
         time.sleep(0.01)

@@ -84,16 +84,16 @@ class TestWeights:
         text = self.saved(build / "sim" / "weights.npz", WorkloadName.TEXT)
         assert quantize.find_weights(None, build / "quantize")[0] == own
         self.saved(text)
-        path, found = quantize.find_weights(None, build / "quantize")
+        path, loaded = quantize.find_weights(None, build / "quantize")
         assert path == text
-        assert found.hidden == (64,)
+        assert loaded.hidden == (64,)
 
     def test_those_given(self, build):
-        given = self.saved(build / "mine.npz")
+        path = self.saved(build / "mine.npz")
         self.saved(build / "sim" / "weights.npz")
-        assert quantize.find_weights(given, build)[0] == given
-        self.saved(given, WorkloadName.TEXT)
-        refuses(f"{given} must have weights of digits, not of text", quantize.find_weights, given, build)
+        assert quantize.find_weights(path, build)[0] == path
+        self.saved(path, WorkloadName.TEXT)
+        refuses(f"{path} must have weights of digits, not of text", quantize.find_weights, path, build)
 
     def test_layers(self):
         data, _ = trained()
@@ -135,27 +135,27 @@ class TestExport:
 
 @pytest.fixture
 def run(run):
-    """Run the command: exit code, standard output without the line of its first stage, standard error."""
+    """Run the command; exit code, standard output without the line of its first stage, standard error."""
     return functools.partial(run, "quantize")
 
 
 @pytest.fixture
 def few(monkeypatch):
-    """Few candidates: those of the skewed network, and IAQ of the trained one with 8 and with 4 bits."""
+    """Few candidates: all for the skewed network, and IAQ of the trained network with 8 and with 4 bits."""
     every = candidates(2)
-    chosen = [one for one in every if one.network == "skewed" or (one.config.rounding.value == "nearest" and
-                                                                  one.label == "iaq-min")]
+    chosen = [item for item in every if item.network == "skewed" or (item.config.rounding.value == "nearest" and
+                                                                     item.label == "iaq-min")]
     monkeypatch.setattr(command, "candidates", lambda layers, base: chosen)
     return chosen
 
 
 def scaled(layers, factor):
-    """Layers with larger weights, the network of which is otherwise the same."""
+    """Layers of the same network with weights multiplied by the factor."""
     return [dataclasses.replace(layer, weights=np.float32(factor) * layer.weights) for layer in layers]
 
 
 class TestLargeWeights:
-    """Weights that are finite, with scores that are not."""
+    """Finite weights with scores that are not finite."""
 
     def test_refused(self):
         data, layers = trained()
@@ -169,7 +169,7 @@ class TestLargeWeights:
             quantize.check_layers(scaled(layers, 1e-20), data, chosen)
 
     def test_before_anything_is_built(self, run, monkeypatch, tmp_path):
-        """The command ends with a line at once, and leaves what was in the folder."""
+        """The command ends with a line at once, and leaves the folder unchanged."""
         monkeypatch.setattr(command, "open_session", None)
         _, layers = trained()
         parameters = np.concatenate([part.ravel() for layer in scaled(layers, 1e30)
@@ -185,14 +185,14 @@ class TestLargeWeights:
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
     def test_report(self, report, value, tmp_path):
-        """A quality that is no number is null in the report, and has no bar."""
+        """A quality that is not a number is null in the report, and has no bar."""
         rows = [{**row, "scores_db": value if row["network"] == "skewed" and row["scheme"] == "symmetric" else
                  row["scores_db"]} for row in report["rows"]]
         quantize.write({**report, "rows": rows}, tmp_path)
-        found = json.loads((tmp_path / "report.json").read_text())
-        assert {row["scores_db"] for row in found["rows"] if row["network"] == "skewed" and
+        written = json.loads((tmp_path / "report.json").read_text())
+        assert {row["scores_db"] for row in written["rows"] if row["network"] == "skewed" and
                 row["scheme"] == "symmetric"} == {None}
-        assert ("not_finite" in found) is (value is not None)
+        assert ("not_finite" in written) is (value is not None)
         assert (tmp_path / "report.png").stat().st_size > 10_000
 
 
@@ -205,13 +205,13 @@ class TestCommand:
                                             parameters=parameters), tmp_path / "given.npz")
         out = succeed("--weights", tmp_path / "given.npz", "--nodes", 2, "--bits", 4, "--per-output", "--scheme",
                       "iaq-max", "--output", tmp_path / "new")
-        compared = 360 * sum(one.config.scheme.integer for one in few)
+        compared = 360 * sum(candidate.config.scheme.integer for candidate in few)
         assert f"Scores of all {compared:,} inferences on 2 nodes identical to the golden model, bit for bit." in out
         assert "8+4, output, skewed" in out
         result = json.loads((tmp_path / "new" / "report.json").read_text())
         assert len(result["rows"]) == len(few)
         assert result["accuracy_float"] > 0.96
-        # 74 outputs of four beats, 16 products in each, and what it takes to begin.
+        # 74 outputs of four beats, 16 products in each, and the cycles to begin.
         assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
         assert {"kind": "quantization"} in result["configuration"]["features"]
         assert set(result["stage_seconds"]) >= {"quantize"}

@@ -38,10 +38,10 @@ def test_float_layers_are_those_of_the_model():
     layers = float_layers(model)
     assert [layer.weights.shape for layer in layers] == [(5, 6), (4, 5), (3, 4)]
     x = np.random.default_rng(0).standard_normal((7, 6)).astype(np.float32)
-    found = activations(layers, x)
-    np.testing.assert_allclose(found[-1], model.scores(x), rtol=1e-5)
-    assert [part.shape for part in found] == [(7, 6), (7, 5), (7, 4), (7, 3)]
-    assert all((part >= 0).all() for part in found[1:3])
+    outputs = activations(layers, x)
+    np.testing.assert_allclose(outputs[-1], model.scores(x), rtol=1e-5)
+    assert [part.shape for part in outputs] == [(7, 6), (7, 5), (7, 4), (7, 3)]
+    assert all((part >= 0).all() for part in outputs[1:3])
     zeros = float_layers(model, np.zeros_like(model.parameters))
     assert not activations(zeros, x)[-1].any()
 
@@ -62,22 +62,22 @@ class TestDigits:
             assert abs(accuracy(scores_of(network, data.test_x), data.test_y) - exact) < limit, (seed, scheme)
 
     def test_four_bits_on_a_skewed_layer(self):
-        """Half of the symmetric codes stand for negative weights, of which this layer has none."""
+        """Half of the symmetric codes stand for negative weights, but this layer has none."""
         gains = []
         for seed in range(4):
             data, layers = trained(seed)
             layers = [layers[0], FloatLayer(layers[1].weights - layers[1].weights.min(), layers[1].biases)]
             exact = activations(layers, data.test_x)[-1]
             for per_channel in (False, True):
-                found = {}
+                results = {}
                 for scheme in (Scheme.SYMMETRIC, Scheme.IAQ_MIN):
                     network = quantize(layers, data.train_x, QuantizationConfig(
                         scheme=scheme, bits=(8, 4), per_channel=per_channel), input_scale=SCALE)
                     scores = scores_of(network, data.test_x)
                     off = [part - part.mean(axis=1, keepdims=True) for part in (exact, scores)]
-                    found[scheme] = (np.square(off[1] - off[0]).sum(), accuracy(scores, data.test_y),
-                                     np.square(network.layers[1].weights.values - layers[1].weights).sum())
-                symmetric, iaq = found.values()
+                    results[scheme] = (np.square(off[1] - off[0]).sum(), accuracy(scores, data.test_y),
+                                       np.square(network.layers[1].weights.values - layers[1].weights).sum())
+                symmetric, iaq = results.values()
                 assert symmetric[0] / iaq[0] > 2, (seed, per_channel)
                 assert symmetric[2] / iaq[2] > 3, (seed, per_channel)
                 gains.append(iaq[1] - symmetric[1])
@@ -87,7 +87,7 @@ class TestDigits:
     def test_skewing_changes_no_prediction(self):
         data, layers = trained()
         shifted = [layers[0], FloatLayer(layers[1].weights - layers[1].weights.min(), layers[1].biases)]
-        before, after = (activations(one, data.test_x)[-1] for one in (layers, shifted))
+        before, after = (activations(network, data.test_x)[-1] for network in (layers, shifted))
         np.testing.assert_array_equal(before.argmax(axis=1), after.argmax(axis=1))
         assert shifted[1].weights.min() == 0
 
@@ -96,7 +96,7 @@ class TestNetwork:
     @pytest.mark.parametrize("scheme", [scheme for scheme in Scheme if scheme.integer])
     @pytest.mark.parametrize(("bits", "per_channel"), list(itertools.product((4, 8), (False, True))))
     def test_integers_are_the_network_of_the_values(self, scheme, bits, per_channel):
-        """Activations are at most a step away from those of floats with the weights that codes stand for."""
+        """Activations differ by at most a step from floats with the codes' weights."""
         data, layers = trained()
         config = QuantizationConfig(scheme=scheme, bits=bits, per_channel=per_channel)
         network = quantize(layers, data.train_x, config, input_scale=SCALE)
@@ -105,9 +105,9 @@ class TestNetwork:
         first, last = network.layers
         hidden = np.maximum(x @ (first.weights.values * SCALE).T + first.bias * first.units, 0)
         hidden = np.clip(hidden / first.output.scale, 0, 255)
-        found = golden.Layer(**vars(node_layers(network)[0])).outputs_of(x)
-        assert np.abs(found - hidden).max() < 0.51
-        expected = found * last.input.scale @ last.weights.values.T + last.bias * last.units
+        actual = golden.Layer(**vars(node_layers(network)[0])).outputs_of(x)
+        assert np.abs(actual - hidden).max() < 0.51
+        expected = actual * last.input.scale @ last.weights.values.T + last.bias * last.units
         np.testing.assert_allclose(network.scores(infer(network, data.test_x)), expected, rtol=1e-9, atol=1e-9)
 
     def test_a_float_offset_is_its_values_in_floats(self):
@@ -116,10 +116,10 @@ class TestNetwork:
         values = [FloatLayer(made.weights.values, layer.biases)
                   for made, layer in zip(network.layers, layers, strict=True)]
         expected = activations(values, data.test_x)[-1]
-        found = network.float_scores(data.test_x)
-        assert found.dtype == np.float32
+        scores = network.float_scores(data.test_x)
+        assert scores.dtype == np.float32
         # Hidden activations are rounded to one of 255 steps.
-        assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
+        assert np.abs(scores - expected).max() < 0.02 * np.abs(expected).max()
 
     @pytest.mark.parametrize("per_channel", [False, True])
     def test_a_float_offset_is_computed_as_its_unit_does(self, per_channel):
@@ -154,10 +154,10 @@ class TestNetwork:
         data, layers = trained()
         counts = [quantize(layers, data.train_x, QuantizationConfig(scheme=scheme)).multiplications
                   for scheme in (Scheme.IAQ_MIN, Scheme.FLOAT_OFFSET)]
-        assert [one["products"] for one in counts] == [64 * 64 + 64 * 10] * 2
-        assert [one["requantizations"] for one in counts] == [64, 0]
-        # Factors of S and of Wmin for each output.
-        assert [one["float_multiplications"] for one in counts] == [0, 2 * 74]
+        assert [count["products"] for count in counts] == [64 * 64 + 64 * 10] * 2
+        assert [count["requantizations"] for count in counts] == [64, 0]
+        # Multiplications by S and by Wmin for each output.
+        assert [count["float_multiplications"] for count in counts] == [0, 2 * 74]
 
     def test_bits_of_each_layer(self):
         data, layers = trained()

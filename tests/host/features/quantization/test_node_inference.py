@@ -1,4 +1,4 @@
-"""Inference through the driver: layouts, and whole nodes against the golden model."""
+"""Inference through the driver: layouts, and complete nodes against the golden model."""
 
 
 import numpy as np
@@ -41,7 +41,7 @@ def layer(outputs, inputs, seed=1, **changes):
 
 
 def digits(bits=8, **changes):
-    """Two layers of the shape that digits take."""
+    """Two layers of the shape for digits."""
     return [layer(32, 64, 1, bits=bits, **changes), layer(10, 32, 2, bits=bits, last=True)]
 
 
@@ -53,24 +53,24 @@ def inputs(samples, count=64, seed=3, low=0, high=17):
 
 
 def test_words_of_a_small_network():
-    """Words by hand: 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits; two lanes."""
+    """Words worked out by hand: 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits; two lanes."""
     layers = [Layer([[1, 2, 3], [4, 5, 15]], [-3, -4], "min", 4, [7, -1], [5, 6], [9, 10], True, False, False),
               Layer([[200, 100]], 130, "max", 8, -2, 0, 1, False, False, True)]
-    given = program(layers, lanes=2, gradient_words=96, weight_words=64)
+    compiled = program(layers, lanes=2, gradient_words=96, weight_words=64)
     codes = 2 * LAYER_WORDS + 16
-    first = [2 << 16 | 0b001000, 3, codes, 32, 0, given.target + 0, 0, 0]
-    assert given.weights[:LAYER_WORDS].tolist()[:5] == first[:5]
-    assert given.weights[LAYER_WORDS:2 * LAYER_WORDS].tolist() == [
-        1 << 16 | 0b110011, 2, codes + 4, given.weights[5], 4, 32, 0, 0]
-    assert given.weights[codes:].tolist() == [0x321, 0, 0xF54, 0, 200 | 100 << 8, 0]
-    assert given.parameters.tolist() == [
+    first = [2 << 16 | 0b001000, 3, codes, 32, 0, compiled.target + 0, 0, 0]
+    assert compiled.weights[:LAYER_WORDS].tolist()[:5] == first[:5]
+    assert compiled.weights[LAYER_WORDS:2 * LAYER_WORDS].tolist() == [
+        1 << 16 | 0b110011, 2, codes + 4, compiled.weights[5], 4, 32, 0, 0]
+    assert compiled.weights[codes:].tolist() == [0x321, 0, 0xF54, 0, 200 | 100 << 8, 0]
+    assert compiled.parameters.tolist() == [
         7, 5 | 9 << 16 | (-3 & 511) << 22, 0xFFFF_FFFF, 6 | 10 << 16 | (-4 & 511) << 22,
         0xFFFF_FFFE, 130 << 22]
-    # Regions of one row each, so that 64 elements hold 16 samples.
-    assert (given.source, given.target, given.samples, given.beats) == (32, 32, 16, 2 + 1)
-    assert given.weights[5] == 32 + 16 * 2
-    assert pack_inputs(given, [[1, 2, 255], [0, 9, 8]]).tolist() == [0xFF0201, 0, 0x080900, 0]
-    assert unpack_outputs(given, np.array([5, 99, 0xFFFF_FFFF, 99], np.uint32)).tolist() == [[5], [-1]]
+    # Regions have one row each, so 64 elements hold 16 samples.
+    assert (compiled.source, compiled.target, compiled.samples, compiled.beats) == (32, 32, 16, 2 + 1)
+    assert compiled.weights[5] == 32 + 16 * 2
+    assert pack_inputs(compiled, [[1, 2, 255], [0, 9, 8]]).tolist() == [0xFF0201, 0, 0x080900, 0]
+    assert unpack_outputs(compiled, np.array([5, 99, 0xFFFF_FFFF, 99], np.uint32)).tolist() == [[5], [-1]]
 
 
 @pytest.mark.parametrize(("layers", "message"), [
@@ -123,22 +123,22 @@ def test_nodes_without_quantization():
 @pytest.mark.parametrize("variant", ["min", "max"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_two_layers(ring, bits, variant):
-    """Batches that take several commands on each of two nodes, and a last one of another size."""
+    """Batches of several commands on each of two nodes, with a last one of another size."""
     changes = {} if variant == "min" else {"variant": "max", "offsets": (1 << bits) - 1 >> 1}
     layers = digits(bits, **changes)
     x = inputs(201)
     outcome = ring.inference.infer(layers, x)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
-    given = program(layers, lanes=4, gradient_words=CONFIG.memories.gradient, weight_words=CONFIG.memories.weight)
-    assert given.beats == 32 * 4 + 10 * 2
-    assert outcome.multiplied == 201 * given.beats
-    assert outcome.commands == -(-101 // given.samples) > 1
+    compiled = program(layers, lanes=4, gradient_words=CONFIG.memories.gradient, weight_words=CONFIG.memories.weight)
+    assert compiled.beats == 32 * 4 + 10 * 2
+    assert outcome.multiplied == 201 * compiled.beats
+    assert outcome.commands == -(-101 // compiled.samples) > 1
     assert len(np.unique(outcome.outputs)) > 100
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 5])
 def test_few_samples(ring, samples):
-    """No more nodes than samples; signed inputs of both layers."""
+    """Not more samples than nodes; signed inputs in both layers."""
     layers = [layer(19, 21, 4, relu=False, signed=True), layer(3, 19, 5, signed=True, last=True)]
     x = inputs(samples, 21, low=-128, high=128)
     outcome = ring.inference.infer(layers, x)
@@ -147,7 +147,7 @@ def test_few_samples(ring, samples):
 
 
 def test_buffers_beside_others(ring):
-    """Lists and data in the upper halves of the memories: what is below stays, and sums are the same."""
+    """With lists and data in the upper halves of the memories, the lower halves stay and sums are the same."""
     below = [np.arange(1024, dtype=np.float32) + rank for rank in range(2)]
     ring.memory.write_gradients(below)
     ring.memory.write_weights_of(below)
@@ -168,20 +168,20 @@ def test_no_sample(ring):
 
 
 def test_nearly_all_cycles_multiply(ring):
-    """64 x 64 twice: at least 0.98 of a node's cycles."""
+    """Two layers of 64 x 64 multiply in at least 0.98 of a node's cycles."""
     layers = [layer(64, 64, 6, bits=4), layer(64, 64, 7, bits=4, last=True)]
-    given = program(layers, lanes=4, **WORDS)
-    x = inputs(2 * given.samples)
+    compiled = program(layers, lanes=4, **WORDS)
+    x = inputs(2 * compiled.samples)
     outcome = ring.inference.infer(layers, x)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
     assert outcome.commands == 1
-    peak = peak_cycles([(64, 64), (64, 64)], given.samples, lanes=4)
+    peak = peak_cycles([(64, 64), (64, 64)], compiled.samples, lanes=4)
     assert outcome.multiplied == 2 * peak
     assert peak / outcome.cycles >= 0.98
 
 
 def test_other_commands_beside(ring):
-    """Sums of gradients before and after are those of nodes that never infer."""
+    """Sums of gradients before and after inference are the same as on nodes that never infer."""
     vectors = [np.arange(100, dtype=np.float32), np.ones(100, np.float32)]
     for _ in range(2):
         ring.memory.write_gradients(vectors)
@@ -191,9 +191,9 @@ def test_other_commands_beside(ring):
 
 
 def test_a_wrong_layer(ring):
-    """An event of its own, by name, and the nodes go on."""
-    given = program(digits(), lanes=4, **WORDS)
-    words = given.weights.copy()
+    """A wrong layer has its own event status, and the nodes continue to work."""
+    compiled = program(digits(), lanes=4, **WORDS)
+    words = compiled.weights.copy()
     words[LAYER_WORDS + 5] = 2044  # the second layer's results would end beyond the memory
     device = ring.devices[1]
     device.submit_write_memory(Space.WEIGHT, 0, words).result()

@@ -21,19 +21,19 @@ INTEGER = [scheme for scheme in Scheme if scheme.integer]
                          list(itertools.product(INTEGER, (4, 8, (8, 4)), (False, True))))
 def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_channel):
     """onnxruntime may round a hidden activation near the middle between two steps the other way: it multiplies by
-    a binary32 scale, and ties go to even. So scores may be off, by one step of few activations each."""
+    a binary32 scale, and ties go to even. Scores may therefore be off by one step of a few activations."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(
         scheme=scheme, bits=bits, per_channel=per_channel), input_scale=SCALE)
     path = tmp_path / "new" / "model.onnx"
     export_onnx(network, path)
-    found, sums = run_onnx(path, data.test_x), infer(network, data.test_x)
+    answers, sums = run_onnx(path, data.test_x), infer(network, data.test_x)
     scores = network.scores(sums)
-    np.testing.assert_array_equal(found.argmax(axis=1), scores.argmax(axis=1))
-    off = np.abs(found - scores) / network.layers[-1].units
+    np.testing.assert_array_equal(answers.argmax(axis=1), scores.argmax(axis=1))
+    off = np.abs(answers - scores) / network.layers[-1].units
     assert off.max() < 2.01 * np.abs(network.layers[-1].weights.adjusted).max()
     assert (off < 0.02).mean() > 0.95
-    # What is off is a sum of whole products.
+    # Differences are sums of whole products.
     assert np.abs(off - np.rint(off)).max() < 0.02
 
     imported = import_onnx(path)
@@ -42,7 +42,7 @@ def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_chan
 
 
 def test_answers_are_compared_by_their_integer_scores():
-    """Equal, another output with the same score, one within an adjusted weight, and one beyond."""
+    """Answers that are equal, tied with another output, within an adjusted weight, and beyond it."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(bits=4), input_scale=SCALE)
     most = int(np.abs(network.layers[-1].weights.adjusted).max())
@@ -50,16 +50,16 @@ def test_answers_are_compared_by_their_integer_scores():
     sums[:, 3] = 1000
     sums[1, 7] = 1000
     sums[2, 7], sums[3, 7] = 1000 - most, 999 - most
-    found = np.zeros((5, 10), np.float32)
-    found[0, 3] = found[1:4, 7] = found[4, 0] = 1
-    agreement = compare_answers(network, sums, found)
+    answers = np.zeros((5, 10), np.float32)
+    answers[0, 3] = answers[1:4, 7] = answers[4, 0] = 1
+    agreement = compare_answers(network, sums, answers)
     assert (agreement.equal, agreement.tied, agreement.within, agreement.wrong.tolist()) == (1, 1, 1, [3, 4])
     assert str(agreement) == ("1 equal, 1 of another output with the same integer score, 1 within one adjusted "
                               "weight of the largest")
 
 
 def test_ties_do_not_refuse_an_export(tmp_path):
-    """Outputs that add the same numbers in another order: integer sums are equal, and those of floats are rounded."""
+    """Outputs that add the same numbers in another order: integer sums are equal, float sums are rounded."""
     generator = np.random.default_rng(5)
     first = np.tile(generator.standard_normal((1, 6)).astype(np.float32), (8, 1))
     weights = generator.standard_normal(8).astype(np.float32)
@@ -68,9 +68,9 @@ def test_ties_do_not_refuse_an_export(tmp_path):
     x = (generator.integers(0, 16, (200, 6)) / 16).astype(np.float32)
     network = quantize(layers, x, QuantizationConfig(bits=4), input_scale=SCALE)
     export_onnx(network, tmp_path / "model.onnx")
-    found, sums = run_onnx(tmp_path / "model.onnx", x), infer(network, x)
-    assert (found.argmax(axis=1) != sums.argmax(axis=1)).any()
-    agreement = compare_answers(network, sums, found)
+    answers, sums = run_onnx(tmp_path / "model.onnx", x), infer(network, x)
+    assert (answers.argmax(axis=1) != sums.argmax(axis=1)).any()
+    agreement = compare_answers(network, sums, answers)
     assert agreement.tied > 0
     assert agreement.wrong.size == 0
 
@@ -96,8 +96,8 @@ def test_without_properties(tmp_path, scheme, taken):
     imported = import_onnx(path)
     assert imported.scheme is taken
     np.testing.assert_array_equal(infer(imported, data.test_x), infer(network, data.test_x))
-    for one, other in zip(network.layers, imported.layers, strict=True):
-        np.testing.assert_array_equal(one.weights.adjusted, other.weights.adjusted)
+    for layer, other in zip(network.layers, imported.layers, strict=True):
+        np.testing.assert_array_equal(layer.weights.adjusted, other.weights.adjusted)
 
 
 class TestErrors:
@@ -109,7 +109,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("scheme", [Scheme.IAQ_MIN, Scheme.IAQ_MAX])
     def test_zero_is_no_level(self, tmp_path, scheme):
-        """An offset has a bit more than a zero point."""
+        """An offset has one more bit than a zero point."""
         layers = [FloatLayer(np.array([[-256.0, -1.0]]), np.zeros(1))]
         network = quantize(layers, np.ones((1, 2)), QuantizationConfig(scheme=scheme, extrema=Extrema.WEIGHTS))
         assert network.layers[0].weights.adjusted.tolist() == [[-256, -1]]

@@ -22,21 +22,21 @@ def test_table(report):
 
 
 def test_verdict(report):
-    found = verdict(report)
-    assert found.startswith("Scores of all 13,680 inferences on 4 nodes identical to the golden model, bit for "
-                            "bit. IAQ to float: +0.00 points with 8 bits, -")
-    assert " points with 4 bits. Skewed layer with 4 bits, IAQ to symmetric: +" in found
+    text = verdict(report)
+    assert text.startswith("Scores of all 13,680 inferences on 4 nodes identical to the golden model, bit for "
+                           "bit. IAQ to float: +0.00 points with 8 bits, -")
+    assert " points with 4 bits. Skewed layer with 4 bits, IAQ to symmetric: +" in text
     assert re.search(r"\+\d\.\d dB and \+\d\.\d\d points per layer, \+\d\.\d dB and \+\d\.\d\d points per "
-                     r"output\.$", found)
+                     r"output\.$", text)
 
 
 def test_luts():
     data, layers = trained()
-    chosen = [one for one in candidates(2) if one.config.bits == 4][:1]
-    found = quantize.collect(layers, data, GoldenRing(), chosen)
-    assert found["rows"][0]["lut4"] is None
-    assert advice(found) == (
+    chosen = [candidate for candidate in candidates(2) if candidate.config.bits == 4][:1]
+    result = quantize.collect(layers, data, GoldenRing(), chosen)
+    assert result["rows"][0]["lut4"] is None
+    assert advice(result) == (
         "For LUT4: python -m boards.synth --count --unit quantization.integer_offset --set bits=4")
-    found = quantize.collect(layers, data, GoldenRing(), chosen, lut4={chosen[0].unit: 700}.get)
-    assert found["rows"][0]["lut4"] == 700
-    assert advice(found) is None
+    result = quantize.collect(layers, data, GoldenRing(), chosen, lut4={chosen[0].unit: 700}.get)
+    assert result["rows"][0]["lut4"] == 700
+    assert advice(result) is None

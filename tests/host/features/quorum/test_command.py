@@ -1,4 +1,4 @@
-"""The command `gradring train` with a straggler, whose gradients are late."""
+"""The command `gradring train` with a straggler and its late gradients."""
 
 import itertools
 import json
@@ -14,83 +14,83 @@ from host.features.quorum import run as quorum
 from host.run import files
 from host.training import checkpoint, trainer
 
-#: About nine rounds of 64-8-10, whose last worker takes three times as long.
+#: About nine rounds of 64-8-10, with a last worker that takes three times as long.
 RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 80_000,
        "--checkpoint", 5, "--seed", 3, "--threads", 1)
 
 
 @pytest.fixture
 def report(run, nodes_of, tmp_path):
-    """Run the command: its report, and what it prints."""
+    """Run the command; its report and its output."""
     nodes_of("wide")
 
     def call(*options, folder=tmp_path / "run"):
         code, out, err = run(*RUN, *options, "--output", folder)
         assert (code, err) == (0, "")
         assert (folder / "report.png").stat().st_size > 10_000
-        found = json.loads((folder / "report.json").read_text())
-        ends = [0, *(one["cycle"] for one in found["updates"])]
+        content = json.loads((folder / "report.json").read_text())
+        ends = [0, *(update["cycle"] for update in content["updates"])]
         longest = max(after - before for before, after in itertools.pairwise(ends))
-        assert abs(found["cycles"] - found["settings"]["cycles"]) <= longest  # the budget is kept to one round
-        return found, out
+        assert abs(content["cycles"] - content["settings"]["cycles"]) <= longest  # met to within one round
+        return content, out
 
     return call
 
 
-def bits(found):
-    """Rounds of a report but for their cycles, statuses of gradients, and the accuracy."""
-    rounds = [{name: value for name, value in one.items() if name != "cycle"} for one in found["updates"]]
-    return rounds, found["workers"], found["accuracy"]
+def bits(content):
+    """Rounds of a report without their cycles, statuses of gradients, and the accuracy."""
+    rounds = [{name: value for name, value in update.items() if name != "cycle"} for update in content["updates"]]
+    return rounds, content["workers"], content["accuracy"]
 
 
 def test_ways(report):
-    """Folding has late gradients, and waiting none; with lambda 0 folding is dropping, bit for bit."""
+    """Applying late has late gradients, waiting has none; with lambda 0 applying equals dropping, bit for bit."""
     fold, out = report("--staleness-factor", 0.5)
     assert "apply-late, lambda 0.5: updates are closed by 3 of 4 gradients; skew 0.9\n" in out
     assert "compute: modelled; quorum updates and sums: gateware\n" in out
     assert fold["gradients"]["applied_late"] > 0
-    assert all(one["on_time"] == [0, 1, 2] for one in fold["updates"])
-    assert sum(3 in one["applied_late"] for one in fold["updates"]) == fold["workers"][3]["applied_late"]
-    computed = 0  # the round of the straggler's gradient that is folded in next: it begins with the newest one
-    for one in fold["updates"]:
-        assert len(one["ages"]) == len(one["applied_late"])
-        assert all(1 <= age <= one["number"] - computed for age in one["ages"])
-        computed = one["number"] - one["ages"][0] + 1 if one["ages"] else computed
-    ages = [age for one in fold["updates"] for age in one["ages"]]
+    assert all(update["on_time"] == [0, 1, 2] for update in fold["updates"])
+    assert sum(3 in update["applied_late"] for update in fold["updates"]) == fold["workers"][3]["applied_late"]
+    computed = 0  # the round of the straggler's next late gradient, which begins with the newest weights
+    for update in fold["updates"]:
+        assert len(update["ages"]) == len(update["applied_late"])
+        assert all(1 <= age <= update["number"] - computed for age in update["ages"])
+        computed = update["number"] - update["ages"][0] + 1 if update["ages"] else computed
+    ages = [age for update in fold["updates"] for age in update["ages"]]
     assert f"  {min(ages)} to {max(ages)}  " in out.split("at ages", 1)[1]
     for worker in fold["workers"]:
         assert worker["computed"] == (sum(worker[status] for status in ("applied", "applied_late", "dropped"))
                                       + len(worker["pending"]))
     wait, out = report("--stale-gradients", "wait")
     assert "wait: updates are closed by 4 of 4 gradients; skew 0.9\n" in out
-    assert all(one["on_time"] == [0, 1, 2, 3] for one in wait["updates"])
+    assert all(update["on_time"] == [0, 1, 2, 3] for update in wait["updates"])
     assert len(fold["updates"]) > 1.5 * len(wait["updates"])
     drop, out = report("--stale-gradients", "drop")
     assert "worker 3 was never in time, and " in out
     assert drop["gradients"]["applied_late"] == 0
-    assert sum(3 in one["dropped"] for one in drop["updates"]) == drop["workers"][3]["dropped"] > 0
+    assert sum(3 in update["dropped"] for update in drop["updates"]) == drop["workers"][3]["dropped"] > 0
     assert bits(report("--staleness-factor", 0)[0]) == bits(drop)
     assert bits(drop) != bits(fold)
 
 
 def test_straggler_of_any_factor(report):
-    """Rounds that a quorum closes do not wait for a straggler, however slow it is, nor does the end of the run."""
+    """Rounds that a quorum closes, and the end of the run, do not wait for a straggler of any slowness."""
     runs = {factor: report("--straggler", f"3:{factor}", "--stale-gradients", "drop", "--cycles", 45_000)
             for factor in (1, 4, 30, 1000)}
     plain = runs[1][0]
-    for factor, (found, _) in runs.items():
-        assert len(found["updates"]) == len(plain["updates"]) >= 6
-        assert found["cycles"] <= 1.05 * plain["cycles"], factor
-        worker = found["workers"][3]
+    for factor, (content, _) in runs.items():
+        assert len(content["updates"]) == len(plain["updates"]) >= 6
+        assert content["cycles"] <= 1.05 * plain["cycles"], factor
+        worker = content["workers"][3]
         assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # at the end of each block
     assert bits(runs[30][0])[0] == bits(runs[1000][0])[0]
-    assert all(one["on_time"] == [0, 1, 2] for one in runs[1000][0]["updates"])
+    assert all(update["on_time"] == [0, 1, 2] for update in runs[1000][0]["updates"])
     assert "worker 3 was never in time, and its computation was abandoned: fold them, wait longer" in runs[1000][1]
 
 
 def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
-    """A signal ends a run in a block within seconds, though the simulation runs for minutes; the report is of the
-    blocks before."""
+    """A signal ends a run within a block in seconds, though the simulation runs for minutes; the report has the
+    previous blocks."""
     nodes_of("wide")
     monkeypatch.setattr(files, "GRACE", 0.1)
     sent = []
@@ -122,21 +122,21 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
     out = call("--straggler", "3:40", "--cycles", 2_000_000, "--checkpoint", 1)
     assert out.endswith("checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from "
                         "there\n")
-    found = json.loads((tmp_path / "report.json").read_text())
-    assert (found["interrupted"], len(found["updates"]), found["gradients"]["computed"]) == (True, 1, 4)
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert (content["interrupted"], len(content["updates"]), content["gradients"]["computed"]) == (True, 1, 4)
 
 
 def test_deadline(report):
     """A deadline closes rounds below the quorum."""
-    found, out = report("--quorum", 4, "--deadline", 2000, "--cycles", 42_000)
+    content, out = report("--quorum", 4, "--deadline", 2000, "--cycles", 42_000)
     assert "updates are closed by 4 of 4 gradients, or 2,000 cycles; skew 0.9\n" in out
-    assert len(found["updates"]) >= 4
-    assert all(one["on_time"] == [0, 1, 2] for one in found["updates"])
+    assert len(content["updates"]) >= 4
+    assert all(update["on_time"] == [0, 1, 2] for update in content["updates"])
 
 
 @pytest.mark.parametrize("faults", [(), ("--faults", 1e-4)])
 def test_resume(report, tmp_path, monkeypatch, faults):
-    """Runs that go on behind each block, with gradients pending, have the same bits."""
+    """Runs that resume after each block, with gradients pending, have the same bits."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):
@@ -157,22 +157,22 @@ def test_resume(report, tmp_path, monkeypatch, faults):
     again, out = report(*faults, "--resume", folder=folder)
     assert "checkpoint.tar: the run continues from there\n" in out
     assert bits(again) == bits(whole)
-    # The host looks at nodes at multiples of 16 cycles of a simulation, which begins again with the process.
-    lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(found["updates"])]
-               for found in (whole, again)]
+    # The host polls nodes at multiples of 16 cycles of a simulation, which begins again with the process.
+    lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(outcome["updates"])]
+               for outcome in (whole, again)]
     assert lengths[0][:done - 1] == lengths[1][:done - 1]
     assert faults or all(abs(before - after) <= 100 for before, after in zip(*lengths, strict=True))
 
 
 def test_switch_out(run, tmp_path, monkeypatch):
-    """Workers that may be switched out are nodes with two ports in a row."""
+    """Workers that may be switched out are a row of nodes with two ports."""
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.topology.ports} ports, {nodes} nodes, {grid}")
 
     monkeypatch.setattr(quorum, "open_session", show)
-    for options, found in (((), "1 ports, 5 nodes, None"), (("--switch-out",), "2 ports, 5 nodes, (1, 5)")):
+    for options, expected in (((), "1 ports, 5 nodes, None"), (("--switch-out",), "2 ports, 5 nodes, (1, 5)")):
         code, _, err = run("train", "--straggler", "1:4", "--nodes", 5, *options, "--output", tmp_path)
-        assert (code, err) == (1, f"error: {found}\n")
+        assert (code, err) == (1, f"error: {expected}\n")
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rounds of gradients on simulated rings, bit by bit: host/features/quorum/feeding.py."""
+"""Rounds of gradients on simulated rings, compared bit by bit: host/features/quorum/feeding.py."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ FAST, SLOW = 2500, 10500
 
 
 class RecordedRounds(QuorumRounds):
-    """Rounds that tell which gradients were computed."""
+    """Rounds that record the computed gradients."""
 
     def __init__(self, **parameters):
         super().__init__(**parameters)
@@ -36,7 +36,7 @@ class RecordedRounds(QuorumRounds):
 
 
 class Model:
-    """Golden model of a ring that trains in rounds, from weights of zero on."""
+    """Golden model of a ring that trains in rounds, starting with weights of zero."""
 
     def __init__(self, closing, *, learning_rate=0.125):
         self.settings = Settings(rule=0, gradient_scale=123.0, learning_rate=learning_rate)
@@ -51,7 +51,7 @@ class Model:
         return generator.standard_normal(LENGTH).astype(np.float32) + self.master.view(np.float32) / np.float32(8)
 
     def close(self, closed, contributions):
-        """Take a closed round, and update the golden weights by it."""
+        """Update the golden weights by a closed round."""
         self.closed.append(closed)
         scale = float(scale_table(1.0)[closed.index].view(np.float32))
         scalars = dataclasses.asdict(dataclasses.replace(self.settings, gradient_scale=scale))
@@ -72,7 +72,7 @@ class Training(Model):
     durations : sequence of int
     closing : Closing
     gradient : callable, optional
-        Gradient of a rank and round, given the weights; by default random numbers by seed, rank and round, and a part
+        Gradient of a rank and round, given the weights; by default random by seed, rank and round, plus a fraction
         of the weights.
     learning_rate : float
     """
@@ -87,7 +87,7 @@ class Training(Model):
         self.program.prepare(ring, closing, scale=1.0)
 
     def run(self, passes):
-        """Passes in one run; the ring must then hold what its golden model does, and every set has one status."""
+        """Do passes in one run; the ring must then match its golden model, and every gradient has one status."""
         feeder = QuorumFeeder(
             self.ring, self.program, QuorumModel(
                 rounds=self.rounds, gradient=self.gradient, closed=self.close,
@@ -112,8 +112,8 @@ class Training(Model):
                 assert not state["computing"]
                 assert not state["taken"]
                 if state["pending"]:
-                    found = self.ring.memory.read_gradients(self.program.slot(slot))[rank].view(np.uint32)
-                    assert (found == pending.pop(state["tag"])).all()
+                    words = self.ring.memory.read_gradients(self.program.slot(slot))[rank].view(np.uint32)
+                    assert (words == pending.pop(state["tag"])).all()
             assert not pending
 
     @property
@@ -140,10 +140,10 @@ def closing(factor=0.5, *, quorum=3, ages=15, deadline=0):
 
 @pytest.mark.parametrize(("factor", "mean"), [(1.0, 4.25), (0.5, np.float32(13 / 3.5)), (0.0, 3.0)])
 def test_known_answers(factor, mean):
-    """Of four nodes, three in time with 1, 2 and 3: 2. The fourth one's 8 is late in the next round, with 3, 3, 3."""
-    given = {0: (1, 2, 3, 8), 1: (3, 3, 3, 99), 2: (0, 0, 0, 99)}
+    """Three of four nodes are in time with 1, 2 and 3: 2. The fourth's 8 is late in the next round, with 3, 3, 3."""
+    values = {0: (1, 2, 3, 8), 1: (3, 3, 3, 99), 2: (0, 0, 0, 99)}
     training = train((FAST, FAST, FAST, FAST + 2000), closing(factor, ages=1), 2, learning_rate=1.0,
-                     gradient=lambda rank, number: np.full(LENGTH, given[number][rank], np.float32))
+                     gradient=lambda rank, number: np.full(LENGTH, values[number][rank], np.float32))
     first, second = (seen.view(np.float32) for seen in training.seen)
     assert training.masks == [(7, 0), (7, 8 if factor else 0)]
     assert training.rounds.ages == ({3: 1} if factor else {})
@@ -152,7 +152,7 @@ def test_known_answers(factor, mean):
 
 
 def test_two_stragglers():
-    """Two nodes of four are late, by one round and by more."""
+    """Two of four nodes are late, by one round and by more."""
     training = train((FAST, SLOW, FAST, FAST * 2), closing(0.9, quorum=2), 9)
     late = [mask for _, mask in training.masks]
     assert any(mask & 2 for mask in late)
@@ -161,8 +161,8 @@ def test_two_stragglers():
 
 
 def test_laggard_that_returns():
-    """A node that was late, and is as fast as the others from some round on, for all of whom rounds then wait: its
-    last late gradient is folded in beside one in time, and then all are in time."""
+    """A late node becomes as fast as the rest, and rounds then wait for all nodes: its last late gradient is applied
+    together with one in time, and then all gradients are in time."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=20000) as (ring, _):
         ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, SLOW), closing(0.5))
@@ -181,7 +181,7 @@ def test_deadline_closes_below_quorum():
 
 
 def test_too_late_is_dropped():
-    """A gradient above the largest age, and any late one where the factor is 0."""
+    """Gradients above the largest age, and all late gradients if the factor is 0, are dropped."""
     for rules in (closing(1.0, ages=2), closing(0.0)):
         training = train((FAST, FAST, FAST, SLOW * 2), rules, 12)
         counts = training.rounds.ledgers[3].counts
@@ -191,7 +191,7 @@ def test_too_late_is_dropped():
 
 
 def test_full_weight_is_the_sum_of_sparsify():
-    """With factor 1 a fold is SPARSIFY's sum of a gradient and its errors, of which nothing is dropped."""
+    """Applying late with factor 1 equals SPARSIFY's sum of a gradient and its errors, with nothing dropped."""
     generator = np.random.default_rng(1)
     fresh, late = generator.integers(0, 1 << 32, (2, 4000), dtype=np.uint32)
     kept, _ = masking.sparsify(fresh, late, 0)
@@ -209,7 +209,7 @@ def test_same_bits_whatever_the_links():
 
 
 def test_resume_with_pending_gradients():
-    """A run that goes on in another ring, which is given the pending gradients, has the same bits."""
+    """A run that resumes on another ring with the pending gradients has the same bits."""
     durations, rules = (FAST, FAST, FAST, SLOW), closing(0.5)
     part = train(durations, rules, 2)
     pending = [part.rounds.pending(rank) for rank in range(NODES)]
@@ -235,16 +235,16 @@ def test_resume_with_pending_gradients():
 
 
 def test_nobody_closes():
-    """Without quorum and deadline all nodes give up, and after a reset of links they begin anew."""
+    """Without quorum and deadline all nodes time out, and they begin again after a reset of links."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=3000) as (ring, _):
         ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, 0), closing(0.5, quorum=4))
         ring.devices.write_register("QUORUM", 5)
         with pytest.raises(RingError) as caught:
             training.run(2)
-        # COMPUTEs of the next pass wait for a flag that the host sets when the round is closed.
-        found = {(event.tag, event.status) for event in caught.value.events if event}
-        assert found == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (APPLY_LATE, EventStatus.CLOSE_TIMEOUT)}
+        # COMPUTEs of the next pass wait for a flag that the host sets after the round is closed.
+        statuses = {(event.tag, event.status) for event in caught.value.events if event}
+        assert statuses == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (APPLY_LATE, EventStatus.CLOSE_TIMEOUT)}
         ring.recover()
         assert not any(state["pending"] for slots in ring.quorum.slots() for state in slots)
         assert [node["GRADIENTS_DROPPED"] for node in ring.counters.read()] == [1] * NODES

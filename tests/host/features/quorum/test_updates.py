@@ -1,4 +1,4 @@
-"""Workers that stay behind and are switched out of their ring: host/features/quorum/updates.py."""
+"""Stragglers that are switched out of their ring: host/features/quorum/updates.py."""
 
 import dataclasses
 import io
@@ -13,12 +13,12 @@ from host.plain_text import PlainConsole
 from sim.link_faults import RandomFaults
 from tests.host.features.grid.grids import ROUNDS, open_grid
 
-#: Rounds of a block.
+#: Rounds per block.
 BLOCK = 4
 
 
 def train(data, config, *, state=None, keep=lambda state: None):
-    """A run on a row of nodes, from a state on if there is one; ``keep`` is given the state behind each block."""
+    """Train on a row of nodes, from a state if there is one; ``keep`` gets the state after each block."""
     with open_grid(1, config.workers, config=ROUNDS, faults=RandomFaults(rate=1e-4, seed=2)) as (grid, _):
         run = make_quorum_trainer(Ring(grid.devices), data, config, block=BLOCK, grid=grid)
         if state is None:
@@ -36,14 +36,14 @@ def config():
 
 
 def test_switch_out(data, config, tmp_path):
-    """A worker that stays behind leaves the ring with what it has pending, and the others go on, equal to the golden
-    model; a run that goes on behind that has the same bits."""
+    """A straggler leaves the ring with its pending gradients, and the remaining workers continue, equal to the golden
+    model; a run that resumes after that has the same bits."""
     states = []
     run = train(data, config, keep=states.append)
     assert run.left_after == {1: BLOCK}
     assert len(run.statuses) > BLOCK + 1
-    assert {one.on_time for one in run.statuses} == {0b1101}
-    assert not any(one.dropped for one in run.statuses[BLOCK + 1:])
+    assert {status.on_time for status in run.statuses} == {0b1101}
+    assert not any(status.dropped for status in run.statuses[BLOCK + 1:])
     gone = run.counts()[1]
     assert gone["computed"] == gone["dropped"] > 0
     assert run.pending()[1] == []
@@ -51,17 +51,17 @@ def test_switch_out(data, config, tmp_path):
     assert (again.left_after, again.statuses, again.counts()) == (run.left_after, run.statuses, run.counts())
     assert again.outcome.losses == run.outcome.losses
     assert (again.state()["master"] == run.state()["master"]).all()
-    found = report.build(config, run)
-    assert found["switched_out"] == [{"worker": 1, "after": BLOCK}]
+    content = report.build(config, run)
+    assert content["switched_out"] == [{"worker": 1, "after": BLOCK}]
     console = PlainConsole(file=io.StringIO())
-    report.show(found, console)
+    report.show(content, console)
     assert f"worker 1 was switched out after {BLOCK} updates\n" in console.file.getvalue()
-    report.draw(found, tmp_path / "report.png")
+    report.draw(content, tmp_path / "report.png")
     assert (tmp_path / "report.png").stat().st_size > 10_000
 
 
 def test_none_would_be_left(data, config):
-    """None leaves a ring of two."""
+    """No worker leaves a ring of two."""
     run = train(data, dataclasses.replace(config, workers=2, slow={1: 4}, quorum=1, cycles=120_000))
     assert run.left_after == {}
     assert "rounds from 4 on: no ring would be left without workers 1, so they stay" in run.stragglers

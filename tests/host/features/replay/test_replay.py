@@ -1,4 +1,4 @@
-"""Rings whose links repeat words: faults that mend, and those that end in a named link."""
+"""Rings with links that repeat words: faults that mend, and faults that end with a named link."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def update(ring, reference, generator):
-    """A fused update, compared with the golden model; returns its cycles."""
+    """Compare a fused update with the golden model, and return its cycles."""
     gradients = random(generator, (ring.nodes, LENGTH), density=0.6)
     ring.memory.write_gradients(list(gradients))
     before = ring.counters.read()
@@ -25,7 +25,7 @@ def update(ring, reference, generator):
     traffic = reference.step(gradients, SETTINGS)
     reference.compare()
     sent = [now["WORDS_SENT"] - was["WORDS_SENT"] for was, now in zip(before, ring.counters.read(), strict=True)]
-    assert sent == traffic.words.tolist()  # once each, however often they were repeated
+    assert sent == traffic.words.tolist()  # words are counted once, without repetitions
     return cycles
 
 
@@ -38,7 +38,7 @@ def start(ring, generator):
 
 
 def outcome(*, rate, nodes=3, threads=1, quantum=16):
-    """Five updates: their cycles, the sums of repairs, and the faults of each link."""
+    """Do five updates; their cycles, the sums of repairs, and the faults of each link."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(nodes, config=CONFIG, threads=threads, host_port=False) as (ring, simulation):
         simulation.set_quantum(quantum)
@@ -50,14 +50,14 @@ def outcome(*, rate, nodes=3, threads=1, quantum=16):
 
 
 def test_faults_mend():
-    """No command fails, every bit is right, and threads and quantum make no difference."""
+    """No command fails, all bits are right, and threads and quantum make no difference."""
     clean, repairs, faults = outcome(rate=0)
     assert repairs == [0, 0, 0]
-    assert sum(one.total for one in faults) == 0
-    found = [outcome(rate=2e-3, threads=threads, quantum=quantum) for threads, quantum in ((1, 16), (2, 16), (2, 3))]
-    assert found[0] == found[1] == found[2]
-    cycles, (restarts, repeated, failed), faults = found[0]
-    injected = sum(one.total for one in faults)
+    assert sum(link.total for link in faults) == 0
+    runs = [outcome(rate=2e-3, threads=threads, quantum=quantum) for threads, quantum in ((1, 16), (2, 16), (2, 3))]
+    assert runs[0] == runs[1] == runs[2]
+    cycles, (restarts, repeated, failed), faults = runs[0]
+    injected = sum(link.total for link in faults)
     assert injected > 20
     assert injected // 2 < failed <= injected
     assert injected // 2 < restarts < 2 * injected
@@ -67,13 +67,13 @@ def test_faults_mend():
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_cuts(nodes):
-    """A short cut mends, one for good ends in the link's name, and a reset brings the ring in order."""
+    """A short cut mends, a permanent cut ends with the link's name, and recovery makes the ring usable again."""
     generator = np.random.default_rng(nodes)
     with rings.open_nodes(nodes, config=CONFIG, timeout=1500) as (ring, simulation):
         reference = start(ring, generator)
         for link in range(nodes):
             cut = simulation.links[link]
-            cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # behind the host's writes
+            cut.cut(simulation.cycle + 5500, simulation.cycle + 5700)  # after the host's writes
             update(ring, reference, generator)
             ring.memory.write_gradients(list(random(generator, (nodes, LENGTH))))
             cut.cut(simulation.cycle + 500)
@@ -88,7 +88,7 @@ def test_cuts(nodes):
 
 
 def test_a_link_that_is_cut_from_the_beginning():
-    """It takes no word at all, and is named all the same."""
+    """A link that never takes a word is also named."""
     with rings.open_nodes(3, config=CONFIG, timeout=1500) as (ring, simulation):
         simulation.links[1].cut()
         ring.recover()
@@ -100,7 +100,7 @@ def test_a_link_that_is_cut_from_the_beginning():
 
 @pytest.mark.parametrize("latency", [1, 16, 45, 200])
 def test_delay(latency):
-    """Each node knows the latency of its link to the next one."""
+    """Each node measures the latency of its link to the next node."""
     with rings.open_nodes(3, config=CONFIG, latency=latency) as (ring, simulation):
         for link in simulation.links:
             link.set_latency(data=latency + 2 * link.index, credit=latency + 2 * link.index)
@@ -111,7 +111,7 @@ def test_delay(latency):
 
 
 def test_a_fault_while_the_link_is_reset():
-    """The first word after a reset, START, comes again where it is lost."""
+    """START, the first word after a reset, is sent again if it is lost."""
     generator = np.random.default_rng(5)
     with rings.open_nodes(2, config=CONFIG) as (ring, simulation):
         reference = start(ring, generator)

@@ -1,4 +1,4 @@
-"""Rings of which only node 0 has a host: all of the driver by messages, with messages that are lost, and faults."""
+"""Rings with a host only at node 0: the whole driver by messages, with lost messages and faults."""
 
 import contextlib
 import random as plain_random
@@ -30,7 +30,7 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
 class Losing:
-    """The way to rank 0, on which a part of the messages is lost, either way."""
+    """A transport to rank 0 that loses a fraction of the messages in both directions."""
 
     def __init__(self, transport, *, seed):
         self.transport, self.generator, self.rate, self.lost = transport, plain_random.Random(seed), 0, 0
@@ -55,18 +55,18 @@ class Losing:
 
 @contextlib.contextmanager
 def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
-    """Ring by messages, its simulation, its hub and the way to rank 0."""
+    """Ring by messages, its simulation, its hub and the transport to rank 0."""
     with OpenRing([rings.library(CONFIG)] * nodes) as ring:
         for link in ring.simulation.links:
             link.set_latency(data=latency, credit=latency)
         way = Losing(ring.transports[0], seed=seed)
         hub = MessageHub(way, nodes=nodes)
-        devices = [Device(one, CONFIG, name=f"node {rank}", timeout=patience)
-                   for rank, one in enumerate(hub.transports)]
+        devices = [Device(transport, CONFIG, name=f"node {rank}", timeout=patience)
+                   for rank, transport in enumerate(hub.transports)]
         devices[0].write_register("SLOT_POSITION", place_of(nodes))
-        found = Ring(devices, timeout=timeout)
-        found.connect()
-        yield found, ring.simulation, hub, way
+        connected = Ring(devices, timeout=timeout)
+        connected.connect()
+        yield connected, ring.simulation, hub, way
 
 
 def update(ring, reference, generator, length):
@@ -78,7 +78,7 @@ def update(ring, reference, generator, length):
 
 
 def test_driver():
-    """Requests and answers of one message and of several, at all ranks; refusals; a wait for no event."""
+    """Requests and answers of one and of several messages, at all ranks; refusals; a wait without an event."""
     generator = np.random.default_rng(2)
     with opened(4) as (ring, simulation, hub, _):
         words = generator.integers(0, 1 << 32, 200, np.uint64).astype(np.uint32)
@@ -109,7 +109,7 @@ def test_driver():
 
 @pytest.mark.parametrize(("nodes", "rate"), [(3, .15), (2, .25)])
 def test_lost(nodes, rate):
-    """Messages are lost, a part of them either way: every bit is right, and no command is executed twice."""
+    """With a fraction of messages lost in both directions, all bits are right and no command runs twice."""
     generator = np.random.default_rng(nodes)
     with opened(nodes, seed=nodes) as (ring, _, hub, way):
         weights = random(generator, 700)
@@ -123,7 +123,7 @@ def test_lost(nodes, rate):
         for _ in range(6):
             ring.collectives.quiesce()
         way.rate = 0
-        assert [device.read_register("WEIGHT_VERSION") - one for device, one in zip(ring.devices, before, strict=True)
+        assert [device.read_register("WEIGHT_VERSION") - old for device, old in zip(ring.devices, before, strict=True)
                 ] == [2] * nodes
         assert all(device.pop_event(timeout=100) is None for device in ring.devices)
         print(f"{way.lost} messages were lost, {hub.repeated} went again")
@@ -131,8 +131,8 @@ def test_lost(nodes, rate):
 
 
 def test_faults():
-    """Damaged packets and words of any kind, a ring that is brought in order in the middle of a command, and nodes
-    that have no message for a while."""
+    """Damaged packets and words of any kind, recovery of a ring in the middle of a command, and nodes without
+    messages for a while."""
     generator = np.random.default_rng(11)
     with opened(3, patience=60_000) as (ring, simulation, hub, way):
         gradients = random(generator, (3, 2560))
@@ -177,18 +177,18 @@ def test_faults():
 
 
 def test_cycles():
-    """Messages over seven hops beside a dense update, of whose nodes one begins 5,000 cycles late: each takes at most
-    1,700 cycles and ends in the cycle that the table names, and no link restarts. ``make messages`` sends 10,000."""
+    """Messages over seven hops during a dense update that one node begins 5,000 cycles late: each takes at most 1,700
+    cycles and ends in the cycle of the table, and no link restarts. ``make messages`` sends 10,000."""
     with open_nodes() as (ring, simulation):
-        found = beside_updates(ring, simulation, updates=1, length=16_384, seed=1)
-    print(f"messages take {sorted(found.taken)} cycles, the update {found.updates}, superframes {found.superframes}")
-    assert found.restarts == 0
-    assert len(found.taken) > 20
-    assert max(found.taken) <= MOST
+        run = beside_updates(ring, simulation, updates=1, length=16_384, seed=1)
+    print(f"messages take {sorted(run.taken)} cycles, the update {run.updates}, superframes {run.superframes}")
+    assert run.restarts == 0
+    assert len(run.taken) > 20
+    assert max(run.taken) <= MOST
 
 
 def test_training(train, monkeypatch):
-    """The main job with --transport messages: the same weights as by the golden model after every step."""
+    """The main job with --transport messages has the golden model's weights after every step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
     monkeypatch.setattr(verilated, "build_ring", build_ring)
     _, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",

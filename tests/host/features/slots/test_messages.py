@@ -1,4 +1,4 @@
-"""Requests through rank 0: what is cut into messages, and what is put together, without a ring."""
+"""Requests through rank 0, cut into messages and reassembled, without a ring."""
 
 from collections import deque
 
@@ -21,7 +21,7 @@ def untagged(words):
 
 
 class FarNodes:
-    """Nodes behind rank 0, as golden messages: each gives one message back for one, with answers of given lengths."""
+    """Nodes reached through rank 0, as golden messages: one message back per message, answers of given lengths."""
 
     def __init__(self, answer=3):
         self.sent, self.done, self.packets = [], [], deque()
@@ -79,7 +79,7 @@ def test_parameters(nodes):
 @pytest.mark.parametrize("answer", [2, 3, 64, 65, 128, 300])
 @pytest.mark.parametrize("words", [1, 64, 65, 640])
 def test_lengths(words, answer):
-    """Requests and answers of all lengths, at several ranks at once, come whole and in order."""
+    """Requests and answers of all lengths, at several ranks at once, arrive complete and in order."""
     far = FarNodes(answer)
     hub = MessageHub(far, nodes=9)
     header = Opcode.WRITE_MEMORY << 24
@@ -100,7 +100,7 @@ def test_lengths(words, answer):
 
 
 class Memories(FarNodes):
-    """Nodes with memories of 1,000 words, and no events; of the messages to them some are lost."""
+    """Nodes with memories of 1,000 words and no events; some messages to them are lost."""
 
     def __init__(self):
         super().__init__()
@@ -124,11 +124,11 @@ class Memories(FarNodes):
         if opcode == Opcode.WRITE_MEMORY:
             self.memory |= dict(zip(range(start, start + count), request[2:], strict=True))
             return [head | 1, 0, count]
-        return [head | count, 0, *(self.memory[place] for place in range(start, start + count))]
+        return [head | count, 0, *(self.memory[address] for address in range(start, start + count))]
 
 
 def test_window():
-    """No more messages are on their way than a gate keeps, and one request to a node at a time."""
+    """At most a gate's window of messages is on the way, with one request per node at a time."""
     far = FarNodes()
     far.silent = {1, 2}
     hub = MessageHub(far, nodes=3)
@@ -136,12 +136,12 @@ def test_window():
     hub.transports[1].send(packet([5]))
     hub.transports[2].send(packet([6]))
     assert len(far.sent) == WINDOW
-    assert {Header.parse(one[0]).destination for one in far.sent} == {1}
+    assert {Header.parse(words[0]).destination for words in far.sent} == {1}
 
 
 @pytest.mark.parametrize("count", [62, 63, 200, 1000])
 def test_pieces(count):
-    """A long write and a long read are messages of at most 64 words, and what is out of range is refused."""
+    """Long writes and reads are cut into messages of at most 64 words, and out-of-range reads are refused."""
     far = Memories()
     hub = MessageHub(far, nodes=3)
     way, values = hub.transports[1], list(range(1000, 1000 + count))
@@ -160,7 +160,7 @@ def test_pieces(count):
 
 @pytest.mark.parametrize(("start", "written"), [(990, 0), (930, 62)])
 def test_out_of_range(start, written):
-    """Pieces in front of the one that is refused are written."""
+    """Pieces before the refused one are written."""
     hub = MessageHub(Memories(), nodes=3)
     head = Opcode.WRITE_MEMORY << 24 | 7 << 16
     hub.transports[1].send(packet([head | 100, start, *range(100)]))
@@ -169,7 +169,7 @@ def test_out_of_range(start, written):
 
 @pytest.mark.parametrize("words", [2, 100])
 def test_repeat(words):
-    """Requests without an answer go again: one message with its tag, several from the beginning, with another."""
+    """Unanswered requests are repeated: a single message with its tag, several from the start with another tag."""
     far = Memories()
     hub = MessageHub(far, nodes=3)
     far.losses = 1
@@ -183,7 +183,7 @@ def test_repeat(words):
 
 
 def test_wait():
-    """A long wait for an event is several short ones."""
+    """A long wait for an event is split into several short waits."""
     far = Memories()
     hub = MessageHub(far, nodes=2)
     request = Opcode.POP_EVENT << 24 | 9 << 16 | 4
@@ -194,7 +194,7 @@ def test_wait():
 
 
 def test_no_answer():
-    """A request that is not answered gets a response with that status; its late answer is no other request's."""
+    """An unanswered request gets status NO_ANSWER; its late answer is not taken for another request's."""
     far = FarNodes()
     hub = MessageHub(far, nodes=3)
     far.silent = {1}

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two jobs on one ring of whole nodes: each command's cycles are the same whatever the other job does."""
+"""Two jobs on one ring of complete nodes: a command's cycles do not depend on the other job."""
 
 import json
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from tests.host import rings
 from tests.host.rings import random
 from tests.refusals import refuses
 
-#: Little memories, and room for the packets of a superframe.
+#: Small memories, and room for the packets of a superframe.
 CONFIG = NodeConfig(
     lanes=1, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
@@ -39,17 +39,17 @@ LENGTH = 500
 
 @pytest.mark.parametrize("job", range(JOBS))
 def test_apart(job):
-    """Cycles of each command at each node, and all counters, while the other job rests, runs, stalls and fails: also
-    if that is the one of rank 0. The bits of both are those of the golden model."""
-    found = two_jobs.measure(CONFIG, rings.library(CONFIG), job, nodes=4, length=LENGTH,
-                             operations=(Operation.FUSED_UPDATE, Operation.BROADCAST))
-    assert list(found) == list(two_jobs.BEHAVIOURS)
-    assert len(found["rests"]["counters"]) > 2 * 20
-    assert all(cycles == found["rests"] for cycles in found.values()), found
+    """Cycles of each command at each node, and all counters, are equal while the other job rests, runs, stalls and
+    fails, also if it is the job of rank 0. The bits of both jobs match the golden model."""
+    results = two_jobs.measure(CONFIG, rings.library(CONFIG), job, nodes=4, length=LENGTH,
+                               operations=(Operation.FUSED_UPDATE, Operation.BROADCAST))
+    assert list(results) == list(two_jobs.BEHAVIOURS)
+    assert len(results["rests"]["counters"]) > 2 * 20
+    assert all(cycles == results["rests"] for cycles in results.values()), results
 
 
 def test_small():
-    """Two jobs of two nodes, commands in turn; all nodes have one TIME, which no reset of a job makes invalid."""
+    """Two jobs of two nodes, commands in turn; all nodes have one TIME, which stays valid in a job's reset."""
     generator = np.random.default_rng(4)
     with two_jobs.open_jobs(CONFIG, rings.library(CONFIG), nodes=4) as jobs:
         for number in range(4):
@@ -59,8 +59,8 @@ def test_small():
                 ring.memory.write_gradients(list(gradients))
                 pending.append(ring.collectives.submit(Operation.ALL_REDUCE, LENGTH))
                 sums.append(golden.all_reduce(golden.bits(gradients))[0])
-            for ring, one, expected in zip(jobs.rings, pending, sums, strict=True):
-                one.result()
+            for ring, command, expected in zip(jobs.rings, pending, sums, strict=True):
+                command.result()
                 assert (ring.memory.read_gradients(LENGTH).view(np.uint32) == expected).all()
             reset = jobs.rings[number % 2]
             before = [device.read_register("SUPERFRAMES") for ring in jobs.rings for device in ring.devices]
@@ -84,14 +84,14 @@ def test_places(jobs, nodes):
 
 
 def test_units():
-    """Nodes of two jobs hand on control words of the clock and of rooms alone."""
+    """Nodes of two jobs forward only control words of the clock and of rooms."""
     assert [unit.name for unit in units(CONFIG)] == ["rooms", "clock"]
 
 
 def test_training(succeed, monkeypatch, tmp_path):
-    """Two training runs side by side: the weights of each are those of its golden model after every step."""
+    """Two training runs side by side: the weights of each match its golden model after every step."""
     monkeypatch.setattr(side_by_side, "NodeConfig", lambda: CONFIG)
-    monkeypatch.setattr(verilated, "build_ring", build_ring)  # the library of this file is no other test's
+    monkeypatch.setattr(verilated, "build_ring", build_ring)  # no other test uses this file's library
     out = succeed("train", "--nodes", 4, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
                   "--jobs", 2, "--threads", 1, "--output", tmp_path)
     results = [json.loads((tmp_path / f"job-{job}" / "report.json").read_text()) for job in range(JOBS)]
@@ -116,7 +116,7 @@ def test_options(run, options, message, tmp_path):
 
 
 def test_no_packet():
-    """A host that waits in vain is told so; another that has ended is not waited for."""
+    """A host that waits in vain gets an error; other hosts do not wait for a host that has ended."""
     with OpenRing([rings.library(CONFIG)] * 2) as opened:
         time = SharedTime(opened.simulation, 2)
         time.leave()

@@ -1,4 +1,4 @@
-"""Rings whose nodes send in slots of a common TIME: every bit is right, and faults end a command."""
+"""Rings of nodes that send in slots of a common TIME: all bits are right, and faults end a command."""
 
 
 import numpy as np
@@ -18,7 +18,7 @@ from sim.verilated.build import build_ring
 from tests.host import rings
 from tests.host.rings import Reference, random
 
-#: Little memories, as little room for packets as there can be, and a rule with state.
+#: Small memories, the least possible room for packets, and a rule with state.
 CONFIG = NodeConfig(
     lanes=2, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
@@ -35,7 +35,7 @@ def states(ring):
 
 
 def check_sum(ring, generator, length, *, density=1.0):
-    """An all-reduce, compared bit by bit with the golden model."""
+    """Compare an all-reduce bit by bit with the golden model."""
     gradients = random(generator, (ring.nodes, length), density=density)
     ring.memory.write_gradients(list(gradients))
     ring.collectives.all_reduce(length)
@@ -45,8 +45,8 @@ def check_sum(ring, generator, length, *, density=1.0):
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_collectives(nodes):
-    """All-reduces and fused updates, dense and sparse, of lengths that end in empty segments too; broadcasts, in
-    which nodes do not send alike; TIMEs that are the same."""
+    """All-reduces and fused updates, dense and sparse, also of lengths that end in empty segments; broadcasts, where
+    nodes send different amounts; equal TIMEs."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, latency=5) as (ring, _):
         assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
@@ -75,7 +75,7 @@ def test_collectives(nodes):
 
 
 def test_pairs():
-    """Commands queued behind each other, of which nodes get each at another time."""
+    """Commands queued after each other, received at a different time by each node."""
     generator = np.random.default_rng(7)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 256))
@@ -91,7 +91,7 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Run until words of a packet, of which it has 38, are on a link; returns the number of the next but one."""
+    """Run until words of a packet (38 words) are on a link; the number of the next word but one."""
     carried = link.status().words_carried
     for _ in range(5000):
         simulation.run(18)
@@ -102,8 +102,8 @@ def await_packet(simulation, link):
 
 
 def test_faults():
-    """A damaged packet ends a command as on other links, a reset in the middle does, and after both the ring is
-    right: a retry gives the golden bits."""
+    """A damaged packet, or a reset in the middle, ends a command as on other links, and after both the ring works:
+    a retry gives the golden bits."""
     generator = np.random.default_rng(11)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 1024))
@@ -131,8 +131,8 @@ def test_faults():
 
 
 def test_damage():
-    """Words of packets and control words damaged at random: a command is right, or fails and is right when tried
-    again."""
+    """With random damage to words of packets and control words, a command is right, or fails and is right when
+    retried."""
     generator = np.random.default_rng(5)
     failed = 0
     with open_nodes(3, timeout=3000) as (ring, simulation):
@@ -155,7 +155,7 @@ def test_damage():
 
 
 def test_no_table():
-    """Nodes without a place, and with a TIME of their own, drive no packet."""
+    """Nodes without a place, each with its own TIME, send no packet."""
     with open_nodes(2, timeout=3000) as (ring, simulation):
         frames = [device.read_register("SUPERFRAMES") for device in ring.devices]
         simulation.run(2000)
@@ -169,7 +169,7 @@ def test_no_table():
         carried = [link.status().words_carried for link in simulation.links]
         with pytest.raises(RingError, match="INGRESS_TIMEOUT"):
             ring.collectives.all_reduce(100)
-        # START alone.
+        # START only.
         assert all(link.status().words_carried - before <= 2
                    for link, before in zip(simulation.links, carried, strict=True))
         assert not any(state["valid"] for state in states(ring))
@@ -178,7 +178,7 @@ def test_no_table():
 
 
 def test_time():
-    """A drift is corrected, and a node whose TIME is far off is set right by the next SYNC."""
+    """Drift is corrected, and the next SYNC sets a node's TIME that is far off."""
     with open_nodes(3) as (ring, simulation):
         ring.devices[1].write_register("TIME_TEST", 105)
         ring.devices[2].write_register("TIME_TEST", 1 << 24 | (1 << 16) - 900 << 8)
@@ -187,15 +187,15 @@ def test_time():
         for device in ring.devices:
             before = simulation.cycle
             times.append(device.read_register("TIME") - before)
-        assert max(times) - min(times) < 200  # what a read takes
+        assert max(times) - min(times) < 200  # the cycles of a read
         check_sum(ring, np.random.default_rng(3), 500)
         assert all(state["valid"] and not state["lost"] for state in states(ring))
 
 
 def test_training(train, monkeypatch):
-    """The main job with --links slots: the same weights as by the golden model after every step."""
+    """The main job with --links slots has the golden model's weights after every step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
-    monkeypatch.setattr(verilated, "build_ring", build_ring)  # the library of this file is no other test's
+    monkeypatch.setattr(verilated, "build_ring", build_ring)  # no other test uses this file's library
     out, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
                         "--threads", 1)
     assert result["links"] == "slots"
@@ -205,7 +205,7 @@ def test_training(train, monkeypatch):
 
 
 def test_option():
-    """Links on credit change nothing; slots have room for messages where hosts send them."""
+    """Credit links leave the configuration unchanged; slots have room for messages where hosts send them."""
     assert with_links("credits", NodeConfig()) == NodeConfig()
     assert [with_links("slots", NodeConfig(), messages=messages).link.messages for messages in (False, True)] == [
         False, True]

@@ -1,4 +1,4 @@
-"""Sets of relays, as the trainer does them, and small examples."""
+"""Sets of relays, as run by the trainer, and small examples."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ WIDTH, CLASSES = 8, 4
 
 
 def examples():
-    """160 examples of linear classes."""
+    """160 examples of linearly separated classes."""
     generator = np.random.default_rng(7)
     x = np.maximum(generator.standard_normal((160, WIDTH)), 0).astype(np.float32)
     labels = (x @ generator.standard_normal((WIDTH, CLASSES))).argmax(axis=1)
@@ -25,10 +25,10 @@ def do(run, sets=1):
 
 
 def state_of(run):
-    """State of a run and of its trainer."""
+    """State of a run and its trainer."""
     return Trainer(run, run.batches).state()
 
 
 def resume(run, state):
-    """Continue from a state of another run and its trainer."""
+    """Continue from the state of another run and its trainer."""
     Trainer(run, run.batches).resume(state)

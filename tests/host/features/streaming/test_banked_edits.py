@@ -1,4 +1,4 @@
-"""Edits that reach simulated nodes while a set runs: what is in force where, refusals, and the replay of a log."""
+"""Edits that reach simulated nodes while a set runs: programs in force, refusals, and the replay of a log."""
 
 import dataclasses
 import functools
@@ -26,8 +26,8 @@ open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, t
 
 
 def structure_of(widths=(WIDTH, WIDTH, CLASSES), count=1, **changes):
-    given = {"rate": 0.05, "microbatch": MICROBATCH, "worker": worker_of(RELAY[0]), **changes}
-    return Structure(tuple(widths), ("raw",) * (len(widths) - 1), count, **given)
+    settings = {"rate": 0.05, "microbatch": MICROBATCH, "worker": worker_of(RELAY[0]), **changes}
+    return Structure(tuple(widths), ("raw",) * (len(widths) - 1), count, **settings)
 
 
 def optimizer():
@@ -35,7 +35,7 @@ def optimizer():
 
 
 class Random:
-    """Assessor that changes anything, and asks for what is refused as well, until it has had enough."""
+    """Assessor with random changes, including refused ones, until there are enough edits."""
 
     def __init__(self, seed):
         self._generator = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ def run_of(ring, **options):
 
 
 def in_force(run, nodes):
-    """Check that all nodes run the program that edits have led to by now, in the same bank."""
+    """Check that all nodes run the program of the latest valid edit, in the same bank."""
     number = len(run.reports) - 1
     latest = max((edit.number for edit in run.log if edit.set <= number), default=0)
     for device in nodes.devices:
@@ -108,7 +108,7 @@ def test_random_edits():
                 ((_, begun, ended),) = staged
                 assert spans[0][0] < begun < ended < spans[-1][1], f"seed {seed}, set {len(run.reports) - 1}"
                 inside += any(start < begun and ended < end for start, end in spans)
-        assert len(run.relay.edited) == sum(one != other for one, other in itertools.pairwise(banks)) >= 20
+        assert len(run.relay.edited) == sum(item != other for item, other in itertools.pairwise(banks)) >= 20
         assert inside >= 10
         assert len(run.refused) >= 10
         assert {edit.kind for edit in run.log} == set(Kind)
@@ -122,14 +122,14 @@ def test_random_edits():
             again = run_of(ring, edits=run.log)
             do(again, sets)
             assert again.compare()
-            assert [one.loss for one in again.reports] == [one.loss for one in run.reports[:sets]]
+            assert [item.loss for item in again.reports] == [item.loss for item in run.reports[:sets]]
             assert in_force(again, ring) == banks[sets - 1]
         assert sets < len(run.reports) or again.digest == run.digest
 
 
 def test_a_node_that_refuses():
-    """A node that was given something else than the digest says: the edit is taken back on the others, the run goes
-    on, and the same edit is accepted with a later number. A late and an old one are refused."""
+    """If a node has a program that differs from the digest, the edit is withdrawn on the other nodes, the run
+    continues, and the same edit is accepted with a later number. Late and old edits are refused."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -159,7 +159,7 @@ def test_a_node_that_refuses():
 
 
 def test_an_edit_outlives_a_failed_set():
-    """A set that ends badly, and a reset of the links, leave the edit waiting: it holds from its own set on."""
+    """A failed set and a reset of links leave an edit pending: it is valid from its own set on."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -168,7 +168,7 @@ def test_an_edit_outlives_a_failed_set():
             pass
         ring.programs.edit(number=1, set=2)
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # the program before the edit
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # the old program
         with pytest.raises(ProgramNotLoadedError):
             ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # the set before
         ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # on its own: no FETCH can end
@@ -182,7 +182,7 @@ def test_an_edit_outlives_a_failed_set():
 
 
 def test_no_room():
-    """Edits that leave no place for lists beside those of the running set, or for a unit on the server."""
+    """Edits without room for lists next to the running set's, or for a unit on the server, are refused."""
     small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
     data = examples()
     with open_streaming() as (ring, _):
@@ -196,7 +196,7 @@ def test_no_room():
 
 
 def test_places():
-    """Units that stay keep their places, and new ones take the lowest that is free of what runs."""
+    """Units that stay keep their places, and new units take the lowest place not used by the running set."""
     old = [np.zeros(length, np.uint32) for length in (96, 64, 32)]
     new = [np.zeros(length, np.uint32) for length in (64, 32)]
     assert first_bases([96, 64, 32]) == [0, 96, 160]

@@ -1,4 +1,4 @@
-"""Layer streaming by `gradring train`: a run on simulated nodes, its report, and what is refused."""
+"""Layer streaming by `gradring train`: a run on simulated nodes, its report, and refusals."""
 
 import os
 import signal
@@ -16,14 +16,14 @@ from tests.host.results import report
 
 
 def have_small_nodes(monkeypatch):
-    """Make runs use nodes of small memories."""
+    """Make runs use nodes with small memories."""
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
     monkeypatch.setattr(steps, "streaming_nodes", lambda *, windows, **sizes: node_run.StreamingNodes(
         worker, server, node_run.worker_of(worker, windows=windows)))
 
 
 def test_run(train, monkeypatch):
-    """The first set leads to the number of microbatches of the others; nodes have the golden bits."""
+    """The first set determines the number of microbatches of later sets; nodes have the golden bits."""
     have_small_nodes(monkeypatch)
     out, result = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
                         "--format", "mx4,mx9", "--underflow")
@@ -33,7 +33,7 @@ def test_run(train, monkeypatch):
     assert result["start"]["formats"] == ["mx4", "mx9"]
     assert result["sets"] == len(result["per_step"]) == len(result["losses"]) == 2
     assert result["per_step"][1]["microbatches"] == result["per_step"][0]["chosen"] == result["edits"][0]["value"]
-    assert all(0 <= one["stall"] < 1 and one["cycles"] < one["with_host"] for one in result["per_step"])
+    assert all(0 <= step["stall"] < 1 and step["cycles"] < step["with_host"] for step in result["per_step"])
 
 
 OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", "--plateau", "--underflow")
@@ -41,7 +41,7 @@ OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", 
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Nodes of small memories; with signals at the end of a set, or within it, the moment before nodes run."""
+    """Nodes with small memories, and signals at the end of a set, or within it just before nodes run."""
     have_small_nodes(monkeypatch)
     record, carry_out = node_run.NodeRun.record, node_run.NodeRun._carry_out
 
@@ -68,25 +68,25 @@ def signalled(monkeypatch):
 
 
 def test_goes_on(run, succeed, signalled, tmp_path):
-    """A run that is interrupted in its second set ends after it, and goes on with far memories of another pace; its
-    log leads to its digest on golden nodes. A checkpoint of a run with other options is refused."""
+    """A run that is interrupted in its second set ends after it, and resumes with far memories of another speed; its
+    log gives its digest on golden nodes. A checkpoint of a run with other options is refused."""
     options = (*OPTIONS, "--output", tmp_path)
     signalled(signal.SIGTERM, at=2, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *options)
     assert (code, err) == (143, "")
     assert "checkpoint.tar holds 2 steps: the same command with --resume (make: RESUME=1) continues from there" in out
-    found = report(tmp_path)
-    assert (found["interrupted"], found["sets"], len(found["per_step"]), found["bit_exact"]) == (True, 2, 2, True)
-    assert experiment.replay_log(digits(), found).digest == found["digest"]
+    result = report(tmp_path)
+    assert (result["interrupted"], result["sets"], len(result["per_step"]), result["bit_exact"]) == (True, 2, 2, True)
+    assert experiment.replay_log(digits(), result).digest == result["digest"]
     signalled(signal.SIGTERM, at=3)  # a run that is complete is not interrupted
     out = succeed("train", "--schedule", "streaming", "--steps", 3, "--resume", "--server-far", 1, "--checkpoint", 3,
                   *options)
     assert "the run continues from there" in out
-    found = report(tmp_path)
-    assert (found["interrupted"], found["bit_exact"]) == (False, True)
-    assert [one["set"] for one in found["per_step"]] == [0, 1, 2]
-    assert found["edits"][0]["kind"] == "microbatches"
-    assert experiment.replay_log(digits(), found).digest == found["digest"]
+    result = report(tmp_path)
+    assert (result["interrupted"], result["bit_exact"]) == (False, True)
+    assert [step["set"] for step in result["per_step"]] == [0, 1, 2]
+    assert result["edits"][0]["kind"] == "microbatches"
+    assert experiment.replay_log(digits(), result).digest == result["digest"]
     code, _, err = run("train", "--schedule", "streaming", "--steps", 3, "--resume", "--seed", 1, *options)
     assert code == 1
     assert "must be of a run with the same options and versions, not with workload.seed 0 (here 1)" in err
@@ -97,7 +97,7 @@ def test_goes_on(run, succeed, signalled, tmp_path):
     (2, "checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from there"),
 ])
 def test_second_signal(run, signalled, tmp_path, sets, line):
-    """Another signal gives the set up; the report and the checkpoint are of the sets before."""
+    """Another signal abandons the set; the report and the checkpoint have the previous sets."""
     signalled(signal.SIGINT, signal.SIGTERM, at=sets, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (143, "")
@@ -108,7 +108,7 @@ def test_second_signal(run, signalled, tmp_path, sets, line):
 
 
 def test_grace(run, signalled, monkeypatch, tmp_path):
-    """A set that takes longer than the time for its end is given up."""
+    """A set that exceeds the grace period is abandoned."""
     monkeypatch.setattr(files, "GRACE", 0.01)
     monkeypatch.setattr(node_run.NodeRun, "compare", lambda self: time.sleep(60))
     signalled(signal.SIGINT, at=1, within=True)
@@ -121,7 +121,7 @@ def test_grace(run, signalled, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("interval", "files"), [(0, 0), (2, 1), (1, 2)])
 def test_checkpoints(run, signalled, monkeypatch, tmp_path, interval, files):
-    """Checkpoints are made after the sets that were asked for only."""
+    """Checkpoints are made only after the requested sets."""
     made, packed = [], checkpoint.packed
     monkeypatch.setattr(checkpoint, "packed",
                         lambda *arguments, **options: made.append(packed(*arguments, **options)) or made[-1])

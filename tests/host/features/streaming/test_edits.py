@@ -14,9 +14,9 @@ WORKER = Worker(weight_words=2 * 4160, gradient_words=2 * 4160, activation_words
 
 
 def structure(**changes):
-    given = {"widths": (64, 64, 64, 10), "formats": ("raw",) * 3, "count": 3, "rate": 0.1, "microbatch": 8,
-             "worker": WORKER}
-    return Structure(**{**given, **changes})
+    fields = {"widths": (64, 64, 64, 10), "formats": ("raw",) * 3, "count": 3, "rate": 0.1, "microbatch": 8,
+              "worker": WORKER}
+    return Structure(**{**fields, **changes})
 
 
 def edit(base, kind, value, *, layer=0, number=1, first=1):
@@ -32,40 +32,40 @@ def edit(base, kind, value, *, layer=0, number=1, first=1):
     (0, Kind.RATE, 0.25, (64, 64, 64, 10), ("raw", "mx6", "raw"), 3, 0.25)])
 def test_edited(layer, kind, value, widths, formats, count, rate):
     base = structure(formats=("raw", "mx6", "raw"), rate=0.5)
-    found = edited(base, layer, kind, value)
-    assert (found.widths, found.formats, found.count, found.rate) == (widths, formats, count, rate)
-    assert found.digest != base.digest
-    assert found.plan.peak == base.plan.peak == 20_224
-    assert [unit.format for unit in found.plan.units] == list(formats)
+    result = edited(base, layer, kind, value)
+    assert (result.widths, result.formats, result.count, result.rate) == (widths, formats, count, rate)
+    assert result.digest != base.digest
+    assert result.plan.peak == base.plan.peak == 20_224
+    assert [unit.format for unit in result.plan.units] == list(formats)
 
 
 def test_a_bank_changes_at_its_set():
     base = structure()
-    node, one = Banks(base), edit(base, Kind.RATE, 0.5, first=2)
+    node, rate_edit = Banks(base), edit(base, Kind.RATE, 0.5, first=2)
     node.begin(0)
-    refuses("Edit must hold from set 1 on while set 0 runs, not from 2", node.receive, one, error=RefusedError)
+    refuses("Edit must hold from set 1 on while set 0 runs, not from 2", node.receive, rate_edit, error=RefusedError)
     node.begin(1)
-    assert node.receive(one) == 1
+    assert node.receive(rate_edit) == 1
     assert node.current is base
     other = edit(node.following, Kind.FORMAT, "mx9", layer=2, number=2, first=2)
     assert node.receive(other) == 2
-    found = node.begin(2)
-    assert (found.rate, found.formats) == (0.5, ("raw", "mx9", "raw"))
-    assert node.begin(3) is found
+    begun = node.begin(2)
+    assert (begun.rate, begun.formats) == (0.5, ("raw", "mx9", "raw"))
+    assert node.begin(3) is begun
 
 
 def test_refusals_of_a_node():
     base = structure()
-    node, one = Banks(base), edit(base, Kind.RATE, 0.5)
+    node, old = Banks(base), edit(base, Kind.RATE, 0.5)
     node.begin(0)
-    node.receive(one)
+    node.receive(old)
     made = node.following
     for wrong, message in [
-            (one, "Edit must be a new one behind number 1, not 1"),
-            (dataclasses.replace(one, number=2, set=0), "Edit must hold from set 1 on while set 0 runs, not from 0"),
-            (dataclasses.replace(one, number=2, layer=4, kind=Kind.FORMAT, value="mx4"),
+            (old, "Edit must be a new one behind number 1, not 1"),
+            (dataclasses.replace(old, number=2, set=0), "Edit must hold from set 1 on while set 0 runs, not from 0"),
+            (dataclasses.replace(old, number=2, layer=4, kind=Kind.FORMAT, value="mx4"),
              "Edit's layer must be 1 to 3, not 4"),
-            (dataclasses.replace(one, number=2, digest="0"), f"Edit must lead to the program {made.digest}, not 0")]:
+            (dataclasses.replace(old, number=2, digest="0"), f"Edit must lead to the program {made.digest}, not 0")]:
         refuses(message, node.receive, wrong, error=RefusedError)
         assert node.following is made
     assert node.begin(1) is made
@@ -89,36 +89,36 @@ def test_edits_that_no_program_has(layer, kind, value, message):
 
 
 def test_logs():
-    one = edit(structure(), Kind.FORMAT, "mx6", layer=1)
-    assert Edit.parse(one.described()) == one
+    sample = edit(structure(), Kind.FORMAT, "mx6", layer=1)
+    assert Edit.parse(sample.described()) == sample
     assert Structure.parse(structure().described()) == structure()
-    assert one.line == "edit 1, from set 1 on: format of layer 1 mx6"
+    assert sample.line == "edit 1, from set 1 on: format of layer 1 mx6"
     for changes, message in [
             ({"kind": "grow"}, "Edit must be one of add, remove, format, microbatches, rate, not 'grow'"),
             ({"set": -1}, "Edit's set must be a number of zero or more, not -1"),
             ({"number": True}, "Edit's number must be a number of zero or more, not True")]:
-        refuses(message, Edit.parse, {**one.described(), **changes}, error=RefusedError)
+        refuses(message, Edit.parse, {**sample.described(), **changes}, error=RefusedError)
     refuses("Edit must have number, set, layer, kind, value, digest, not []", Edit.parse, [], error=RefusedError)
 
 
-def random_edit(base, generator, **place):
-    """An edit that a program can have."""
+def random_edit(base, generator, **numbers):
+    """A random edit that fits the program."""
     for _ in range(100):
         kind = generator.choice(list(Kind))
         layer = 0 if kind in (Kind.RATE, Kind.MICROBATCHES) else generator.randint(1, base.layers)
         value = {Kind.ADD: 64, Kind.REMOVE: 0, Kind.FORMAT: generator.choice(FETCH_FORMATS),
                  Kind.MICROBATCHES: generator.randint(1, 6), Kind.RATE: generator.choice((0.05, 0.1, 0.2))}[kind]
         try:
-            found = make_edit(base, layer=layer, kind=kind, value=value, **place)
+            made = make_edit(base, layer=layer, kind=kind, value=value, **numbers)
         except RefusedError:
             continue
         if len(edited(base, layer, kind, value).widths) < 12:
-            return found
+            return made
     raise AssertionError("no edit was found")
 
 
 def test_random_edits_hold_on_all_nodes_at_their_set():
-    """1,000 edits that come to five nodes in their own time, with late, repeated and unknown ones among them."""
+    """1,000 edits that reach five nodes at different times, with late, repeated and unknown edits among them."""
     seed = 5
     generator = random.Random(seed)
     banks = [Banks(structure()) for _ in range(5)]
@@ -128,11 +128,11 @@ def test_random_edits_hold_on_all_nodes_at_their_set():
         while pending:  # the set begins when all nodes have acknowledged its edits
             waits += 1
             node = generator.choice(sorted({node for _, node in pending}))
-            one = next(one for one, other in pending if other == node)  # edits come to a node in order
-            pending.remove((one, node))
-            assert banks[node].receive(one) == one.number
-            for wrong in (one, dataclasses.replace(one, number=one.number + 1, set=number - 1),
-                          dataclasses.replace(one, number=one.number + 1, layer=77)):
+            change = next(change for change, other in pending if other == node)  # edits come to a node in order
+            pending.remove((change, node))
+            assert banks[node].receive(change) == change.number
+            for wrong in (change, dataclasses.replace(change, number=change.number + 1, set=number - 1),
+                          dataclasses.replace(change, number=change.number + 1, layer=77)):
                 before = banks[node].following
                 with pytest.raises(RefusedError):
                     banks[node].receive(wrong)
@@ -144,10 +144,10 @@ def test_random_edits_hold_on_all_nodes_at_their_set():
             assert bank.current == expected[number], f"seed {seed}, set {number}, node {node}"
         base = expected[number]
         for _ in range(generator.randint(0, 3) if len(sent) < 1000 else 0):
-            one = random_edit(base, generator, number=len(sent) + 1, set=number + 1)
-            base = edited(base, one.layer, one.kind, one.value)
-            sent.append(one)
-            pending += [(one, node) for node in range(5)]
+            change = random_edit(base, generator, number=len(sent) + 1, set=number + 1)
+            base = edited(base, change.layer, change.kind, change.value)
+            sent.append(change)
+            pending += [(change, node) for node in range(5)]
         expected[number + 1] = base
         number += 1
     assert len(sent) >= 1000

@@ -38,7 +38,7 @@ def server(plan, seed=0):
 
 
 class Bench:
-    """Golden nodes, and beside them the model of sets."""
+    """Golden nodes together with the model of sets."""
 
     def __init__(self, widths, *, workers, count, microbatch, lengths=None, recompute=True, formats=(), **changes):
         plan = make_streaming_plan(widths, worker=worker(**changes), count=count, microbatch=microbatch)
@@ -57,31 +57,31 @@ class Bench:
         self.nodes.activations[:, self.plan.lists:self.plan.lists + len(self.lists.words)] = self.lists.words
 
     def set(self, number):
-        """A set on both; whether weights, state and losses are the same."""
+        """Do a set on both; True if weights, state and losses are the same."""
         generator, plan, shares = np.random.default_rng(number), self.plan, []
         width = plan.widths[0]
-        for rank, mine in enumerate(self.lengths):
-            x = generator.random((sum(mine), width), np.float32)
-            labels = generator.integers(plan.widths[plan.last], size=sum(mine))
+        for rank, row in enumerate(self.lengths):
+            x = generator.random((sum(row), width), np.float32)
+            labels = generator.integers(plan.widths[plan.last], size=sum(row))
             shares.append((x, labels))
             first = 0
-            for microbatch, length in enumerate(mine):
+            for microbatch, length in enumerate(row):
                 base = plan.far("x", microbatch, 1).base
                 self.nodes.far[rank, base:base + length * width] = ring.bits(x[first:first + length]).ravel()
                 base = plan.far("labels", microbatch).base
                 self.nodes.far[rank, base:base + length] = labels[first:first + length]
                 first += length
         self.nodes.run(self.program.placed(len(self.lengths) + 1), seed=number)
-        if len({length for mine in self.lengths for length in mine[:-1]}) > 1:
+        if len({length for row in self.lengths for length in row[:-1]}) > 1:
             raise ValueError("Microbatches of the model must be full but for the last one")
         loss, _ = streaming_set(self.model, shares, SETTINGS, microbatch=self.lengths[0][0], functions=functions)
         losses = [[self.nodes.far[rank, plan.far("loss", microbatch).base] for microbatch in range(plan.count)]
                   for rank in range(len(shares))]
         total = np.float32(0)
-        for mine in losses:
+        for row in losses:
             summed = np.float32(0)
-            for one in mine:
-                summed += one.view(np.float32)
+            for value in row:
+                summed += value.view(np.float32)
             total += summed
         return (np.array_equal(self.nodes.weights[-1], np.concatenate(self.model.masters))
                 and all(np.array_equal(plane[-1], np.concatenate([state[n] for state in self.model.state]))
@@ -115,12 +115,12 @@ def test_resident_layers_have_the_same_bits_and_are_fetched_once():
 
 
 def test_formats():
-    """Sets with a format for each layer have the bits of the model, and the server its counts."""
+    """Sets with a format for each layer have the model's bits, and the server has the model's counts."""
     bench = Bench([16] * 4 + [10], workers=2, count=2, microbatch=4, formats=["mx9", "raw", "mx4", "mx6"])
     for number in range(2):
         assert bench.set(number)
         for operation, counts in (("BROADCAST", bench.model.fetched), ("PUSH", bench.model.pushed)):
-            assert {entry: found for (name, entry), found in bench.nodes.counts.items()
+            assert {entry: count for (name, entry), count in bench.nodes.counts.items()
                     if name == operation} == counts
     assert bench.model.fetched[2].zeros > 0
 
@@ -150,7 +150,7 @@ def test_lists_are_those_of_the_plan():
 
 @pytest.mark.parametrize("layers", [4, 16])
 def test_moved_words_of_inner_layers(layers):
-    """Words that a microbatch of 8 of a 64 x 64 layer moves: 1,024 forward and 1,536 backward."""
+    """Words moved by a microbatch of 8 of a 64 x 64 layer: 1,024 forward and 1,536 backward."""
     plan = make_streaming_plan([64] * layers + [10], count=3, microbatch=8, worker=Worker(
         weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 16))
     program = streaming_program(compile_streaming(plan, array=ARRAY), lengths=[[8] * 3] * 4, depth=1024)
@@ -169,13 +169,13 @@ def test_three_activities_at_once():
     cycles = {"LAYERS": 300, "BROADCAST": 500, "PUSH": 500, "LATCH": 1}
     queues = bench.program.timed()
     tasks = [[task for task in bench.program.tasks if task.queue == queue] for queue in range(3)]
-    spans = timeline(queues, nodes=3, duration=lambda node, number, queue, place: cycles.get(
-        tasks[queue][place].operation, 20))
-    mine = [span for span in spans if span.node == 0]
-    link = [span for span in mine if span.queue == 1 and span.name != "latch"]
-    computing = [span for span in mine if span.queue == 0]
+    spans = timeline(queues, nodes=3, duration=lambda node, number, queue, index: cycles.get(
+        tasks[queue][index].operation, 20))
+    own = [span for span in spans if span.node == 0]
+    link = [span for span in own if span.queue == 1 and span.name != "latch"]
+    computing = [span for span in own if span.queue == 0]
     for kind in ("push", "fetch"):
-        assert any(one.start < other.end and other.start < one.end for one in computing for other in link
+        assert any(work.start < other.end and other.start < work.end for work in computing for other in link
                    if kind in other.name)
 
 

@@ -1,4 +1,4 @@
-"""A relay on simulated nodes: bits of golden ones, stalls, edits between sets, and what is refused."""
+"""A relay on simulated nodes: the bits of golden nodes, stalls, edits between sets, and refusals."""
 
 import collections
 import dataclasses
@@ -46,8 +46,8 @@ def some(data, count):
 
 
 def test_four_layers(data):
-    """Three sets of four layers, of which the second has twice as many microbatches, with the golden bits; stalls are
-    those of the timeline, and words on the chip those of two windows, two accumulators and seven buffers."""
+    """Three sets of four layers, with twice the microbatches from the second on, have the golden bits; stalls match
+    the timeline, and words on the chip equal two windows, two accumulators and seven buffers."""
     with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=ring.nodes - 1)
         run = NodeRun(ring, some(data, 200), structure_of((64, 64, 64, 64, 10), 1, 0.05),
@@ -61,9 +61,9 @@ def test_four_layers(data):
         for number, times in enumerate(run.times):
             model, costs = run.timeline(number, rate=4, far=Far())
             assert abs(times.run.stall - model.stall) <= 0.01, number
-            moves = [[event.end - event.start for event in found.events if event.kind in ("in", "out")]
-                     for found in (times.run, model)]
-            assert all(abs(mine - wanted) <= 8 for mine, wanted in zip(*moves, strict=True)), number
+            moves = [[event.end - event.start for event in source.events if event.kind in ("in", "out")]
+                     for source in (times.run, model)]
+            assert all(abs(measured - wanted) <= 8 for measured, wanted in zip(*moves, strict=True)), number
             for unit in (1, 2):
                 assert times.links["fetch", unit] == pytest.approx(costs[unit].fetch, rel=0.01)
             assert times.links["push", 2] == pytest.approx(costs[2].push, rel=0.03)
@@ -73,7 +73,7 @@ def test_four_layers(data):
             events = collections.defaultdict(list)
             for event in times.run.events:
                 events[event.kind, event.unit].append(event)
-            for unit in (1, 2):  # inside the backward pass of an inner layer: PUSH of that above, FETCH of that below
+            for unit in (1, 2):  # in backward of an inner layer: PUSH of the layer above, FETCH of the layer below
                 backward = events["backward", unit]
                 for inside in (events["push", unit + 1][0], events["fetch", unit - 1][-1]):
                     assert backward[0].start - 10 <= inside.start < inside.end < backward[-1].end
@@ -82,7 +82,7 @@ def test_four_layers(data):
 
 
 def test_parts_of_a_layer_and_words(data):
-    """A layer that is larger than a window comes in two parts; far memories move the words of the program's moves."""
+    """A layer larger than a window is split into two parts; far memories move the words of the program's moves."""
     with open_streaming(host_port=False) as (ring, simulation):
         run = NodeRun(ring, some(data, 50), structure_of((64, 96, 10), 2, 0.05), optimizer=SGD(0.05))
         do(run)
@@ -95,8 +95,8 @@ def test_parts_of_a_layer_and_words(data):
                                     lengths=[[MICROBATCH] * 2] * 2,
                                 depth=WORKER.programs.depth)
         planned = sum(task.fields["length"] for task in program.tasks if task.operation.startswith("MOVE"))
-        given = 2 * (plan.far("x", 0, 1).length + plan.far("labels", 0).length + plan.far("loss", 0).length)
-        assert moved[:2] == [planned + given] * 2
+        batch_words = 2 * (plan.far("x", 0, 1).length + plan.far("labels", 0).length + plan.far("loss", 0).length)
+        assert moved[:2] == [planned + batch_words] * 2
         fetched, pushed = (sum(-(-task.fields["length"] // 4) * 4 for task in program.tasks if task.operation == name)
                            for name in ("BROADCAST", "PUSH"))
         assert moved[2] == fetched + pushed + sum(task.fields["length"] for task in program.tasks
@@ -105,7 +105,7 @@ def test_parts_of_a_layer_and_words(data):
 
 
 def test_edits_and_adam(data):
-    """A layer more, other rates, a layer less: nodes have the golden bits before and behind every edit."""
+    """An added layer, another rate, a removed layer: nodes have the golden bits before and after every edit."""
     with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), structure_of((64, 32, 10), 1, 0.01), optimizer=Adam(0.01))
         for layer, kind, value in ((2, Kind.ADD, 32), (0, Kind.RATE, 0.005), (2, Kind.REMOVE, 32)):
@@ -117,12 +117,12 @@ def test_edits_and_adam(data):
 
 
 def formatted(formats, count=1, rate=0.05):
-    """A program with a format for each layer, of 64 inputs each."""
+    """A program with a format per layer; each layer has 64 inputs."""
     return Structure((64,) * len(formats) + (10,), tuple(formats), count, rate, MICROBATCH, worker_of(WORKER))
 
 
 def test_formats_and_counts(data):
-    """Layers in four formats, of which two change, with golden bits and counts; assessors see the server's."""
+    """Layers in four formats, two of them changed by edits, have the golden bits, and the server has their counts."""
     with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), formatted(FETCH_FORMATS), optimizer=SGD(0.05, momentum=0.9))
         do(run)
@@ -133,12 +133,12 @@ def test_formats_and_counts(data):
         assert run.same
         assert run.compare()
         table = ring.devices[-1].config.memory_map["counts"]
-        found = ring.devices[-1].read_memory(table.number, 0, 16).view(np.uint32).reshape(4, 4).tolist()
-        for layer, row in enumerate(found, start=1):
+        rows = ring.devices[-1].read_memory(table.number, 0, 16).view(np.uint32).reshape(4, 4).tolist()
+        for layer, row in enumerate(rows, start=1):
             fetched, pushed = run.reports[-1].fetched[layer], run.reports[-1].pushed[layer]
             assert row == [fetched.zeros, fetched.saturations, pushed.zeros, pushed.saturations]
-        assert found[1][0] > found[2][0] > 0
-        assert all(row[1] > 0 and row[2] > 0 for row in found)
+        assert rows[1][0] > rows[2][0] > 0
+        assert all(row[1] > 0 and row[2] > 0 for row in rows)
         parts = NodeRun(ring, some(data, 50), Structure((64, 96, 10), ("mx6", "mx4"), 1, 0.05, MICROBATCH,
                                                         worker_of(WORKER)), optimizer=SGD(0.05))
         do(parts, 2)
@@ -147,14 +147,14 @@ def test_formats_and_counts(data):
 
 
 def test_underflow(data):
-    """The rule reads the server's own counts: layers in mx4 become mx6, as on golden nodes."""
+    """The rule uses the server's own counts: layers in mx4 become mx6, as on golden nodes."""
     with open_streaming(host_port=False) as (ring, _):
         options = {"optimizer": SGD(0.05, momentum=0.9)}
-        run, model = (kind(*place, some(data, 100), formatted(("mx4", "mx4")), **options,
+        run, model = (kind(*arguments, some(data, 100), formatted(("mx4", "mx4")), **options,
                            assessor=Underflow(sets=2), **more)
-                      for kind, place, more in ((NodeRun, (ring,), {}), (GoldenStreaming, (), {"workers": 2})))
-        for one in (run, model):
-            do(one, 5)
+                      for kind, arguments, more in ((NodeRun, (ring,), {}), (GoldenStreaming, (), {"workers": 2})))
+        for current in (run, model):
+            do(current, 5)
         assert run.compare()
         assert [edit.line for edit in run.log] == [edit.line for edit in model.log]
         assert run.reports[-1].structure.formats == ("mx6", "mx6")
@@ -164,7 +164,7 @@ def test_underflow(data):
 
 
 def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
-    """Have all nodes begin a BROADCAST, in a format each, and return their events."""
+    """Make all nodes begin a BROADCAST, each in its format, and return their events."""
     for rank, device in enumerate(ring.devices):
         device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=root, length=length,
                             collective=collective, format=formats[rank], entry=entry))
@@ -173,8 +173,8 @@ def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_fetch(seed):
-    """BROADCASTs that follow each other in any formats, of any numbers: bits and counts of the golden codecs. An
-    entry that there is not is not counted, and others keep what they have."""
+    """Successive BROADCASTs in any formats, of any numbers, have the bits and counts of the golden codecs. A
+    nonexistent entry is not counted, and all other entries stay."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
         *workers, server = ring.devices
@@ -182,10 +182,10 @@ def test_fetch(seed):
         table = np.zeros((64, 4), np.uint32)
         server.write_memory(number, 0, table.ravel())
         for step in range(4):
-            rate, given = generator.choice([0.5, 1, 4]), []
+            rate, sent = generator.choice([0.5, 1, 4]), []
             simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=float(rate), node=2)
             base = 0
-            for _ in range(2):  # one behind the other
+            for _ in range(2):  # one after the other
                 length, choice = int(generator.integers(1, 1500)), int(generator.integers(0, 4))
                 entry = int(generator.choice([0, 1, 5, 63, 64, 200]))
                 bits = generator.integers(0, 1 << 32, length, dtype=np.uint32)
@@ -193,31 +193,31 @@ def test_fetch(seed):
                 bits = np.where(generator.random(length) < 0.01, bits, near)
                 bits[generator.random(length) < 0.2] = generator.choice([0, 0x8000_0000, 1])
                 server.write_memory(1, base, bits)
-                given.append((base, bits, choice, entry))
+                sent.append((base, bits, choice, entry))
                 base += -(-length // 32) * 32
             simulation.run(200)
-            for place, (base, bits, choice, entry) in enumerate(given):
+            for index, (base, bits, choice, entry) in enumerate(sent):
                 for rank, device in enumerate(ring.devices):
                     device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=2, length=len(bits),
-                                        weight_base=base, collective=2 * step + place, format=choice, entry=entry))
-            for _, bits, choice, entry in given:
+                                        weight_base=base, collective=2 * step + index, format=choice, entry=entry))
+            for _, bits, choice, entry in sent:
                 events = [device.pop_event(50_000) for device in ring.devices]
                 assert [event.status for event in events] == [EventStatus.OK] * 3, f"{seed=}, {step=}"
                 if entry < 64:
-                    one = counts(bits, FETCH_FORMATS[choice])
-                    table[entry, :2] = one.zeros, one.saturations
-            for base, bits, choice, _ in given:
+                    counted = counts(bits, FETCH_FORMATS[choice])
+                    table[entry, :2] = counted.zeros, counted.saturations
+            for base, bits, choice, _ in sent:
                 codec = WEIGHT_CODECS[FETCH_FORMATS[choice]]
                 for device in workers:
-                    found = device.read_memory(1, base, len(bits)).view(np.uint32)
-                    assert (found == codec.decode(codec.encode(bits), len(bits))).all(), f"{seed=}, {step=}"
-            found = server.read_memory(number, 0, 256).view(np.uint32).reshape(64, 4)
-            assert found.tolist() == table.tolist(), f"{seed=}, {step=}"
+                    actual = device.read_memory(1, base, len(bits)).view(np.uint32)
+                    assert (actual == codec.decode(codec.encode(bits), len(bits))).all(), f"{seed=}, {step=}"
+            actual = server.read_memory(number, 0, 256).view(np.uint32).reshape(64, 4)
+            assert actual.tolist() == table.tolist(), f"{seed=}, {step=}"
 
 
 def test_fetch_refused():
-    """Formats that there are not, roots that cannot encode, and nodes that expect different ones; counts of a command
-    that fails are those until then."""
+    """Nonexistent formats, roots that cannot encode, and nodes with different formats are refused; a failed command
+    keeps its counts up to the failure."""
     with open_streaming(host_port=False) as (ring, simulation):
         for rank, root, format in ((0, 2, 4), (2, 2, 15), (0, 0, 1), (2, 1, 3)):
             device = ring.devices[rank]
@@ -234,14 +234,14 @@ def test_fetch_refused():
         assert events[0].detail >> 20 & 0xFF == WEIGHT_CODECS["mx9"].code
         assert events[0].detail >> 4 & 0xFF == WEIGHT_CODECS["mx6"].code
         assert all(event.status != EventStatus.OK for event in events)
-        zeros, saturations, *others = server.read_memory(
+        zeros, saturations, *rest = server.read_memory(
             server.config.memory_map["counts"].number, 4, 4).view(np.uint32).tolist()
         assert zeros < 4000
-        assert (saturations, others) == (0, [7, 7])
+        assert (saturations, rest) == (0, [7, 7])
 
 
 def test_nodes_without_formats():
-    """Formats that nodes lack are refused before anything runs; so are more units than entries."""
+    """Formats that nodes lack, and more units than entries, are refused before anything runs."""
     worker, server = (config.replace(role={"broadcast_formats": False}) for config in (WORKER, SERVER))
     digits = Dataset(np.zeros((80, 64), np.float32), np.zeros(80, np.int64), np.zeros((1, 64), np.float32),
                      np.zeros(1, np.int64), 10)
@@ -257,7 +257,7 @@ def test_nodes_without_formats():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_push(seed):
-    """Sums of sparse gradients along the workers, at bases of their own; workers' weights stay as they are."""
+    """Sums of sparse gradients along the workers, with a base per node; workers' weights do not change."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=1, node=2)
@@ -267,8 +267,8 @@ def test_push(seed):
             gradients = rings.random(generator, (2, length), density=0.3)
             weights, momentum = rings.random(generator, length), rings.random(generator, length)
             kept = [device.read_memory(1, 0, 4096) for device in ring.devices[:2]]
-            for device, base, mine in zip(ring.devices, bases, gradients, strict=False):
-                device.write_memory(0, base, mine)
+            for device, base, gradient in zip(ring.devices, bases, gradients, strict=False):
+                device.write_memory(0, base, gradient)
             server = ring.devices[-1]
             for space, vector in ((1, weights), (2, momentum)):
                 server.write_memory(space, bases[2], vector)
@@ -293,7 +293,7 @@ def test_push(seed):
 
 
 def test_refused():
-    """A root that is a worker, a server that is none, and rings that are no relay."""
+    """A PUSH with a worker as the root or without workers, and rings that are no relay, are refused."""
     with open_streaming(host_port=False) as (ring, _):
         for rank, root in ((0, 0), (1, 1), (2, 0)):
             ring.devices[rank].push(Command(operation=Operation.PUSH, rank=rank, size=3, root=root, length=32))

@@ -31,36 +31,36 @@ def test_words_on_the_chip_do_not_depend_on_the_depth(layers):
 
 
 def test_windows_and_buffers():
-    found = plan()
-    assert found.window == 4160
-    assert found.distance == 3 * 512
-    assert found.again.length == 512
-    assert not list(overlaps(found.profile, found.bank.places))
-    assert found.windows == ([0, 1, 0, 1], [0, 1, 0, 1])
-    assert len(found.line) < 118
+    relay = plan()
+    assert relay.window == 4160
+    assert relay.distance == 3 * 512
+    assert relay.again.length == 512
+    assert not list(overlaps(relay.profile, relay.bank.places))
+    assert relay.windows == ([0, 1, 0, 1], [0, 1, 0, 1])
+    assert len(relay.line) < 118
 
 
 @pytest.mark.parametrize(("layers", "keys"), [(4, 11), (8, 11), (16, 11)])
 def test_inner_layers_share_lists(layers, keys):
-    """Lists of the last layer and of the first are their own; inner layers have one for each window."""
-    found = plan(layers=layers)
-    assert len(found.keys) == keys
-    inner = {found.key(number, backward=True) for number in range(1, layers - 1)}
+    """The last and the first layer have separate lists; inner layers share one for each window."""
+    relay = plan(layers=layers)
+    assert len(relay.keys) == keys
+    inner = {relay.key(number, backward=True) for number in range(1, layers - 1)}
     assert len(inner) == 2
 
 
 def test_far_memory():
-    found = plan()
-    assert found.far("x", 0, 1).length == 512
-    regions = [found.far("x", one, layer) for layer in (1, 2, 3, 4) for one in range(3)]
-    regions += [found.far(name, one) for name in ("upstream", "labels", "loss") for one in range(3)]
-    assert not any(one.meets(other) for place, one in enumerate(regions) for other in regions[:place])
-    assert found.far_words == max(region.base + region.length for region in regions) == 5 * 3 * 512 + 6 * 32
+    relay = plan()
+    assert relay.far("x", 0, 1).length == 512
+    regions = [relay.far("x", item, layer) for layer in (1, 2, 3, 4) for item in range(3)]
+    regions += [relay.far(name, item) for name in ("upstream", "labels", "loss") for item in range(3)]
+    assert not any(item.meets(other) for index, item in enumerate(regions) for other in regions[:index])
+    assert relay.far_words == max(region.base + region.length for region in regions) == 5 * 3 * 512 + 6 * 32
 
 
 def test_largest_microbatch():
-    found = make_streaming_plan([64] * 4 + [10], worker=WORKER, count=3)
-    assert found.microbatch == 16
+    relay = make_streaming_plan([64] * 4 + [10], worker=WORKER, count=3)
+    assert relay.microbatch == 16
     refuses("Microbatches of 17 and lists must take at most the 8,192 elements of a worker's activation memory, not "
             "8,448", plan, microbatch=17)
     assert make_streaming_plan([64] * 4 + [10], worker=WORKER, count=3, most=8).microbatch == 8
@@ -69,12 +69,12 @@ def test_largest_microbatch():
 
 
 def test_digest_is_of_the_program():
-    found = plan()
-    changed = [dataclasses.replace(found, count=2), dataclasses.replace(found, microbatch=4), plan(layers=5),
-               dataclasses.replace(found, units=(dataclasses.replace(found.units[0], format="mx9"),
-                                                 *found.units[1:]))]
-    assert len({one.digest for one in (found, *changed)}) == 5
-    assert plan().digest == found.digest
+    base = plan()
+    changed = [dataclasses.replace(base, count=2), dataclasses.replace(base, microbatch=4), plan(layers=5),
+               dataclasses.replace(base, units=(dataclasses.replace(base.units[0], format="mx9"),
+                                                *base.units[1:]))]
+    assert len({variant.digest for variant in (base, *changed)}) == 5
+    assert plan().digest == base.digest
 
 
 @pytest.mark.parametrize(("window", "parts"), [(4160, [64]), (4159, [32, 32]), (2080, [32, 32]), (2079, [24, 24, 16]),
@@ -88,13 +88,13 @@ def test_cut(window, parts):
 
 
 def test_parts_share_no_window_with_the_execution_before():
-    found = make_streaming_plan([64, 64, 64, 10], worker=dataclasses.replace(WORKER, weight_words=4160), count=2,
+    relay = make_streaming_plan([64, 64, 64, 10], worker=dataclasses.replace(WORKER, weight_words=4160), count=2,
                             microbatch=8)
-    assert [unit.first for unit in found.units] == [0, 32, 0, 32, 0]
-    assert found.windows[0] == [0, 1, 0, 1, 0]
-    assert found.widths == {0: 64, 1: 64, 2: 64, 3: 10}
-    assert found.windows[1] == [1, 0, 1, 0, 0]
-    assert found.peak == 4 * 2080 + found.lists
+    assert [unit.first for unit in relay.units] == [0, 32, 0, 32, 0]
+    assert relay.windows[0] == [0, 1, 0, 1, 0]
+    assert relay.widths == {0: 64, 1: 64, 2: 64, 3: 10}
+    assert relay.windows[1] == [1, 0, 1, 0, 0]
+    assert relay.peak == 4 * 2080 + relay.lists
 
 
 def test_refusals():

@@ -11,7 +11,7 @@ from host.features.streaming.plan import Worker, make_streaming_plan
 from host.features.streaming.timeline import Costs, Far, packet_cycles, program_run, streaming_timeline
 from sim.golden.features.streaming.streaming import Unit
 
-#: Moves of a microbatch of 64 elements, and of 32: 37 and 29 cycles in, 23 and 15 out.
+#: Moves of a microbatch take 37 cycles in and 23 out for 64 elements, 29 in and 15 out for 32 elements.
 FAST = Far(rate=Fraction(4), latency=16)
 #: Neither commands nor waits take time.
 AT_ONCE = {"gap": 0, "delay": 0}
@@ -19,7 +19,7 @@ AT_ONCE = {"gap": 0, "delay": 0}
 
 @functools.cache
 def planned(widths, count, microbatch=4, window=4160):
-    """Units and program of a set; its lists have places, but no words."""
+    """Units and program of a set; its lists have places but no words."""
     worker = Worker(weight_words=2 * window, gradient_words=2 * window, activation_words=8192, far_words=1 << 17)
     plan = make_streaming_plan(widths, worker=worker, count=count, microbatch=microbatch)
     lists = StreamingLists(plan=plan, words=np.zeros(0, np.uint32), places=dict.fromkeys(plan.keys, 0), base=0)
@@ -45,7 +45,7 @@ def test_known_answers_without_moves(layers, backward, count, end, stalled):
 
 
 def test_a_set_by_hand():
-    """Three layers, one microbatch: outputs are moved out, and in as the next inputs, between executions."""
+    """Three layers, one microbatch: between executions, outputs are moved out, and in as the next inputs."""
     run = uniform(3, Costs(10, 10, 100, 200), 1, FAST, **AT_ONCE)
     events = [(event.kind, event.unit, event.start, event.end) for event in run.events]
     assert [event for event in events if event[0] in ("forward", "backward")] == [
@@ -63,10 +63,10 @@ def test_a_set_by_hand():
 
 
 @pytest.mark.parametrize(("count", "far", "end", "stalled"), [
-    # Of two microbatches one is moved while the other is computed with; both, if that is shorter than its moves.
+    # One of two microbatches is moved while the other is computed, which takes longer than the moves.
     (2, FAST, 37 + 1800 + 10, 0),
     # A move of 64 elements takes 1222 cycles in and 1208 out, one of 32 elements 582 and 568. The loss is moved out
-    # behind what backward of the last layer needs, and ends 368 cycles behind that.
+    # after the inputs of the last layer's backward, and ends 368 cycles after that backward.
     (1, Far(rate=Fraction(4, 80)), 0, (1208 + 1222) + (1208 + 1222 + 582) + (1222 + 582 - 100) + 368
      + 2 * (1208 + 2 * 1222))])
 def test_moves_and_microbatches(count, far, end, stalled):
@@ -78,16 +78,16 @@ def test_moves_and_microbatches(count, far, end, stalled):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_timelines_are_the_same_without_moves(seed):
-    """Any layers, parts of them, and costs: what goes over the link, and executions, as of layers alone."""
+    """Without moves, link transfers and executions equal the timeline of layers, for any layers, parts and costs."""
     generator = np.random.default_rng(seed)
     layers, count = int(generator.integers(1, 6)), int(generator.integers(1, 4))
     units, program = planned((16,) * layers + (8,), count, window=160 if seed % 2 else 4160)
     assert (len(units) > layers) == (seed % 2 and layers > 1), f"{seed=}"
     costs = [Costs(*map(int, generator.integers(1, 300, 4))) for _ in units]
-    mine, other = program_run(program, costs, None, **AT_ONCE), streaming_timeline(units, costs, count)
-    assert (mine.end, mine.busy, mine.stalled) == (other.end, other.busy, other.stalled), f"{seed=}"
+    own, other = program_run(program, costs, None, **AT_ONCE), streaming_timeline(units, costs, count)
+    assert (own.end, own.busy, own.stalled) == (other.end, other.busy, other.stalled), f"{seed=}"
     link = [sorted((event.start, event.end, event.kind, event.unit) for event in run.events
-                   if event.kind in ("fetch", "push")) for run in (mine, other)]
+                   if event.kind in ("fetch", "push")) for run in (own, other)]
     assert link[0] == link[1], f"{seed=}"
 
 
@@ -95,8 +95,8 @@ def test_timelines_are_the_same_without_moves(seed):
     (4, 1, 1, 24.4), (8, 1, 1, 26.4), (16, 1, 1, 27.2), (4, 1, 4, 17.3), (8, 1, 4, 23.4), (16, 1, 4, 25.7),
     (4, 2, 1, 0.1), (4, 3, 4, 0.1)])
 def test_measured_stalls(layers, count, rate, stall):
-    """Stalls of simulated rings of 4 workers, momentum, microbatches of 8; measured executions, which take longer
-    where gradients go on from an earlier microbatch."""
+    """Stalls of simulated rings of 4 workers, momentum, microbatches of 8, by measured executions, which take longer
+    where gradients continue from an earlier microbatch."""
     units, program = planned((64,) * layers + (10,), count, microbatch=8)
     backward = 7001 + round(1100 * (count - 1) / count)
     executions = [(2273, backward - 2260), *[(2273, backward)] * (layers - 2), (1878, 3202)]
@@ -112,14 +112,14 @@ def test_measured_stalls(layers, count, rate, stall):
     (4, 2, 2, 0.32, 4356, 0.01), (2, 2, 1, 0.34, 7947, 0.05), (2, 4, 1, 0.34, 15403, 0.09),
     (2, 6, 4, 0.34, 6051, 0.04)])
 def test_measured_pushes(workers, state_words, rate, zeros, cycles, within):
-    """PUSH of 4,160 words; where the server's far memory is slow, it has read ahead while it waited."""
-    found = packet_cycles(Unit(1, 64, 64), workers=workers, state_words=state_words, rate=Fraction(rate), zeros=zeros)
-    assert found[1] == pytest.approx(cycles, rel=within)
+    """PUSH of 4,160 words; a server with a slow far memory has read ahead while it waited."""
+    taken = packet_cycles(Unit(1, 64, 64), workers=workers, state_words=state_words, rate=Fraction(rate), zeros=zeros)
+    assert taken[1] == pytest.approx(cycles, rel=within)
 
 
 @pytest.mark.parametrize(("form", "cycles", "within"), [
     ("raw", 4267, 0), ("mx9", 1324, 0.04), ("mx6", 1150, 0), ("mx4", 1150, 0)])
 def test_measured_fetches(form, cycles, within):
-    found = packet_cycles(Unit(1, 64, 64, format=form), workers=4)
-    assert found[0] == pytest.approx(cycles, rel=within)
+    taken = packet_cycles(Unit(1, 64, 64, format=form), workers=4)
+    assert taken[0] == pytest.approx(cycles, rel=within)
     assert packet_cycles(Unit(1, 64, 64), workers=4, rate=Fraction(1, 2))[0] == 8320 + 39

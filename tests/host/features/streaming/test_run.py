@@ -1,4 +1,4 @@
-"""Runs of relays on golden nodes, their assessors and logs: host/features/streaming/run.py and experiment.py."""
+"""Runs of relays on golden nodes, with assessors and logs: host/features/streaming/run.py and experiment.py."""
 
 import dataclasses
 
@@ -18,8 +18,8 @@ DATA = digits()
 
 
 def structure(widths=(64, 16, 10), form="raw", **changes):
-    given = {"count": 1, "rate": 0.1, "microbatch": 8, "worker": WORKER}
-    return Structure(widths=widths, formats=(form,) * (len(widths) - 1), **{**given, **changes})
+    fields = {"count": 1, "rate": 0.1, "microbatch": 8, "worker": WORKER}
+    return Structure(widths=widths, formats=(form,) * (len(widths) - 1), **{**fields, **changes})
 
 
 def run_of(first, *, optimizer=None, **options):
@@ -33,7 +33,7 @@ def report(number, loss, *, zeros=(), base=None):
 
 
 class Once:
-    """Assessor that changes something behind a set."""
+    """Assessor that makes the given changes after one set."""
 
     def __init__(self, number, *changes):
         self._number, self._changes = number, changes
@@ -43,7 +43,7 @@ class Once:
 
 
 def test_an_identity_changes_no_bit():
-    """Scores of a model with one layer more, in every place."""
+    """A model with one more layer has the same losses, for every position of the layer."""
     run = run_of(structure((64, 16, 16, 10)))
     do(run, 3)
     for layer in (1, 2, 3):
@@ -51,7 +51,7 @@ def test_an_identity_changes_no_bit():
         do(other, 5)
         same = run_of(structure((64, 16, 16, 10)))
         do(same, 5)
-        assert [one.loss for one in other.reports[:4]] == [one.loss for one in same.reports[:4]]
+        assert [item.loss for item in other.reports[:4]] == [item.loss for item in same.reports[:4]]
         assert other.reports[4].loss == same.reports[4].loss  # the first with the layer
         assert len(other.server.units) == 4
         assert other.log[0].set == 4
@@ -59,8 +59,8 @@ def test_an_identity_changes_no_bit():
 
 def test_what_is_asked_in_vain_changes_nothing():
     run, same = run_of(structure(), assessor=Once(0, (3, Kind.ADD, 16), (2, Kind.REMOVE, 0))), run_of(structure())
-    for one in (run, same):
-        do(one, 3)
+    for current in (run, same):
+        do(current, 3)
     assert run.log == []
     assert run.refused[0] == "Edit's layer must be 1 to 2, not 3"
     assert len(run.refused) == 2
@@ -70,9 +70,9 @@ def test_what_is_asked_in_vain_changes_nothing():
 def test_an_edit_holds_from_the_next_set_but_one():
     run = run_of(structure(), assessor=Once(1, (2, Kind.FORMAT, "mx6"), (0, Kind.MICROBATCHES, 2)))
     do(run, 5)
-    assert [one.structure.formats[1] for one in run.reports] == ["raw"] * 3 + ["mx6"] * 2
-    assert [one.examples for one in run.reports] == [16] * 3 + [32] * 2
-    assert [(one.number, one.set) for one in run.log] == [(1, 3), (2, 3)]
+    assert [item.structure.formats[1] for item in run.reports] == ["raw"] * 3 + ["mx6"] * 2
+    assert [item.examples for item in run.reports] == [16] * 3 + [32] * 2
+    assert [(item.number, item.set) for item in run.log] == [(1, 3), (2, 3)]
     assert run.log[1].digest == run.reports[3].structure.digest == edited(
         edited(structure(), 2, Kind.FORMAT, "mx6"), 0, Kind.MICROBATCHES, 2).digest
 
@@ -82,7 +82,7 @@ def test_layers_come_and_go(optimizer):
     changes = [Once(1, (2, Kind.ADD, 16)), Once(4, (2, Kind.REMOVE, 0)), Once(6, (0, Kind.RATE, 0.05))]
     run = run_of(structure(), optimizer=optimizer, assessor=Together(*changes))
     do(run, 10)
-    assert [len(one.structure.widths) for one in run.reports] == [3] * 3 + [4] * 3 + [3] * 4
+    assert [len(item.structure.widths) for item in run.reports] == [3] * 3 + [4] * 3 + [3] * 4
     assert run.reports[-1].structure.rate == np.float32(0.05)
     assert [unit.length for unit in run.server.units] == [len(master) for master in run.server.masters]
     again = GoldenStreaming(DATA, structure(), workers=2, optimizer=optimizer, edits=run.log)
@@ -99,7 +99,7 @@ def test_a_choice_of_microbatches_is_in_the_log():
 
 
 def test_parts_of_layers_learn_the_same():
-    """A layer in parts, with a layer added that is cut as well."""
+    """A layer in parts, with an added layer that is also cut."""
     narrow = dataclasses.replace(WORKER, weight_words=2 * 672)
     changes = (3, Kind.ADD, 16), (2, Kind.REMOVE, 0)
     runs = [run_of(structure((64, 16, 16, 10), worker=worker), assessor=Once(0, *changes))
@@ -107,24 +107,24 @@ def test_parts_of_layers_learn_the_same():
     for run in runs:
         do(run, 4)
     assert len(runs[1].server.units) > len(runs[0].server.units)
-    assert [one.loss for one in runs[0].reports] == [one.loss for one in runs[1].reports]
+    assert [item.loss for item in runs[0].reports] == [item.loss for item in runs[1].reports]
     assert runs[0].accuracy == runs[1].accuracy
 
 
 def test_plateau():
     rule = Plateau(sets=2, ratio=0.9, most=2)
-    found = [rule.assess(report(number, loss), structure((64, 16, 16, 10)))
-             for number, loss in enumerate((4, 4, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1))]
+    changes = [rule.assess(report(number, loss), structure((64, 16, 16, 10)))
+               for number, loss in enumerate((4, 4, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1))]
     change = [(3, Kind.ADD, 16)]
-    assert found == [[]] * 8 + [change] + [[]] * 3 + [change]
+    assert changes == [[]] * 8 + [change] + [[]] * 3 + [change]
     refuses("Sets and layers of a plateau must be at least 1 and 0, not 0 and 1", Plateau, sets=0)
 
 
 def test_underflow():
     rule, base = Underflow(part=0.1, sets=3), structure(form="mx4")
     zeros = [(11, 10), (11, 11), (10, 11), (11, 11), (11, 0), (11, 0)]
-    found = [rule.assess(report(number, 1, zeros=one, base=base), base) for number, one in enumerate(zeros)]
-    assert found == [[], [], [], [(2, Kind.FORMAT, "mx6")], [], [(1, Kind.FORMAT, "mx6")]]
+    changes = [rule.assess(report(number, 1, zeros=pair, base=base), base) for number, pair in enumerate(zeros)]
+    assert changes == [[], [], [], [(2, Kind.FORMAT, "mx6")], [], [(1, Kind.FORMAT, "mx6")]]
     raw = structure()
     assert not any(Underflow(sets=1).assess(report(0, 1, zeros=(50, 50), base=raw), raw))
     rule = Underflow(sets=2)
@@ -133,7 +133,7 @@ def test_underflow():
 
 
 def test_blind():
-    """The case that widens all layers after the first set."""
+    """The case that widens all formats after the first set."""
     base = structure(form="mx4")
     rule = CASES[4].assessor()
     changes = [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")]
@@ -146,14 +146,14 @@ def test_blind():
 def test_counts_of_layers():
     run = run_of(structure(form="mx4"))
     do(run)
-    assert {layer: found.elements for layer, found in run.reports[0].fetched.items()} == {1: 65 * 16, 2: 17 * 10}
+    assert {layer: counts.elements for layer, counts in run.reports[0].fetched.items()} == {1: 65 * 16, 2: 17 * 10}
     assert run.reports[0].fetched[1].zero_part > 0.1
     assert run.reports[0].pushed[1].elements == 65 * 16
 
 
 @pytest.mark.parametrize("case", CASES[1:4:2], ids=lambda case: case.name)
 def test_replays(case):
-    """An assessor's run, and one of its log."""
+    """An assessor's run, and the replay of its log."""
     run = learn(dataclasses.replace(case, assessor=lambda: Together(Plateau(sets=3, ratio=0.5), Underflow(sets=3))),
                 DATA, 0, epochs=1)
     assert len(run.log) > 1

@@ -1,4 +1,4 @@
-"""Rings of nodes with weights and state in their far memories: bits, cycles, resets in mid-command, and silence."""
+"""Rings of nodes with weights and state in far memories: bits, cycles, resets in mid-command, and silence."""
 
 import dataclasses
 import functools
@@ -26,19 +26,19 @@ open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=20_000)
 
 
 def begun(ring, generator, length):
-    """The state of a ring after a broadcast of random weights."""
+    """Broadcast random weights; the expected state of the ring."""
     weights = rings.random(generator, length)
     ring.memory.write_weights_of([weights, *[np.zeros_like(weights)] * (ring.nodes - 1)])
     ring.collectives.broadcast(length, root=0)
-    found = rings.Reference(ring, weights, planes=CONFIG.memories.planes)
-    found.compare("broadcast")
-    return found
+    reference = rings.Reference(ring, weights, planes=CONFIG.memories.planes)
+    reference.compare("broadcast")
+    return reference
 
 
 @pytest.mark.parametrize("packed_state", [False, True])
 @pytest.mark.parametrize(("nodes", "speed"), [(2, SPEEDS[0]), (5, SPEEDS[1]), (3, SPEEDS[2]), (1, SPEEDS[3])])
 def test_updates(nodes, speed, packed_state):
-    """Updates and sums have the bits of the golden model, however slow and late the far memory is."""
+    """Updates and sums have the bits of the golden model, for any speed and latency of the far memory."""
     generator = np.random.default_rng(10 * nodes + packed_state)
     with open_nodes(nodes, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=speed[0], rate=speed[1])
@@ -53,7 +53,7 @@ def test_updates(nodes, speed, packed_state):
 
 
 def test_host_port():
-    """The host writes and reads weights and state through the port, and what is around them stays."""
+    """The host writes and reads weights and state through the port; words around them stay."""
     generator = np.random.default_rng(3)
     with open_nodes(1) as (ring, simulation):
         device = ring.devices[0]
@@ -74,7 +74,7 @@ def test_host_port():
 
 
 def _status(device):
-    """STATUS.far_silent, and in bit 1 far_lost."""
+    """Return STATUS.far_silent in bit 0 and STATUS.far_lost in bit 1."""
     return int(device.read_register("STATUS")) >> 13 & 3
 
 
@@ -92,14 +92,14 @@ def test_reset_in_mid_command(seed):
                                     collective=99))
             simulation.run(int(generator.integers(100, 2500)))
             ring.recover()
-            simulation.run(400)  # the rows that are left
+            simulation.run(400)  # the remaining rows
             ring.memory.write_weights(reference.weights.view(np.float32))
             rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message=f"seed {seed}")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_silence(nodes):
-    """Commands end by their own time-out, the host is answered with zeros, and all works when the memory speaks."""
+    """Commands time out, the host reads zeros, and everything works once the far memory responds."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, timeout=1000) as (ring, simulation):
         device = ring.devices[0]
@@ -128,7 +128,7 @@ def test_silence(nodes):
 
 
 def test_slow_is_not_silent():
-    """On a ring of one a command may last longer than the time-out, as long as rows move."""
+    """On a ring of one node a command may last longer than the time-out, as long as rows move."""
     generator = np.random.default_rng(5)
     with open_nodes(1, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
@@ -144,23 +144,23 @@ def cycles(config, generator, speed=None):
         if speed is not None:
             simulation.set_far_speed(latency=speed[0], rate=speed[1])
         ring.memory.write_weights(rings.random(generator, length))
-        found = {"broadcast": ring.collectives.broadcast(length, root=0).cycles}
+        measured = {"broadcast": ring.collectives.broadcast(length, root=0).cycles}
         for rule in (Rule.SGD, Rule.MOMENTUM, Rule.ADAM):
             ring.settings.write(dataclasses.replace(SETTINGS, rule=rule))
             ring.memory.write_gradients(list(rings.random(generator, (2, length), density=0.6)))
-            found[rule.name] = ring.collectives.fused_update(length).cycles
-        return found
+            measured[rule.name] = ring.collectives.fused_update(length).cycles
+        return measured
 
 
 def test_cycles():
-    """A far memory of a row per cycle costs a broadcast 30 cycles and an update none but for its words; one of a word
-    per cycle is busy in all cycles of an update."""
+    """A far memory of a row per cycle costs a broadcast or update at most 30 cycles if its words fit the time; a far
+    memory of a word per cycle is busy in all cycles of an update."""
     generator = np.random.default_rng(1)
     inside = cycles(rings.CONFIGS["default"], generator)
     fast, slow = (cycles(CONFIG, generator, (16, rate)) for rate in (4, 1))
     assert inside["broadcast"] <= fast["broadcast"] <= inside["broadcast"] + 30
     for rule, words in (("SGD", 2), ("MOMENTUM", 4), ("ADAM", 6)):
-        moved = 2080 * (words + 1)  # the own block's, and the other block's weights
+        moved = 2080 * (words + 1)  # weights and state of the own block, and weights of the other block
         if moved <= 4 * inside[rule]:
             assert fast[rule] <= inside[rule] + 30, rule
         assert moved <= slow[rule] <= moved + 30, rule

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The privileged host of nodes with tenants, and what tenants are refused."""
+"""The privileged host of nodes with tenants, and refusals to tenants."""
 
 import zlib
 
@@ -39,7 +39,7 @@ def shared():
 
 @pytest.fixture
 def node(shared):
-    """The device of the privileged host, those of both tenants, and the host; tenant 1 is executed."""
+    """The device of the privileged host, the devices of both tenants, and the host; tenant 1 is executed."""
     device, host = shared
     host.grant(1, MINE)
     host.grant(2, OTHER)
@@ -61,162 +61,162 @@ def ran(device, tenant=1, **fields):
     (64, 0, EventStatus.OK), (32, 32, EventStatus.OK), (32, 33, EventStatus.OUT_OF_WINDOW),
     (0xFFFFFFE0, 64, EventStatus.OUT_OF_WINDOW), (0, 65, EventStatus.OUT_OF_WINDOW), (33, 1, EventStatus.BAD_BASE)])
 def test_known_answers(node, base, length, status):
-    """Window 64 to 128."""
-    _, mine, _, _ = node
-    event = ran(mine, operation=Operation.ALL_REDUCE, gradient_base=base, length=length)
+    """Commands in and out of a window from 64 to 128."""
+    _, own, _, _ = node
+    event = ran(own, operation=Operation.ALL_REDUCE, gradient_base=base, length=length)
     assert event.status is status
     if status is EventStatus.OUT_OF_WINDOW:
         assert (event.cycles, event.detail) == (0, 32 if base == 32 else 64 if base == 0 else base)
 
 
 def test_memory_is_that_of_the_window(node):
-    device, mine, other, _ = node
-    mine.write_memory(Space.GRADIENT, 0, np.arange(1, 65, dtype=np.uint32))
+    device, own, other, _ = node
+    own.write_memory(Space.GRADIENT, 0, np.arange(1, 65, dtype=np.uint32))
     assert device.read_memory(Space.GRADIENT, 0, 192).tolist() == [0] * 64 + list(range(1, 65)) + [0] * 64
     other.write_memory(Space.GRADIENT, 1000, np.full(24, 7, np.uint32))
     assert (device.read_memory(Space.GRADIENT, 2024, 24) == 7).all()
     for tenant, space, address, count in (
-            (mine, 0, 64, 1), (mine, 0, 1, 64), (mine, 0, (1 << 28) - 1, 1), (mine, 2, 0, 1), (mine, 3, 0, 1),
-            (mine, 4, 0, 1), (mine, 9, 0, 1), (other, 2, 0, 1)):
+            (own, 0, 64, 1), (own, 0, 1, 64), (own, 0, (1 << 28) - 1, 1), (own, 2, 0, 1), (own, 3, 0, 1),
+            (own, 4, 0, 1), (own, 9, 0, 1), (other, 2, 0, 1)):
         with pytest.raises(OutOfWindowError):
             tenant.read_memory(space, address, count)
         with pytest.raises(OutOfWindowError):
             tenant.write_memory(space, address, np.zeros(count, np.uint32))
     with pytest.raises(BadAddressError):
         device.read_memory(Space.GRADIENT, 2048, 1)
-    assert mine.ping(np.arange(3, dtype=np.uint32)).tolist() == [0, 1, 2]
+    assert own.ping(np.arange(3, dtype=np.uint32)).tolist() == [0, 1, 2]
     assert other.ping(np.arange(3, dtype=np.uint32)).tolist() == [0, 1, 2]
 
 
 def test_what_is_not_the_tenants(node):
-    device, mine, other, _ = node
+    device, own, other, _ = node
     for name in ("CONTROL", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK",
                  "TENANT", "WINDOW", "WINDOW_BASE", "WINDOW_BOUND", "BUDGET"):
         before = device.read_register(name)
         with pytest.raises(ForeignTenantError):
-            mine.write_register(name, 1)
+            own.write_register(name, 1)
         assert device.read_register(name) == before
     for name in ("TENANT", "WINDOW_BASE", "BUDGET"):
         with pytest.raises(ForeignTenantError):
-            mine.read_register(name)
-    mine.write_register("LEARNING_RATE", 0.25)
-    assert mine.read_register("LEARNING_RATE") == 0.25
+            own.read_register(name)
+    own.write_register("LEARNING_RATE", 0.25)
+    assert own.read_register("LEARNING_RATE") == 0.25
     for refused in (lambda: other.read_register("LEARNING_RATE"), lambda: other.write_register("FLAGS", 1),
                     lambda: other.push(Command(operation=Operation.QUIESCE, tenant=2)), lambda: other.pop_event(0),
                     lambda: other.load_program(0, []), lambda: other.run(ProgramRun(1))):
         with pytest.raises(ForeignTenantError):
             refused()
     for tenant in (0, 2, 3, 0xFFFF):
-        event = ran(mine, tenant, operation=Operation.QUIESCE)
+        event = ran(own, tenant, operation=Operation.QUIESCE)
         assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, tenant)
-    event = ran(mine, operation=Operation.SWITCH, gradient_base=0x291)
+    event = ran(own, operation=Operation.SWITCH, gradient_base=0x291)
     assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, Operation.SWITCH)
 
 
 def test_guard_ends_a_command(node):
-    """A list names an address behind the window: what the checker cannot see, the guard does."""
-    device, mine, _, _ = node
+    """A list has an address after the window: the guard stops accesses that the checker cannot see."""
+    device, own, _, _ = node
     device.write_memory(Space.WEIGHT, 0, np.full(2048, 0xFFFFFFFF, np.uint32))
-    mine.write_memory(Space.WEIGHT, 0, np.zeros(512, np.uint32))
-    # One layer of INFER, of 8 outputs and inputs, whose results are for address 1,024 of the gradient memory.
+    own.write_memory(Space.WEIGHT, 0, np.zeros(512, np.uint32))
+    # One layer of INFER, of 8 outputs and inputs, with results for address 1,024 of the gradient memory.
     layer = np.array([8 << 16 | 1 << 4 | 1 << 5, 8, 64, 0, 32, 1024, 0, 0], np.uint32)
-    mine.write_memory(Space.WEIGHT, 0, layer)
+    own.write_memory(Space.WEIGHT, 0, layer)
     before = device.read_memory(Space.GRADIENT, 0, 2048)
-    event = ran(mine, operation=Operation.INFER, length=1)
+    event = ran(own, operation=Operation.INFER, length=1)
     assert event.status is EventStatus.OUT_OF_WINDOW
     assert event.cycles > 0
     assert (device.read_memory(Space.GRADIENT, 0, 2048) == before).all()
-    assert ran(mine, operation=Operation.ALL_REDUCE, length=64).status is EventStatus.OK
+    assert ran(own, operation=Operation.ALL_REDUCE, length=64).status is EventStatus.OK
 
 
 def test_budget(node):
-    """A command over its budget ends, also one that would take long, and the next one has the whole of it."""
-    _, mine, _, host = node
+    """A command over its budget ends, also a very long one, and the next command has the full budget."""
+    _, own, _, host = node
     host.set_budget(500)
-    event = ran(mine, operation=Operation.COMPUTE, length=32, state_base=32, duration=1 << 30)
+    event = ran(own, operation=Operation.COMPUTE, length=32, state_base=32, duration=1 << 30)
     assert event.status is EventStatus.OVER_BUDGET
     assert 500 <= event.cycles < 520
-    assert ran(mine, operation=Operation.COMPUTE, length=32, state_base=32, duration=100).status is EventStatus.OK
+    assert ran(own, operation=Operation.COMPUTE, length=32, state_base=32, duration=100).status is EventStatus.OK
     host.set_budget(0)
-    assert ran(mine, operation=Operation.COMPUTE, length=32, state_base=32, duration=800).status is EventStatus.OK
+    assert ran(own, operation=Operation.COMPUTE, length=32, state_base=32, duration=800).status is EventStatus.OK
 
 
 def test_tenant_and_windows_stay_while_a_command_is_there(node):
-    device, mine, _, host = node
-    mine.push(Command(operation=Operation.QUIESCE, wait=1, tenant=1))
+    device, own, _, host = node
+    own.push(Command(operation=Operation.QUIESCE, wait=1, tenant=1))
     for name in ("TENANT", "WINDOW", "WINDOW_BASE", "WINDOW_BOUND", "BUDGET"):
         with pytest.raises(ProgramRunningError):
             device.write_register(name, 0)
     for refused in (lambda: host.change(2), lambda: host.grant(2, OTHER), lambda: host.withdraw(1)):
         with pytest.raises(NotAtRestError, match=r"^node 0 must be at rest, and have no events, not \{'waiting': 1"):
             refused()
-    mine.write_register("FLAGS", 1)
-    assert mine.pop_event(1000).status is EventStatus.OK
+    own.write_register("FLAGS", 1)
+    assert own.pop_event(1000).status is EventStatus.OK
     assert host.tenant == 1
 
 
 def test_change(node):
-    """Settings and flags come back with their tenant; programs, events and errors do not stay for another one."""
-    _, mine, other, host = node
-    mine.write_register("LEARNING_RATE", 0.5)
-    mine.write_register("FLAGS", 0x21)
-    assert ran(mine, operation=99).status is EventStatus.UNKNOWN_OPERATION
-    mine.load_program(0, [Command(operation=Operation.COMPUTE, tenant=1)] * 3, model=5)
+    """Settings and flags come back with their tenant; programs, events and errors do not stay for another tenant."""
+    _, own, other, host = node
+    own.write_register("LEARNING_RATE", 0.5)
+    own.write_register("FLAGS", 0x21)
+    assert ran(own, operation=99).status is EventStatus.UNKNOWN_OPERATION
+    own.load_program(0, [Command(operation=Operation.COMPUTE, tenant=1)] * 3, model=5)
     host.change(2)
     assert (other.read_register("LEARNING_RATE"), other.read_register("FLAGS")) == (0.0, 0)
     assert (other.read_register("LAST_ERROR"), other.read_register("PROGRAM_STATUS")) == (0, 0)
     assert other.read_register("COMMAND_CYCLES") == 0
-    # What is loaded behind a slot runs with what was there: nothing of the tenant before.
+    # A load from a later slot runs with the words before that slot: nothing of the previous tenant is left.
     other.load_program(0, [Command(operation=Operation.QUIESCE, tenant=2)], slot=3)
     other.run(ProgramRun(1))
     event = other.pop_event(10_000)
     assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)  # an overwritten command, of tenant 0
     other.write_register("LEARNING_RATE", 0.125)
     host.change(1)
-    assert (mine.read_register("LEARNING_RATE"), mine.read_register("FLAGS")) == (0.5, 0x21)
+    assert (own.read_register("LEARNING_RATE"), own.read_register("FLAGS")) == (0.5, 0x21)
     host.change(2)
     assert other.read_register("LEARNING_RATE") == 0.125
     host.quiesce()
 
 
 def digest(slot, words):
-    """Digest of a load of the first queue for the idle bank."""
+    """Digest of a load of the first queue into the idle bank."""
     header = np.array([slot | 1 << 23], "<u4")
     return zlib.crc32(np.concatenate([header, *(word.astype("<u4") for word in words)]).tobytes())
 
 
 def test_banks(node):
-    """Neither programs of the idle bank, nor edits and digests, stay for another tenant, and it has no part in those
-    of the one that is executed."""
-    _, mine, other, host = node
+    """Programs of the idle bank, edits and digests do not stay for another tenant, and a tenant has no access to
+    the executed tenant's."""
+    _, own, other, host = node
     command = Command(operation=Operation.QUIESCE, tenant=1)
     for refused in (lambda: other.load_program(0, [], idle=True),
                     lambda: submit_edit(other, number=1, set=0, digest=0).result()):
         with pytest.raises(ForeignTenantError):
             refused()
-    mine.load_program(0, [command] * 3, idle=True)
-    submit_edit(mine, number=7, set=0, digest=digest(0, [command.words()] * 3)).result()
-    assert mine.read_fields("PROGRAM_BANK")["pending"] == 1
-    mine.run(ProgramRun(1))
-    assert [mine.pop_event(10_000).status for _ in range(3)] == [EventStatus.OK] * 3
-    assert mine.read_fields("PROGRAM_BANK") == {"bank": 1, "pending": 0, "edit": 7}
-    mine.load_program(0, [command] * 3, idle=True)
+    own.load_program(0, [command] * 3, idle=True)
+    submit_edit(own, number=7, set=0, digest=digest(0, [command.words()] * 3)).result()
+    assert own.read_fields("PROGRAM_BANK")["pending"] == 1
+    own.run(ProgramRun(1))
+    assert [own.pop_event(10_000).status for _ in range(3)] == [EventStatus.OK] * 3
+    assert own.read_fields("PROGRAM_BANK") == {"bank": 1, "pending": 0, "edit": 7}
+    own.load_program(0, [command] * 3, idle=True)
     known = digest(0, [command.words()] * 3)
 
     host.change(2)
     assert other.read_register("PROGRAM_BANK") == other.read_register("PROGRAM_SET") == 0
-    # The digest of what was loaded before is of no use, nor with a header that does not begin a program.
+    # The digest of the old load is useless, also with a header that does not begin a program.
     with pytest.raises(WrongProgramError):
         submit_edit(other, number=1, set=0, digest=known).result()
     other.load_program(0, [], slot=2, idle=True)
     for guess in (known, digest(2, []), 0):
         with pytest.raises(WrongProgramError):
             submit_edit(other, number=1, set=0, digest=guess).result()
-    # What lies between slots that are loaded is nothing of the tenant before, in both banks.
-    own = Command(operation=Operation.QUIESCE, tenant=2)
-    other.load_program(0, [own], idle=True)
+    # Slots between loaded ones have nothing of the previous tenant, in both banks.
+    quiesce = Command(operation=Operation.QUIESCE, tenant=2)
+    other.load_program(0, [quiesce], idle=True)
     other.load_program(0, [], slot=3, idle=True)
-    words = [np.array([1 << 23], np.uint32), own.words(), np.array([3 | 1 << 23], np.uint32)]
+    words = [np.array([1 << 23], np.uint32), quiesce.words(), np.array([3 | 1 << 23], np.uint32)]
     crc = zlib.crc32(np.concatenate(words).astype("<u4").tobytes())
     submit_edit(other, number=1, set=0, digest=crc).result()
     other.run(ProgramRun(1))
@@ -226,16 +226,16 @@ def test_banks(node):
 
 
 def test_windows_are_scrubbed(node):
-    device, mine, _, host = node
-    mine.write_memory(Space.GRADIENT, 0, np.full(64, 9, np.uint32))
+    device, own, _, host = node
+    own.write_memory(Space.GRADIENT, 0, np.full(64, 9, np.uint32))
     host.withdraw(1)
     assert not device.read_memory(Space.GRADIENT, 64, 64).any()
     with pytest.raises(OutOfWindowError):
-        mine.read_memory(Space.GRADIENT, 0, 1)
+        own.read_memory(Space.GRADIENT, 0, 1)
     device.write_memory(Space.GRADIENT, 0, np.full(1024, 9, np.uint32))
     host.grant(1, {"gradients": (96, 32)})
     assert host.windows(1) == {"gradients": (96, 32)}
-    assert not mine.read_memory(Space.GRADIENT, 0, 32).any()
+    assert not own.read_memory(Space.GRADIENT, 0, 32).any()
     assert device.read_memory(Space.GRADIENT, 0, 1024).sum() == 9 * (1024 - 32)
 
 

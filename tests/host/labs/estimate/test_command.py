@@ -15,7 +15,7 @@ from tests.host.rings import CONFIGS, library
 
 @pytest.fixture
 def run(program, monkeypatch, tmp_path):
-    """Run the program: exit code, standard output, standard error."""
+    """Run the program; exit code, standard output, standard error."""
     monkeypatch.setattr(machine, "built", lambda chosen, announce=None: library(chosen.node))
     node = CONFIGS["engines"]
     monkeypatch.setattr(machine, "EXECUTION", Machine(name="e", node=node))
@@ -34,8 +34,8 @@ def test_run(run, tmp_path):
     assert "|--" not in out
     assert re.search(r"^2 of 2 programs are within their bars", out, re.MULTILINE)
     assert "compute of ratios: modelled" in out
-    found = json.loads((tmp_path / "estimate.json").read_text())
-    assert [len(found[kind]) for kind in ("targets", "ratios")] == [2, 2]
+    written = json.loads((tmp_path / "estimate.json").read_text())
+    assert [len(written[kind]) for kind in ("targets", "ratios")] == [2, 2]
     assert (tmp_path / "estimate.png").exists()
 
 
@@ -48,7 +48,7 @@ def test_run(run, tmp_path):
     (("--lengths", "257"), "Length must be one of 256; 1024; 4832, not '257': did you mean 256?"),
 ])
 def test_refused(run, tmp_path, arguments, message):
-    """Before anything is built or written."""
+    """Wrong arguments are refused before anything is built or written."""
     code, _, err = run(*arguments)
     assert code == 1
     assert err.startswith("error: ")

@@ -20,12 +20,12 @@ CASES = [Case(length=256, overlapped=overlapped, examples=4) for overlapped in (
 
 @pytest.fixture(autouse=True)
 def one_library(monkeypatch):
-    """All machines have the nodes of one ring."""
+    """Make all machines use the nodes of one library."""
     monkeypatch.setattr("host.labs.estimate.machine.built", lambda chosen, announce=None: library(chosen.node))
 
 
 def durations(step):
-    """Cycles of each command that computes, on the node where it takes longest."""
+    """Cycles of each COMPUTE command, on the node where it takes longest."""
     def of(trace):
         begun, cycles = {}, []
         for record in trace:
@@ -39,7 +39,7 @@ def durations(step):
 
 
 def test_targets(tmp_path):
-    """A slower, longer link, by nodes that have neither; and the other way round, for which all is slowed."""
+    """A target with a slower, longer link is estimated on fast nodes; and the reverse, with everything slowed."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -52,7 +52,7 @@ def test_targets(tmp_path):
     for row in rows:
         assert abs(row.error(row.estimate)) <= report.limit("targets", row), row
         assert row.better, row
-    # Written as `make estimate` does.
+    # Written as in `make estimate`.
     everything, overview = report.tables("targets", rows)
     assert len(everything.rows) == len(rows)
     assert overview.headings == ["target", "alpha", "256", "256, overlap", "plain", "single"]
@@ -60,32 +60,32 @@ def test_targets(tmp_path):
     assert overview.cells[0][2] == f"{100 * rows[0].error(rows[0].estimate):+.2f}"
     assert report.summary("targets", rows).startswith("4 of 4 programs are within their bars")
     figures = json.loads(json.dumps(report.describe({"targets": rows, "ratios": []})))
-    assert [one["truth"] for one in figures["targets"]] == [row.truth for row in rows]
+    assert [entry["truth"] for entry in figures["targets"]] == [row.truth for row in rows]
     report.draw({"targets": rows, "ratios": []}, tmp_path / "estimate.png")
     assert (tmp_path / "estimate.png").stat().st_size > 10_000
 
 
 def test_order_of_rows():
-    """A row has the same figures whatever was measured before it on the same machine."""
+    """A row has the same figures after any other measurements on the same machine."""
     own = dict.fromkeys(("link", "memory", "compute", "optimizer", "host"), Fraction(1))
     stand_in = Case(length=256, overlapped=True, macs=8)
     rows = [(CASES[0], {**own, "link": Fraction(2, 3)}), (stand_in, {**own, "host": Fraction(1, 2)}),
             (stand_in, {**own, "compute": Fraction(3, 7)})]
 
     def measure(order):
-        found = {}
+        results = {}
         with opened(FAST) as machine:
             bench = Bench(machine)
             for number in order:
                 case, target = rows[number]
-                found[number] = bench.row("target", case, own, target, delay=48, truth=1.0)
-        return [found[number] for number in range(len(rows))]
+                results[number] = bench.row("target", case, own, target, delay=48, truth=1.0)
+        return [results[number] for number in range(len(rows))]
 
     assert measure([0, 1, 2]) == measure([2, 0, 1])
 
 
 def test_ratios():
-    """Nodes with segments as short as these have gaps between packets, which no rate describes."""
+    """Nodes with such short segments have gaps between packets, which no rate describes."""
     with opened(FAST) as machine:
         row, = ratios(Bench(machine), [Case(length=256, overlapped=False)], [(8, 12)])
     assert (row.target, row.alpha) == ("8 to 12 MACs", float(Fraction(8, 12)))
@@ -93,15 +93,15 @@ def test_ratios():
 
 
 def test_delay_leaves_compute_alone():
-    """COMPUTE takes as long as ever beside links that are delayed or throttled; the step does not."""
+    """Delayed or throttled links do not lengthen COMPUTE, but lengthen the step."""
     case = Case(length=256, overlapped=True, macs=8)
     with opened(FAST) as machine:
-        found = []
+        results = []
         for registers, delay in (({}, 0), ({}, 200), ({"link": 1 << 14}, 0)):
             step = prepare(machine, case)
             throttle(machine, registers, delay=delay)
-            found.append((durations(step), step.measure()))
-    cycles, steps = zip(*found, strict=True)
+            results.append((durations(step), step.measure()))
+    cycles, steps = zip(*results, strict=True)
     assert cycles[0] == cycles[1] == cycles[2]
     assert steps[0].cycles + 200 < steps[1].cycles
     assert steps[0].cycles < steps[2].cycles
@@ -109,7 +109,7 @@ def test_delay_leaves_compute_alone():
 
 
 def test_compute_cycles():
-    """Modelled cycles are those that nodes count in quiet memories."""
+    """Modelled cycles match the nodes' counts in quiet memories."""
     case = CASES[0]
     with opened(FAST) as machine:
         step = prepare(machine, case)
@@ -121,7 +121,7 @@ def test_compute_cycles():
 
 
 def test_refused():
-    """Nothing is built for a target that cannot be run or estimated."""
+    """Targets that cannot be run or estimated are refused before anything is built."""
     far = dataclasses.replace(FAST, name="far", latency=272)
     refuses("Latency of far must be 16 to 271 cycles, which links can be delayed to, not 272", check_delay, FAST, far)
     for name, options, case, message in (
@@ -143,10 +143,10 @@ def test_refused():
 
 
 def test_named():
-    """The targets of `make estimate`: ten, with alpha above and below one; the execution machine is one of them but
+    """The ten targets of `make estimate`, with alpha above and below one; the execution machine is one of them except
     for its throttles."""
     assert len({target.name for target in TARGETS}) == len(TARGETS) == 10
     case = Case(length=256, overlapped=False)
-    alphas = [min(own[name] / others[name] for name in own)
-              for target in TARGETS for own, others in rates_of(EXECUTION, target, [case])]
+    alphas = [min(own[name] / target_rates[name] for name in own)
+              for target in TARGETS for own, target_rates in rates_of(EXECUTION, target, [case])]
     assert min(alphas) < 1 < max(alphas)

@@ -15,17 +15,17 @@ def rates(*values):
 def test_known_answers():
     """e = (4, 1, 4), t = (8, 1/2, 4): alpha = 1/2, throttled to (4, 1/4, 2)."""
     execution, target = rates(4, 1, 4), rates(8, HALF, 4)
-    found = throttled(execution, target)
-    assert found.alpha == HALF
-    assert [found.shares[name] * rate for name, rate in execution.items()] == [4, Fraction(1, 4), 2]
-    assert found.registers() == {"compute": 0, "link": 1 << 14, "memory": 1 << 15}
-    assert found.registers(slower=2) == {"compute": 1 << 15, "link": 1 << 13, "memory": 1 << 14}
+    result = throttled(execution, target)
+    assert result.alpha == HALF
+    assert [result.shares[name] * rate for name, rate in execution.items()] == [4, Fraction(1, 4), 2]
+    assert result.registers() == {"compute": 0, "link": 1 << 14, "memory": 1 << 15}
+    assert result.registers(slower=2) == {"compute": 1 << 15, "link": 1 << 13, "memory": 1 << 14}
     assert estimate(HALF, 2100, 4100) == 1100
 
 
 @pytest.mark.parametrize("alpha", [Fraction(1, 4), Fraction(2, 3), 1, 2, 5])
 def test_exact(alpha):
-    """T(s) = a + b * s is estimated exactly, whatever is fixed: a target with s = 1 runs at 1 / alpha."""
+    """T(s) = a + b * s is estimated exactly, for any fixed part a: a target with s = 1 runs at 1 / alpha."""
     alpha = Fraction(alpha)
     for a, b in ((0, 1000), (120, 3000), (500, 0)):
         first, second = float(a + b / alpha), float(a + 2 * b / alpha)
@@ -33,10 +33,10 @@ def test_exact(alpha):
 
 
 def test_alpha_above_one():
-    """A target that is slower in all is run as it were faster."""
-    found = throttled(rates(4, 1, 4), rates(2, Fraction(1, 4), 2))
-    assert found.alpha == 2
-    assert found.registers() == {"compute": 0, "link": 1 << 15, "memory": 0}
+    """A target that is slower in all rates is run as if it were faster."""
+    result = throttled(rates(4, 1, 4), rates(2, Fraction(1, 4), 2))
+    assert result.alpha == 2
+    assert result.registers() == {"compute": 0, "link": 1 << 15, "memory": 0}
 
 
 @pytest.mark.parametrize(("execution", "target", "message"), [
@@ -53,8 +53,8 @@ def test_refused(execution, target, message):
 
 
 def test_least_rate():
-    """The second run is refused as well, before the first."""
-    found = Throttled(Fraction(1), {"link": Fraction(1, 1 << 16)})
-    assert found.registers() == {"link": 1}
+    """A second run with too low a rate is also refused, before the first."""
+    throttle = Throttled(Fraction(1), {"link": Fraction(1, 1 << 16)})
+    assert throttle.registers() == {"link": 1}
     with pytest.raises(ValueError, match=r"^Throttle of link must be at least 1 of 65,536 cycles, not 0.5: "):
-        found.registers(slower=2)
+        throttle.registers(slower=2)

@@ -1,4 +1,4 @@
-"""The perceptron whose steps are timed, with images that default nodes have room for."""
+"""The perceptron of the timed steps, with images that fit default nodes."""
 
 from host.labs.job_speed.lab import train
 

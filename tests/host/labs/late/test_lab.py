@@ -1,4 +1,4 @@
-"""Training with late gradients on golden nodes: rounds, statuses, and ways that must agree."""
+"""Training with late gradients on golden nodes: rounds, statuses, and policies that must agree."""
 
 import dataclasses
 import re
@@ -14,14 +14,14 @@ SMALL = LateConfig(hidden=(8,), batch=4, cycles=200_000, macs=1, skew=0.9, seed=
 
 
 def test_ways(data):
-    """Waiting drops and folds nothing; without weight, folding is dropping."""
-    found = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
-    wait, fold, drop = (found[late] for late in (Late.WAIT, Late.APPLY, Late.DROP))
+    """Waiting drops and applies nothing late; with factor 0, applying late equals dropping."""
+    outcomes = {late: learn(data, dataclasses.replace(SMALL, late=late), points=2) for late in Late}
+    wait, fold, drop = (outcomes[late] for late in (Late.WAIT, Late.APPLY, Late.DROP))
     assert (wait.counts["applied_late"], wait.counts["dropped"]) == (0, 0)
     assert wait.counts["computed"] == wait.counts["applied"] == 4 * len(wait.cycles)
     assert len(fold.cycles) == len(drop.cycles) > 1.5 * len(wait.cycles)
     assert fold.counts["applied_late"] > 0
-    for outcome in found.values():
+    for outcome in outcomes.values():
         counts = outcome.counts
         assert counts["computed"] == sum(counts[status] for status in (
             "applied", "applied_late", "dropped", "pending"))
@@ -43,11 +43,11 @@ def test_two_laggards_and_a_deadline(data):
 
 
 def test_waiting_has_no_deadline(data):
-    """Waiting for all gradients drops none, whatever the quorum and the deadline."""
+    """Waiting for all gradients drops none, for any quorum and deadline."""
     config = dataclasses.replace(SMALL, late=Late.WAIT, slow={3: 6.0})
-    found = learn(data, dataclasses.replace(config, deadline=500, quorum=1), points=2)
-    assert found == learn(data, config, points=2)
-    assert found.counts["dropped"] == 0
+    outcome = learn(data, dataclasses.replace(config, deadline=500, quorum=1), points=2)
+    assert outcome == learn(data, config, points=2)
+    assert outcome.counts["dropped"] == 0
 
 
 def test_command(tmp_path, run):

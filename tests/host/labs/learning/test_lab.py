@@ -18,8 +18,8 @@ CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(lear
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict", "chunks:2"])
 def test_schedules(few, schedule):
-    """Losses and accuracy are those of a ring that updates the whole vector, with 2 nodes: sums of two do not depend
-    on where the vector is cut."""
+    """Losses and accuracy match a ring that updates the whole vector, with 2 nodes: sums of two do not depend on the
+    cuts of the vector."""
     steps = []
     config = TrainingConfig(**{**vars(CONFIG), "overlap": schedule})
     accuracy = learning.learn(few, config, nodes=2, on_step=lambda training: steps.append(training.steps[-1]))
@@ -30,7 +30,7 @@ def test_schedules(few, schedule):
 
 @pytest.mark.parametrize("name", ["raw", "mxfp4_e2m1_up"])
 def test_formats(few, name):
-    """The accuracy is that of the trainer on a ring with these codecs."""
+    """The accuracy equals the trainer's on a ring with these codecs."""
     config = TrainingConfig(epochs=2, batch=10, hidden=(7,), optimizer=SGD(learning_rate=0.3, momentum=0.9))
     accuracy = learning.learn(few, config, nodes=3, format=name)
     expected = train(GoldenRing(3, weight_codec=name, gradient_codec=name), few, config)
@@ -44,14 +44,14 @@ def test_formats(few, name):
     (("formats", "--compute", "--values", "bf16"), ["bf16"]),
 ])
 def test_command(few, monkeypatch, run, options, rows):
-    """A row of each value, with the mean of its seeds."""
+    """A row for each value, with the mean of its seeds."""
     monkeypatch.setattr(learning, "digits", lambda: few)
     code, printed, _ = run("lab", "learning", *options, "--seeds", "2", "--epochs", "1")
     assert code == 0
     table = re.findall(r"^(\S.*?) {2,}([\d.]+) +([\d., ]+?) *$", printed, re.MULTILINE)
     assert [name for name, _, _ in table] == rows
     for _, mean, each in table:
-        assert float(mean) == pytest.approx(np.mean([float(one) for one in each.split(", ")]), abs=0.02)
+        assert float(mean) == pytest.approx(np.mean([float(value) for value in each.split(", ")]), abs=0.02)
 
 
 def test_least_accuracy(few, monkeypatch, run):

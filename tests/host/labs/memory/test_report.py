@@ -1,4 +1,4 @@
-"""Results of `gradring lab memory`: parts that are kept, what is printed, and what fails."""
+"""Results of `gradring lab memory`: kept parts, output, and failures."""
 
 import json
 
@@ -17,7 +17,7 @@ NODE = {"chain": "8-4-3", "share": 0.5, "rate": 0.125, "kind": "swap", "policies
 
 @pytest.fixture
 def few(monkeypatch):
-    """Small programs, and few of each kind."""
+    """Use small programs, and few of each kind."""
     for name, value in (("_WIDTHS", ((8, 4, 3),)), ("INJECTED", 3), ("PASSES", 5), ("_CHAINS", 3), ("_EXAMPLES", 4)):
         monkeypatch.setattr(memory, name, value)
     monkeypatch.setattr(memory, "EXHAUSTIVE", 5)
@@ -44,7 +44,7 @@ def test_command(few, tmp_path):
 
 
 def test_parts_are_kept(monkeypatch, tmp_path):
-    """A run goes on behind the last part that was written; other sources begin anew, as does a file that is none."""
+    """A run resumes after the last written part; it begins again for other sources or an invalid file."""
     calls = []
 
     def part(name):
@@ -88,9 +88,9 @@ def test_parts_are_kept(monkeypatch, tmp_path):
     (lambda parts: parts["chains 0"].extend([1.01] * 5),
      "greedy plans that are not those of an exhaustive search"),
     (lambda parts: parts["chains 0"].append(1.07), "greedy plans that are not those of an exhaustive search"),
-], ids=lambda one: one if isinstance(one, str) else "")
+], ids=lambda case: case if isinstance(case, str) else "")
 def test_failures(tmp_path, change, failure):
-    """Each statement that does not hold is reported."""
+    """Each false statement is reported."""
     results = Parts(tmp_path / "memory.json")
     run = {"cycles": 11, "peak": 100}
     results.parts = {
@@ -108,7 +108,7 @@ def test_failures(tmp_path, change, failure):
 
 
 def test_sources():
-    """Results are kept as long as the planner, lists and models are as they were."""
+    """Results are kept as long as the planner, lists and models are unchanged."""
     names = {"/".join(path.parts[-2:]) for path in memory._sources()}
     assert {"memory/lab.py", "memory/plan.py", "memory/chain.py", "compute/lists.py", "models/layers.py",
             "far/steps.py"} <= names

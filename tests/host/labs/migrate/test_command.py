@@ -1,4 +1,4 @@
-"""The command `gradring lab migrate`: a job that is moved, its report, and what is refused."""
+"""The command `gradring lab migrate`: a moved job, its report, and refusals."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.host import rings
 
 
 def test_run(succeed, monkeypatch, tmp_path):
-    """From a board, for which a ring of this process stands here: tests/host/migration/test_board.py has one."""
+    """A move from a board, replaced by a ring of this process: tests/host/migration/test_board.py has a board."""
     asked = []
 
     def opened(config, *, transport, rates=None, **options):
@@ -27,14 +27,14 @@ def test_run(succeed, monkeypatch, tmp_path):
     assert asked == ["verilated", "board", "verilated"]
     assert "moved after step 2 of 4 · final weights, state and losses have the bits of the run that stayed" in out
     text = (tmp_path / "out" / "migrate.json").read_text()
-    found = json.loads(text)
-    assert found["bit_exact"] is True
-    assert 0 < found["cycles"] == sum(found[name] for name in ("read", "load", "read_back", "start"))
-    assert found["cycles"] <= found["bound"]
-    cycles = found["live_words"] * 2 * 40 * RATES["clock"] // RATES["baud"]
-    assert found["line"] == {"source": cycles, "target": 0}
+    content = json.loads(text)
+    assert content["bit_exact"] is True
+    assert 0 < content["cycles"] == sum(content[name] for name in ("read", "load", "read_back", "start"))
+    assert content["cycles"] <= content["bound"]
+    cycles = content["live_words"] * 2 * 40 * RATES["clock"] // RATES["baud"]
+    assert content["line"] == {"source": cycles, "target": 0}
     assert (f"source: the words of a pass take {cycles:,} cycles on the board's line, 2 nodes * "
-            f"{found['live_words']:,} words * 40 * clock / baud\n") in out
+            f"{content['live_words']:,} words * 40 * clock / baud\n") in out
     assert json.loads((tmp_path / "out" / "ledger.json").read_text()) == {"owner": "target", "sequence": 1}
     assert (tmp_path / "out" / "target" / "checkpoint.tar").exists()
     assert not (tmp_path / "out" / "source" / "checkpoint.tar").exists()

@@ -52,21 +52,21 @@ def test_no_formats(text):
 
 
 def test_a_vector_is_one_update():
-    found = predict(model_of("5000"), "dense", Step(), nodes=3, latency=20, clock=1e6)
-    one = collective_cycles(Collective.FUSED_UPDATE, Format(), timing_of(NodeConfig()), length=5024, nodes=3,
-                            latency=20)
-    assert (found.communicate, found.words, found.compute) == (Costs.latch + one.cycles, one.words, 0)
-    assert found.seconds == found.cycles / 1e6
-    assert 0 <= found.cycles - found.communicate <= 2 * GAP
+    actual = predict(model_of("5000"), "dense", Step(), nodes=3, latency=20, clock=1e6)
+    update = collective_cycles(Collective.FUSED_UPDATE, Format(), timing_of(NodeConfig()), length=5024, nodes=3,
+                               latency=20)
+    assert (actual.communicate, actual.words, actual.compute) == (Costs.latch + update.cycles, update.words, 0)
+    assert actual.seconds == actual.cycles / 1e6
+    assert 0 <= actual.cycles - actual.communicate <= 2 * GAP
 
 
 @pytest.mark.parametrize(("schedule", "updates"), [("none", 1), ("layers", 3), ("chunks:2", 2), ("strict", 5)])
 def test_schedules(schedule, updates):
-    found = predict(model_of("32,32,16,10"), "mx9", Step(overlap=schedule), nodes=20, latency=16, clock=1e6)
-    assert len([span for span in found.spans if span.queue == 1 and span.name != "latch"]) == updates
-    longest = max(found.compute, found.communicate)
-    assert longest <= found.cycles <= found.compute + found.communicate + 100
-    assert (found.cycles < found.compute + found.communicate) == (schedule != "none")
+    actual = predict(model_of("32,32,16,10"), "mx9", Step(overlap=schedule), nodes=20, latency=16, clock=1e6)
+    assert len([span for span in actual.spans if span.queue == 1 and span.name != "latch"]) == updates
+    longest = max(actual.compute, actual.communicate)
+    assert longest <= actual.cycles <= actual.compute + actual.communicate + 100
+    assert (actual.cycles < actual.compute + actual.communicate) == (schedule != "none")
 
 
 def test_products_are_the_array_s():

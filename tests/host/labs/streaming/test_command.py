@@ -13,9 +13,9 @@ from tests.host import rings
 def test_results_and_replay(run, succeed, tmp_path):
     out = succeed("lab", "streaming", "--seeds", 1, "--epochs", 1, "--output", tmp_path)
     assert "accuracies: golden nodes, which have the bits of gateware; cycles and stalls: modelled\n" in out
-    found = json.loads((tmp_path / "streaming.json").read_text())
-    assert [row["stall"][2] for row in found["stalls"]] == [0, 0, 0]
-    assert len(found["cases"]) == 6
+    content = json.loads((tmp_path / "streaming.json").read_text())
+    assert [row["stall"][2] for row in content["stalls"]] == [0, 0, 0]
+    assert len(content["cases"]) == 6
     assert (tmp_path / "streaming.png").stat().st_size > 10_000
     log = tmp_path / "edits.json"
     code, out, _ = run("lab", "streaming", "--replay", log)
@@ -29,20 +29,20 @@ def test_results_and_replay(run, succeed, tmp_path):
 
 
 def test_nodes(succeed, monkeypatch, tmp_path):
-    """A case on two simulated workers and their server has the golden losses, weights and edits."""
+    """A case on two simulated workers and a server has the golden losses, weights and edits."""
     worker, server = rings.MIXED["relay"][0], rings.MIXED["relay"][-1]
     monkeypatch.setattr(experiment, "streaming_nodes", lambda **sizes: node_run.StreamingNodes(
         worker, server, node_run.worker_of(worker)))
     monkeypatch.setattr(experiment, "WORKERS", 2)
     monkeypatch.setattr(experiment, "CASES", experiment.CASES[:2])
     learned = experiment.learn_on_nodes
-    monkeypatch.setattr(experiment, "learn_on_nodes", lambda *given, **options: learned(
-        *given, **options, arithmetic=Arithmetic.GATEWARE))
+    monkeypatch.setattr(experiment, "learn_on_nodes", lambda *arguments, **options: learned(
+        *arguments, **options, arithmetic=Arithmetic.GATEWARE))
     out = succeed("lab", "streaming", "--seeds", 1, "--epochs", 1, "--nodes", "--output", tmp_path)
-    found = json.loads((tmp_path / "streaming.json").read_text())
-    [row] = found["nodes"]
+    content = json.loads((tmp_path / "streaming.json").read_text())
+    [row] = content["nodes"]
     assert (row["name"], row["sets"], row["bit_exact"]) == ("64-10, a plateau adds a layer", 30, True)
-    assert round(100 * row["accuracy"], 4) == found["cases"][1]["accuracies"][0]
+    assert round(100 * row["accuracy"], 4) == content["cases"][1]["accuracies"][0]
     assert f"{100 * row['accuracy']:.2f}" in out
 
 

@@ -1,4 +1,4 @@
-"""Results of a plan that was not carried out, and a library that was not built."""
+"""Dummy results of a plan, and a dummy library."""
 
 from host.labs.sweep import jobs
 from host.labs.sweep.jobs import JobKind
@@ -6,7 +6,7 @@ from sim.verilated import cache
 
 
 def built(folder):
-    """A library in a folder that is complete."""
+    """A library in a complete folder."""
     library = folder / "ring" / "ring.so"
     if not cache.complete(library.parent):
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -16,14 +16,14 @@ def built(folder):
 
 
 def store_all(plan, folder, *, without=()):
-    """Results of every job, by numbers that tell them apart."""
+    """Store a result for every job, with distinguishable numbers."""
     for number, job in enumerate(plan.jobs, start=1):
         if any(part in job.name for part in without):
             continue
         if job.kind is JobKind.BUILD:
             result = {"library": str(built(folder / "built"))}
         elif job.kind in (JobKind.PLACE, JobKind.COUNT):
-            result = {name: 100 * number + place for place, name in enumerate(jobs.CELLS)}
+            result = {name: 100 * number + index for index, name in enumerate(jobs.CELLS)}
             result["lut4_occupied"] = 160 * number
             if job.kind is JobKind.PLACE:
                 result["fmax_mhz"] = {"median": 100.0 + number}

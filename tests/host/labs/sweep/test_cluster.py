@@ -1,4 +1,4 @@
-"""Sweeps on a Dask cluster: a worker that is killed, failures, and schedulers that do not answer."""
+"""Sweeps on a Dask cluster: a killed worker, failures, and schedulers that do not answer."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Address of a scheduler, and the numbers of its workers' processes."""
+    """Address of a scheduler, and the process numbers of its workers."""
     script = tmp_path_factory.mktemp("cluster") / "cluster.py"
     script.write_text(CLUSTER)
     root = os.pathsep.join(filter(None, [str(cluster.Path(__file__).parents[4]), os.environ.get("PYTHONPATH")]))
@@ -60,13 +60,13 @@ def run_of(nodes, seed, config):
 
 
 def rows_of(folder, jobs):
-    """Results without the times that they took."""
+    """Results without their durations."""
     rows = [load(folder, job) for job in jobs]
     return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows]
 
 
 def test_a_worker_is_killed(started, tmp_path):
-    """All rows are there, with the bits of a sweep by processes of one machine, and no result was made twice."""
+    """All rows are present, with the bits of a sweep by processes of one machine, and no result is made twice."""
     address, workers = started
     config = {"masking": True}
     assert from_dict(config) == CONFIGS["default"]
@@ -98,7 +98,7 @@ def test_a_worker_is_killed(started, tmp_path):
     rows = rows_of(tmp_path / "cluster", runs)
     assert rows == rows_of(tmp_path / "local", runs)
     assert all(row["bit_exact"] for row in rows)
-    # A second start finds everything.
+    # A second start finds all results.
     assert execution.execute([build, *runs], tmp_path / "cluster", engine=None,
                              ended=lambda *_: pytest.fail("a job was done again")) == []
 
@@ -115,7 +115,7 @@ def test_failures(started, tmp_path, monkeypatch):
 
 
 def test_results_of_a_task_that_is_done_again(tmp_path, monkeypatch):
-    """A result that is in the folder is not made again, even if the cluster has forgotten that."""
+    """A result in the folder is not made again, even if the cluster repeats the task."""
     job = Job(kind=JobKind.COUNT, name="count", parameters={"unit": "stream.skid_buffer"})
     store(tmp_path, job, {"ff": 1}, 1.0)
     order = json.loads(json.dumps(cluster.order_of(job)))
@@ -132,7 +132,7 @@ def test_no_scheduler(tmp_path, monkeypatch):
 
 
 class Http(socketserver.BaseRequestHandler):
-    """What a server of web pages answers to what it does not understand."""
+    """A web server's answer to an invalid request."""
 
     def handle(self):
         self.request.recv(1000)
@@ -147,7 +147,7 @@ class Bytes(socketserver.BaseRequestHandler):
 
 
 class Silence(socketserver.BaseRequestHandler):
-    """A program that waits for a longer question."""
+    """A program that waits for more of the request."""
 
     def handle(self):
         while self.request.recv(1000):

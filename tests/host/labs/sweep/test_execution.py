@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Execution of a sweep: failures, processes that die, and starts after a kill or an interruption."""
+"""Execution of a sweep: failures, processes that die, and restarts after a kill or an interruption."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ RUN = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, needs=("build",
 
 
 def children(process):
-    """Numbers of the processes that one has started, where the system tells."""
+    """Numbers of a process's child processes, where the system reports them."""
     path = Path(f"/proc/{process}/task/{process}/children")
     return [int(number) for number in path.read_text().split()] if path.exists() else []
 
@@ -69,7 +69,7 @@ class TestExecute:
         assert "fmax_mhz" not in load(tmp_path, counted)
         assert (states[0].done, states[0].total) == (0, 6)
         assert all(0 <= state.done <= 6 and state.left >= 0 and len(state.running) <= 2 for state in states)
-        # Failed ones are not kept.
+        # Failed jobs are not kept.
         jobs = [build, run, unplaced(0), wrong]
         assert execution.pending([*jobs, good, counted], tmp_path) == jobs
 
@@ -91,8 +91,8 @@ class TestExecute:
         assert not [process for process in children(os.getpid()) if is_alive(process)]
 
     def test_sources_that_change_meanwhile(self, tmp_path, monkeypatch):
-        found = sweep_jobs.sources
-        monkeypatch.setattr(sweep_jobs, "sources", lambda kind: found(kind) + "older")
+        sources = sweep_jobs.sources
+        monkeypatch.setattr(sweep_jobs, "sources", lambda kind: sources(kind) + "older")
         failure, = execution.execute([unplaced(0)], tmp_path, processes=1)
         assert failure.error == "Sources have changed since the sweep began; start it again"
 
@@ -105,7 +105,7 @@ class TestExecute:
 
 
 def test_estimate(tmp_path):
-    """The estimate is the time of an earlier run, whatever its sources; a result from a cache does not count."""
+    """The estimate is the time of an earlier run with any sources; a result from a cache does not count."""
     job = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, estimate=10.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
     other = dataclasses.replace(job, parameters={"nodes": 3})
@@ -115,8 +115,8 @@ def test_estimate(tmp_path):
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
 
 
-#: The program, with the default node, which other tests build as well, and with what has been merged left out. It can
-#: be interrupted even where the tests cannot, as those that a shell has started in the background.
+#: The program, with the default node, which other tests also build, and with fewer gradient codecs. It can be
+#: interrupted even where the tests cannot, for example in the background of a shell.
 PROGRAM = """
 import signal
 from hdl.config import NodeConfig
@@ -131,7 +131,7 @@ cli.main()
 
 
 def test_resume_after_a_kill_and_an_interruption(tmp_path):
-    """Each start does the jobs that are left, and no process outlives it."""
+    """Each start does the remaining jobs, and no process outlives it."""
     output = tmp_path / "sweep"
     jobs = output / "jobs"
     command = [sys.executable, "-c", PROGRAM, "lab", "sweep", "--formats", "raw", "--workload", "digits",
@@ -166,17 +166,17 @@ def test_resume_after_a_kill_and_an_interruption(tmp_path):
         with started() as process:
             out = end(process, len(kept) + 1, number)
         assert process.returncode == code, out
-        found = finished()
-        assert set(runs) > found.keys() > kept.keys()
-        assert found.items() >= kept.items()
-        kept = found
+        done = finished()
+        assert set(runs) > done.keys() > kept.keys()
+        assert done.items() >= kept.items()
+        kept = done
         assert not (output / "sweep.json").exists()
     with started() as process:
         out, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, out
-    found = finished()
-    assert found.keys() == set(runs)
-    assert found.items() >= kept.items()
+    done = finished()
+    assert done.keys() == set(runs)
+    assert done.items() >= kept.items()
     lines = [line.split()[3] for line in out.splitlines() if re.match(r" *\d+ of ", line)]
     assert [line.partition("-epochs")[0] for line in lines if line.startswith("run")] == [
         run for run in runs if run not in kept]

@@ -4,17 +4,17 @@ from host.labs.sweep import page as sweep_page
 
 
 def test_names_in_the_picture_do_not_overlap(tmp_path, monkeypatch):
-    """Forty formats at nearly the same place, on three rings."""
+    """Labels of forty formats at nearly the same point, on three rings."""
     row = {"workload": "digits", "gradients": "zero_value", "steps": 48, "held_out_loss": None, "accuracy": 0.9,
            "lut4": 1000}
     rows = [{**row, "nodes": nodes, "weights": f"format_{number}" if number else "raw", "words": 1000.0,
              "loss": 0.1 + number / 4000, "words_ratio": 0.5 + number / 200}
             for number in range(40) for nodes in (2, 4, 8)]
     boxes = []
-    place = sweep_page._place_labels
+    place_labels = sweep_page._place_labels
 
     def spy(axes, labels, renderer):
-        place(axes, labels, renderer)
+        place_labels(axes, labels, renderer)
         boxes.extend(text.get_window_extent(renderer) for text in axes.texts
                      if text.get_text().startswith("format"))
 

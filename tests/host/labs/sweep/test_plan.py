@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sweeps: their configuration, their jobs, and the rows that their results become."""
+"""Sweeps: configuration, jobs, and rows of results."""
 
 import io
 import json
@@ -24,7 +24,7 @@ DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 
 @pytest.fixture
 def gradients(monkeypatch):
-    """Formats of gradients, as many as the tests are about."""
+    """Only the formats of gradients that the tests need."""
     monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value", "raw", "mx9", "mx6"))
 
 
@@ -63,7 +63,7 @@ class TestConfig:
         (("bfp8", "mx4"), [BASE, Formats("mx4", "zero_value"), Formats("bfp8", "zero_value")]),
     ])
     def test_named_pairs(self, gradients, formats, pairs):
-        """Pairs that are named are measured on text as well, and always beside the base."""
+        """Named pairs are also measured on text, and always together with the base."""
         for workload in WorkloadName:
             assert SweepConfig(formats=formats).pairs(workload) == pairs
 
@@ -143,7 +143,7 @@ class TestRows:
         places = {job.name: 1 + number for number, job in enumerate(plan.jobs) if job.kind is JobKind.PLACE}
         zero_value, mx9 = places["place-gradient-zero_value"], places["place-weight-mx9"]
         assert [rows[0][name] for name in (*CELLS, "fmax_mhz")] == [
-            *(100 * zero_value + place for place in range(6)), 100 + zero_value]
+            *(100 * zero_value + index for index in range(6)), 100 + zero_value]
         assert [rows[2][name] for name in ("lut4", "bram", "fmax_mhz")] == [
             100 * (zero_value + mx9), 100 * (zero_value + mx9) + 10, 100 + min(zero_value, mx9)]
 
@@ -158,7 +158,7 @@ class TestRows:
         assert [len(table.rows) for table in tables(rows)] == [3, 3, 4, 4, 1]
 
     def test_tables(self, plan, tmp_path):
-        """Every figure is shown in 80 columns, with the longest names of formats, among them the bandwidth."""
+        """Every figure, including the bandwidth, is shown in 80 columns, with the longest names of formats."""
         store_all(plan, tmp_path)
         longest = max(WEIGHT_CODECS, key=len)
         rows = [row | {"weights": longest, "gradients": longest, "nodes": 16, "words": 123456, "accuracy": 0.9722,
@@ -176,8 +176,8 @@ class TestRows:
         store_all(plan, tmp_path)
         rows = sweep.collect(plan, tmp_path)
         text, picture, page = sweep.write(rows, tmp_path / "new")
-        found = json.loads(text.read_text())
-        assert (found["rows"], found["schema"]) == (rows, {"name": "gradring.sweep", "version": 2})
-        assert found["program"]["name"] == "gradring"
+        content = json.loads(text.read_text())
+        assert (content["rows"], content["schema"]) == (rows, {"name": "gradring.sweep", "version": 2})
+        assert content["program"]["name"] == "gradring"
         assert picture.stat().st_size > 20_000
         assert sorted(text.parent.iterdir()) == [page, text, picture]

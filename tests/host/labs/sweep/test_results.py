@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Results of a sweep's jobs: kept, found again, and stale ones not found."""
+"""Results of a sweep's jobs: kept results are found again, stale results are not."""
 
 import dataclasses
 
@@ -30,8 +30,8 @@ class TestResults:
     def test_stale(self, tmp_path, monkeypatch):
         store(tmp_path, RUN, {"loss": 1.0}, 3.0)
         assert load(tmp_path, dataclasses.replace(RUN, parameters={"nodes": 3})) is None
-        found = sweep_jobs.sources
-        monkeypatch.setattr(sweep_jobs, "sources", lambda kind: found(kind) + "changed")
+        sources = sweep_jobs.sources
+        monkeypatch.setattr(sweep_jobs, "sources", lambda kind: sources(kind) + "changed")
         assert load(tmp_path, RUN) is None
         assert execution.pending([RUN], tmp_path) == [RUN]
 

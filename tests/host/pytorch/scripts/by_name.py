@@ -1,4 +1,4 @@
-"""A script that names its backend, which is the first argument, and trains for a step."""
+"""A script that names its backend in the first argument, and trains for a step."""
 
 import sys
 

@@ -9,27 +9,27 @@ from torch.distributed import distributed_c10d as c10d
 
 @case()
 def all_reduce(group, make):
-    found = []
+    results = []
     for operation in OPERATIONS:
-        with attempt(found):
-            found.append(tensor := one(group, make))
+        with attempt(results):
+            results.append(tensor := one(group, make))
             dist.all_reduce(tensor, op=operation, group=group)
-    with attempt(found):
-        found.append(tensor := one(group, make))
+    with attempt(results):
+        results.append(tensor := one(group, make))
         work = dist.all_reduce(tensor, group=group, async_op=True)
-        found.append(work.get_future().wait())
+        results.append(work.get_future().wait())
         work.wait()
-        found += [work.is_completed(), work.result()]
+        results += [work.is_completed(), work.result()]
     for tensor in (make(0, 0), make(6, 2).reshape(2, 3), make(1, 3).reshape(()), make(6, 1)[::2]):
-        with attempt(found):
-            found.append(tensor)
+        with attempt(results):
+            results.append(tensor)
             dist.all_reduce(tensor, group=group)
-    return found
+    return results
 
 
 @case(types=[torch.float32])
 def all_reduce_out_of_step(group, make):
-    """A sum that others ask for later does not hold up a rank that does not wait for it."""
+    """A sum that other ranks request later does not block a rank that does not wait for it."""
     rank, _ = ranks(group)
     tensor, message = one(group, make), make(2, 7)
     if rank == 0:
@@ -45,7 +45,7 @@ def all_reduce_out_of_step(group, make):
 
 @case(types=[torch.float32, torch.int64])
 def all_reduce_in_callback(group, make):
-    """A sum that the callback of another one asks for and waits for, as the hook of PowerSGD does."""
+    """A sum that the callback of another sum requests and awaits, as the hook of PowerSGD does."""
     def another(future):
         return dist.all_reduce(future.value()[0], group=group, async_op=True).get_future().wait()
 
@@ -54,166 +54,166 @@ def all_reduce_in_callback(group, make):
 
 @case(types=[torch.float32, torch.int64])
 def all_reduce_coalesced(group, make):
-    found = [make(4, 1), make(2, 2), make(0, 0)]
-    dist.all_reduce_coalesced(found, group=group)
-    waited(dist.all_reduce_coalesced(found, op=dist.ReduceOp.MAX, group=group, async_op=True))
-    return found
+    tensors = [make(4, 1), make(2, 2), make(0, 0)]
+    dist.all_reduce_coalesced(tensors, group=group)
+    waited(dist.all_reduce_coalesced(tensors, op=dist.ReduceOp.MAX, group=group, async_op=True))
+    return tensors
 
 
 @case(types=[torch.float32, torch.int64])
 def _coalescing_manager(group, make):
-    found = [one(group, make), make(3, 2)]
+    results = [one(group, make), make(3, 2)]
     with dist._coalescing_manager(group):
-        for tensor in found:
+        for tensor in results:
             dist.all_reduce(tensor, group=group)
     with dist._coalescing_manager(group, async_ops=True) as manager:
-        for tensor in found:
+        for tensor in results:
             dist.all_reduce(tensor, group=group)
     manager.wait()
     gathered = [make(6 * group.size(), 0) for _ in range(2)]
-    with attempt(found), dist._coalescing_manager(group):
+    with attempt(results), dist._coalescing_manager(group):
         for tensor in gathered:
             dist.all_gather_single(tensor, one(group, make), group=group)
     scattered = [make(3, 0) for _ in range(2)]
-    with attempt(found), dist._coalescing_manager(group):
+    with attempt(results), dist._coalescing_manager(group):
         for tensor in scattered:
             dist.reduce_scatter_single(tensor, make(3 * group.size(), 1), group=group)
-    with attempt(found), dist._coalescing_manager(group, device=torch.device("cpu")):
-        dist.broadcast(found[0], group=group, group_src=0)
-    return found, gathered, scattered
+    with attempt(results), dist._coalescing_manager(group, device=torch.device("cpu")):
+        dist.broadcast(results[0], group=group, group_src=0)
+    return results, gathered, scattered
 
 
 @case()
 def all_gather(group, make):
-    found = empties(group, make, 6)
-    dist.all_gather(found, one(group, make), group=group)
+    outputs = empties(group, make, 6)
+    dist.all_gather(outputs, one(group, make), group=group)
     again = empties(group, make, 6)
     waited(dist.all_gather(again, one(group, make), group=group, async_op=True))
-    return found, again
+    return outputs, again
 
 
 @case(types=[torch.float32])
 def all_gather_coalesced(group, make):
-    found = [empties(group, make, 6), empties(group, make, 2)]
-    dist.all_gather_coalesced([list(column) for column in found], [one(group, make), make(2, 1)], group=group)
-    return found
+    outputs = [empties(group, make, 6), empties(group, make, 2)]
+    dist.all_gather_coalesced([list(column) for column in outputs], [one(group, make), make(2, 1)], group=group)
+    return outputs
 
 
 @case("all_gather_single")
 @case("all_gather_into_tensor", "_all_gather_base", types=FEW)
 def gathered(name, group, make):
-    found = make(6 * group.size(), 0)
-    getattr(dist, name)(found, one(group, make), group=group)
+    output = make(6 * group.size(), 0)
+    getattr(dist, name)(output, one(group, make), group=group)
     again = make(6 * group.size(), 0).reshape(group.size(), 6)
     waited(getattr(dist, name)(again, one(group, make), group=group, async_op=True))
-    return found, again
+    return output, again
 
 
 @case(types=[torch.float32])
 def all_gather_object(group, make):
-    found = [None] * group.size()
-    dist.all_gather_object(found, {"rank": group.rank()}, group=group)
-    return found
+    outputs = [None] * group.size()
+    dist.all_gather_object(outputs, {"rank": group.rank()}, group=group)
+    return outputs
 
 
 @case("reduce_scatter_single")
 @case("reduce_scatter_tensor", "_reduce_scatter_base", types=FEW)
 def scattered(name, group, make):
-    found = []
+    results = []
     for operation in OPERATIONS:
-        with attempt(found):
-            found.append(output := make(3, 0))
+        with attempt(results):
+            results.append(output := make(3, 0))
             getattr(dist, name)(output, make(3 * group.size(), 1 + group.rank()), op=operation, group=group)
-    with attempt(found):
-        found.append(output := make(3, 0))
+    with attempt(results):
+        results.append(output := make(3, 0))
         waited(getattr(dist, name)(output, make(3 * group.size(), 1), group=group, async_op=True))
-    return found
+    return results
 
 
 @case()
 def reduce_scatter(group, make):
-    found = []
+    results = []
     for operation in OPERATIONS:
-        # What gloo has written before an error, as of averages of complex32, differs from call to call.
-        with attempt(found):
+        # The data that gloo writes before an error, as for averages of complex32, differs from call to call.
+        with attempt(results):
             dist.reduce_scatter(output := make(3, 0), several(group, make), op=operation, group=group)
-            found.append(output)
-    return found
+            results.append(output)
+    return results
 
 
 @case()
 def all_to_all(group, make):
-    found = empties(group, make)
-    dist.all_to_all(found, several(group, make), group=group)
-    return found
+    outputs = empties(group, make)
+    dist.all_to_all(outputs, several(group, make), group=group)
+    return outputs
 
 
 @case()
 def all_to_all_single(group, make):
     rank, size = ranks(group)
-    found = make(2 * size, 0)
-    dist.all_to_all_single(found, make(2 * size, rank), group=group)
+    output = make(2 * size, 0)
+    dist.all_to_all_single(output, make(2 * size, rank), group=group)
     uneven = make(size * (rank + 1), 0)
     waited(dist.all_to_all_single(uneven, make(size * (size + 1) // 2, rank), [rank + 1] * size,
                                   [index + 1 for index in range(size)], group=group, async_op=True))
-    return found, uneven
+    return output, uneven
 
 
 @case()
 def broadcast(group, make):
-    found = one(group, make)
-    dist.broadcast(found, group=group, group_src=1)
+    tensor = one(group, make)
+    dist.broadcast(tensor, group=group, group_src=1)
     again = one(group, make)
     waited(dist.broadcast(again, group=group, group_src=0, async_op=True))
-    return found, again
+    return tensor, again
 
 
 @case(types=[torch.float32])
 def broadcast_object_list(group, make):
-    found = [group.rank(), "text", make(2, group.rank())]
-    dist.broadcast_object_list(found, group=group, group_src=1)
-    return found
+    values = [group.rank(), "text", make(2, group.rank())]
+    dist.broadcast_object_list(values, group=group, group_src=1)
+    return values
 
 
 @case()
 def reduce(group, make):
-    found = []
+    results = []
     for operation in OPERATIONS:
-        with attempt(found):
+        with attempt(results):
             tensor = one(group, make)
             dist.reduce(tensor, op=operation, group=group, group_dst=1)
             if group.rank() == 1:  # the contents of other ranks are undefined
-                found.append(tensor)
-    return found
+                results.append(tensor)
+    return results
 
 
 @case()
 def gather(group, make):
-    found = empties(group, make, 6) if group.rank() == 1 else None
-    dist.gather(one(group, make), found, group=group, group_dst=1)
-    return found
+    outputs = empties(group, make, 6) if group.rank() == 1 else None
+    dist.gather(one(group, make), outputs, group=group, group_dst=1)
+    return outputs
 
 
 @case(types=[torch.float32])
 def gather_object(group, make):
-    found = [None] * group.size() if group.rank() == 0 else None
-    dist.gather_object(make(2, group.rank()), found, group=group, group_dst=0)
-    return found
+    outputs = [None] * group.size() if group.rank() == 0 else None
+    dist.gather_object(make(2, group.rank()), outputs, group=group, group_dst=0)
+    return outputs
 
 
 @case()
 def scatter(group, make):
-    found = make(3, 0)
-    dist.scatter(found, several(group, make) if group.rank() == 0 else None, group=group, group_src=0)
-    return found
+    output = make(3, 0)
+    dist.scatter(output, several(group, make) if group.rank() == 0 else None, group=group, group_src=0)
+    return output
 
 
 @case(types=[torch.float32])
 def scatter_object_list(group, make):
-    found = [None]
-    dist.scatter_object_list(found, ["a", 2, {}][:group.size()] if group.rank() == 0 else None, group=group,
+    outputs = [None]
+    dist.scatter_object_list(outputs, ["a", 2, {}][:group.size()] if group.rank() == 0 else None, group=group,
                              group_src=0)
-    return found
+    return outputs
 
 
 @case()
@@ -223,49 +223,49 @@ def send(group, make):
 
 @case()
 def recv(group, make):
-    """From any rank."""
-    found = make(6, 0)
+    """Receive from any rank."""
+    received = make(6, 0)
     if group.rank() == 0:
         dist.send(one(group, make), group=group, group_dst=1)
     elif group.rank() == 1:
-        dist.recv(found, group=group)
-    return found
+        dist.recv(received, group=group)
+    return received
 
 
 @case("isend", "irecv", types=[torch.float32, torch.int8])
 def posted(name, group, make):
-    return passed(group, make, lambda *given, **options: waited(dist.isend(*given, **options)),
-                  lambda *given, **options: waited(dist.irecv(*given, **options)))
+    return passed(group, make, lambda *arguments, **options: waited(dist.isend(*arguments, **options)),
+                  lambda *arguments, **options: waited(dist.irecv(*arguments, **options)))
 
 
 def passed(group, make, send, recv):
-    found = make(6, 0)
+    received = make(6, 0)
     if group.rank() == 0:
         send(one(group, make), group=group, group_dst=1, tag=3)
     elif group.rank() == 1:
-        recv(found, group=group, group_src=0, tag=3)
-    return found
+        recv(received, group=group, group_src=0, tag=3)
+    return received
 
 
 @case("send_object_list", "recv_object_list", types=[torch.float32])
 def objects(name, group, make):
-    found = [None, None]
+    received = [None, None]
     if group.rank() == 0:
         dist.send_object_list([make(2, 1), "text"], group=group, group_dst=1)
     elif group.rank() == 1:
-        dist.recv_object_list(found, group=group, group_src=0)
-    return found
+        dist.recv_object_list(received, group=group, group_src=0)
+    return received
 
 
 @case(types=[torch.float32, torch.int16])
 def batch_isend_irecv(group, make):
     rank, size = ranks(group)
-    found = make(6, 0)
+    received = make(6, 0)
     for work in dist.batch_isend_irecv([
             dist.P2POp(dist.isend, one(group, make), group=group, group_peer=(rank + 1) % size),
-            dist.P2POp(dist.irecv, found, group=group, group_peer=(rank - 1) % size)]):
+            dist.P2POp(dist.irecv, received, group=group, group_peer=(rank - 1) % size)]):
         work.wait()
-    return found
+    return received
 
 
 @case("barrier", "monitored_barrier", types=[torch.float32])
@@ -289,7 +289,7 @@ def numbers(name, group, make):
 
 @case("new_group", "new_subgroups", "new_subgroups_by_enumeration", types=[torch.float32, torch.int32])
 def groups(name, group, make):
-    """Groups of some ranks, over the backend of the group in question; these are over gloo."""
+    """Groups of some ranks, over the tested group's backend; these use gloo."""
     backend = c10d._world.pg_map[group][0]
     with untouched(group):
         made = {"new_group": lambda: dist.new_group([0, 1], backend=backend),
@@ -327,31 +327,31 @@ def _time_estimator(group, make):
 
 @case(types=[torch.float32, torch.bfloat16])
 def allreduce(group, make):
-    """A list, a tensor, and several tensors, which all become the sum of all."""
-    found = [one(group, make) for _ in range(4)]
-    waited(group.allreduce([found[0]]))
-    waited(group.allreduce(found[1], dist.ReduceOp.SUM))
-    waited(group.allreduce([found[2]], op=dist.ReduceOp.MAX))
+    """A list, a tensor, and several tensors; each becomes the sum over the ranks."""
+    results = [one(group, make) for _ in range(4)]
+    waited(group.allreduce([results[0]]))
+    waited(group.allreduce(results[1], dist.ReduceOp.SUM))
+    waited(group.allreduce([results[2]], op=dist.ReduceOp.MAX))
     options = dist.AllreduceOptions()
-    waited(group.allreduce([found[3]], opts=options))
-    with attempt(found):
-        found += (pair := [make(4, 1), make(4, 2)])
+    waited(group.allreduce([results[3]], opts=options))
+    with attempt(results):
+        results += (pair := [make(4, 1), make(4, 2)])
         waited(group.allreduce(pair))
-    with attempt(found):
+    with attempt(results):
         waited(group.allreduce([]))
-    return found
+    return results
 
 
 @case(types=[torch.float32])
 def allreduce_coalesced(group, make):
-    found = [make(4, 1), make(2, 2)]
-    waited(group.allreduce_coalesced(found))
+    results = [make(4, 1), make(2, 2)]
+    waited(group.allreduce_coalesced(results))
     options = dist.AllreduceCoalescedOptions()
     options.reduceOp = dist.ReduceOp.MAX
-    waited(group.allreduce_coalesced(found, opts=options))
-    with attempt(found):
+    waited(group.allreduce_coalesced(results, opts=options))
+    with attempt(results):
         waited(group.allreduce_coalesced([]))
-    return found
+    return results
 
 
 @case("allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced",
@@ -389,8 +389,8 @@ def members(name, group, make):
         dist.all_reduce(tensor, group=group)
         getattr(group, name)()
         return tensor
-    found = getattr(group, name)
+    member = getattr(group, name)
     arguments = {"set_timeout": [ENOUGH], "_get_backend": [torch.device("cpu")]}.get(name, [])
-    value = found(*arguments) if callable(found) else found
+    value = member(*arguments) if callable(member) else member
     return type(value).__name__ if name in ("get_group_store", "_get_backend",
                                             "_get_sequence_number_for_group") else str(value)

@@ -1,4 +1,4 @@
-"""Collectives that autograd and the compiler know, and FSDP2."""
+"""Collectives for autograd and the compiler, and FSDP2."""
 
 import torch
 import torch.distributed as dist
@@ -64,19 +64,19 @@ DIFFERENTIABLE = {
 
 @case(*(f"functional.{name}" for name in FUNCTIONAL), types=[torch.float32, torch.int64])
 def functions(name, group, make):
-    found = FUNCTIONAL[name.partition(".")[2]](group, make)
-    return [functional.wait_tensor(tensor) for tensor in (found if isinstance(found, (list, tuple)) else [found])]
+    output = FUNCTIONAL[name.partition(".")[2]](group, make)
+    return [functional.wait_tensor(tensor) for tensor in (output if isinstance(output, (list, tuple)) else [output])]
 
 
 @case(*(f"nn.{name}" for name in DIFFERENTIABLE), types=[torch.float32])
 def gradients(name, group, make):
-    """Values, and the gradient of their sum, of contiguous ones as gloo wants them."""
+    """Values, and the gradient of their sum; inputs are contiguous, as gloo requires."""
     tensor = one(group, make).requires_grad_()
-    found = DIFFERENTIABLE[name.partition(".")[2]](group, tensor)
-    found = list(found) if isinstance(found, (list, tuple)) else [found]
-    kept = [] if name == "nn.gather" and group.rank() else [value.detach().clone() for value in found]
+    outputs = DIFFERENTIABLE[name.partition(".")[2]](group, tensor)
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    kept = [] if name == "nn.gather" and group.rank() else [value.detach().clone() for value in outputs]
     with attempt(kept):
-        torch.autograd.backward(found, [torch.ones_like(value) for value in found])
+        torch.autograd.backward(outputs, [torch.ones_like(value) for value in outputs])
         kept.append(tensor.grad)
     return kept
 
@@ -93,11 +93,11 @@ def fully_sharded(group, make):
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
-    found = []
+    results = []
     for _ in range(2):
         loss = model(make(8, group.rank()).reshape(2, 4)).sum()
         loss.backward()
-        found += [loss.detach(), *(parameter.grad.to_local().clone() for parameter in model.parameters())]
+        results += [loss.detach(), *(parameter.grad.to_local().clone() for parameter in model.parameters())]
         optimizer.step()
         optimizer.zero_grad()
-    return found, [parameter.to_local() for parameter in model.parameters()]
+    return results, [parameter.to_local() for parameter in model.parameters()]

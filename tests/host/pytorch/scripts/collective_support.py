@@ -1,4 +1,4 @@
-"""What cases of collectives share: their registry, tensors of a rank, and errors as results."""
+"""Shared parts of the collectives' cases: their registry, tensors of a rank, and errors as results."""
 
 import contextlib
 import datetime
@@ -12,19 +12,19 @@ from torch.distributed import distributed_c10d as c10d
 ENOUGH = datetime.timedelta(seconds=60)
 
 #: Cases by the name of the function that they call: each is called with a group, and with a function that makes a
-#: tensor of the type in question. Names are those of PyTorch.
+#: tensor of the case's type. Names are PyTorch's.
 CASES = {}
 
 OPERATIONS = [value for name, value in vars(dist.ReduceOp).items() if name.isupper() and name != "PREMUL_SUM"]
 
-#: Types for what differs from another case by its name.
+#: Types for functions that differ from another case only by name.
 FEW = [torch.float32, torch.bool]
 
 TYPES = list(dict.fromkeys(value for value in vars(torch).values() if isinstance(value, torch.dtype)))
 
 
 def case(*names, types=TYPES):
-    """Note a case of some functions."""
+    """Register a case of some functions."""
     def note(function):
         for name in names or [function.__name__]:
             CASES[name] = functools.partial(function, name) if names else function, types
@@ -42,7 +42,7 @@ def ranks(group):
 
 
 def one(group, make):
-    """A tensor of another content on each rank."""
+    """A tensor with different contents on each rank."""
     return make(6, 1 + group.rank())
 
 
@@ -55,18 +55,18 @@ def empties(group, make, count=3):
 
 
 @contextlib.contextmanager
-def attempt(found):
-    """Take an error as a result."""
+def attempt(results):
+    """Record an error as a result."""
     try:
         yield
     except Exception as error:
         text = f"{type(error).__name__}: {error}".partition("\nException raised from")[0]
-        found.append(re.sub(r"'\d+'|0x[0-9a-f]+", "…", text))  # names of groups, and addresses
+        results.append(re.sub(r"'\d+'|0x[0-9a-f]+", "…", text))  # names of groups, and addresses
 
 
 @contextlib.contextmanager
 def untouched(group):
-    """Let PyTorch make groups by itself, unless the group in question is of the launcher."""
+    """Let PyTorch make groups itself, unless the group is the launcher's."""
     helper = c10d._new_process_group_helper
     if type(group) is dist.ProcessGroup:
         c10d._new_process_group_helper = helper.__wrapped__

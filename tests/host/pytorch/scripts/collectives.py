@@ -1,5 +1,5 @@
-"""Every collective of PyTorch in a group of the ring, in one of gloo by name, and in one of gloo that is as PyTorch
-makes it: results and errors are the same. Numbers are small integers, and all sums are exact."""
+"""Every collective of PyTorch in a group of the ring, in a gloo group by name, and in PyTorch's own gloo group:
+results and errors are the same. Numbers are small integers, and all sums are exact."""
 
 import datetime
 import inspect
@@ -18,10 +18,10 @@ from torch.distributed import distributed_c10d as c10d
 
 warnings.simplefilter("ignore")
 
-#: Modules that note cases as they are imported.
+#: Modules that register cases as they are imported.
 MODULES = (collective_cases, collective_functions)
 
-#: Names that are no collectives: of functions that work on groups or wait, and of members of groups.
+#: Names other than collectives: of functions that work on groups or wait, and of members of groups.
 OTHERS = {
     "_abort_process_group", "_canonicalize_group_rank", "_check_not_self_rank", "_device_capability",
     "_get_global_rank", "_get_group_size", "_get_object_coll_device", "_get_pg_config", "_get_pg_default_device",
@@ -38,7 +38,7 @@ OTHERS = {
 
 
 def names():
-    """Names of all collectives that this PyTorch has."""
+    """Names of all collectives in this PyTorch."""
     public = {name for name in dir(dist.ProcessGroup) if not name.startswith("_")}
     public -= {name for name in public if name.isupper()}  # of backends
     for module, prefix in ((c10d, ""), (functional, "functional."), (differentiable, "nn.")):
@@ -64,7 +64,7 @@ def maker(dtype):
 
 
 def plain(value):
-    """A value that can be compared, with the bits of tensors."""
+    """A comparable value, with the bits of tensors."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), list(value.shape), bytes(value.detach().contiguous().reshape(-1).view(
             torch.uint8).tolist()).hex()]
@@ -76,14 +76,14 @@ def plain(value):
 
 
 def result(name, group, dtype):
-    found = []
-    with attempt(found):
+    results = []
+    with attempt(results):
         make = maker(dtype)
         make(2, 0)
         function, _ = CASES[name]
-        found.append(plain(function(group, make)))
+        results.append(plain(function(group, make)))
     c10d._world.pg_coalesce_state.pop(group, None)  # PyTorch leaves it after an error
-    return found
+    return results
 
 
 def main(path):

@@ -1,4 +1,4 @@
-"""Backends that this PyTorch does not have, by their names, with the last one's error as that of the script."""
+"""Requests backends that this PyTorch lacks, by name; the last error is the script's own."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Optimizers on the nodes, by the features of DistributedDataParallel that scripts use."""
+"""Optimizers on the nodes, with the features of DistributedDataParallel that scripts use."""
 
 import copy
 import re
@@ -15,7 +15,7 @@ import gradring.torch
 
 
 class Branches(nn.Module):
-    """A part that only some ranks use, one that none uses, and one that is frozen."""
+    """Modules: one that only some ranks use, one that no rank uses, and one that is frozen."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ def refused(text, action):
 
 
 def replayed(path):
-    """Steps of AdamW with a schedule, two groups, and gradients of two passes; a state is saved and loaded."""
+    """Steps of AdamW with a schedule, two groups, and gradients of two passes; state is saved and loaded."""
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     first, second = list(model.module[0].parameters()), list(model.module[2].parameters())
     groups = [{"params": first}, {"params": second, "lr": 0.02, "weight_decay": 0.1}]
@@ -63,11 +63,11 @@ def replayed(path):
             schedule.step()
 
     steps(range(3))
-    saved = [copy.deepcopy(one.state_dict()) for one in (model, optimizer, schedule)]
+    saved = [copy.deepcopy(part.state_dict()) for part in (model, optimizer, schedule)]
     steps(range(3, 5))
     ends = record["weights"][-1]
-    for one, state in zip((model, optimizer, schedule), saved, strict=True):
-        one.load_state_dict(state)
+    for part, state in zip((model, optimizer, schedule), saved, strict=True):
+        part.load_state_dict(state)
     for name in record:
         del record[name][-2:]
     steps(range(3, 5))
@@ -85,7 +85,7 @@ def replayed(path):
 
 
 def unused():
-    """Parameters that one rank uses count as zeros on the others; those of a group that nobody uses stay."""
+    """Parameters unused by a rank count as zeros there; parameters of an unused group do not change."""
     model = DistributedDataParallel(Branches(), find_unused_parameters=True)
     plain = copy.deepcopy(model.module)
     parts = [[*model.module.base.parameters(), *model.module.some.parameters()], [*model.module.none.parameters()]]
@@ -94,12 +94,12 @@ def unused():
     model(inputs(0), dist.get_rank() == 0).backward()
     optimizer.step()
     assert (flat(parts[1]) == before).all()
-    # The mean of all ranks' gradients, as one process finds it.
+    # The mean of all ranks' gradients, computed in one process.
     losses = [plain(torch.randn(5, 8, generator=torch.Generator().manual_seed(rank)), rank == 0)
               for rank in range(dist.get_world_size())]
     (sum(losses) / len(losses)).backward()
     torch.optim.Adam(plain.parameters(), lr=0.1).step()
-    for name, parameter in plain.named_parameters():  # in another order of sums and roundings
+    for name, parameter in plain.named_parameters():  # other order of sums and roundings
         assert torch.allclose(parameter, model.module.get_parameter(name), rtol=1e-4, atol=1e-5), name
 
     frozen = model.module.frozen.weight.clone()
@@ -111,7 +111,7 @@ def unused():
 
 
 def shared():
-    """A model of which the nodes update a part, and an optimizer of PyTorch the rest, which is averaged for it."""
+    """The nodes update part of a model, and an optimizer of PyTorch the rest, with averaged gradients."""
     torch.manual_seed(4)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     plain = copy.deepcopy(model.module)
@@ -121,7 +121,7 @@ def shared():
     for step in range(3):
         every = [torch.randn(5, 8, generator=torch.Generator().manual_seed(10 * step + rank))
                  for rank in range(dist.get_world_size())]
-        (sum(plain(one).square().sum() for one in every) / len(every)).backward()
+        (sum(plain(batch).square().sum() for batch in every) / len(every)).backward()
         model(inputs(step)).square().sum().backward()
         for optimizer in (*optimizers, *theirs):
             optimizer.step()

@@ -1,4 +1,4 @@
-"""A script that starts a rank of its own, which waits for others as in ``init_process_group()``."""
+"""A script that starts a rank of its own, which waits for the rest as in ``init_process_group()``."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""The shape of PyTorch's tutorial of DistributedDataParallel, with digits: over the ring, and beside it over gloo."""
+"""PyTorch's tutorial of DistributedDataParallel, with digits: over the ring, and over gloo in parallel."""
 
 import json
 import sys
@@ -26,23 +26,23 @@ def main(path):
     data = TensorDataset(torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target))
     loader = DataLoader(data, batch_size=32, sampler=DistributedSampler(data, seed=1))
     models = [model(None), model(gloo)]
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.2, momentum=0.9) for one in models]
+    optimizers = [torch.optim.SGD(item.parameters(), lr=0.2, momentum=0.9) for item in models]
     losses = []
     for inputs, labels in loader:
-        found = []
-        for one, optimizer in zip(models, optimizers, strict=True):
+        step_losses = []
+        for item, optimizer in zip(models, optimizers, strict=True):
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(one(inputs), labels)
+            loss = nn.functional.cross_entropy(item(inputs), labels)
             loss.backward()
             optimizer.step()
-            found.append(loss.item())
-        losses.append(found)
+            step_losses.append(loss.item())
+        losses.append(step_losses)
     weights = torch.cat([parameter.detach().flatten() for parameter in models[0].parameters()])
     everyone = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, weights)
-    assert all(torch.equal(one.view(torch.int32), weights.view(torch.int32)) for one in everyone)
+    assert all(torch.equal(item.view(torch.int32), weights.view(torch.int32)) for item in everyone)
 
-    # Other types and operations, and groups of some ranks, go over gloo.
+    # Other types and operations, and groups of some ranks, use gloo.
     rank, size = dist.get_rank(), dist.get_world_size()
     number = torch.tensor([rank])
     dist.all_reduce(number)

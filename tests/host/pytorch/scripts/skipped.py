@@ -1,4 +1,4 @@
-"""A rank that leaves out a step of its own accord: before the backward pass, or following it."""
+"""A rank that skips a step on its own: before the backward pass, or after it."""
 
 import sys
 
@@ -11,7 +11,7 @@ import gradring.torch
 dist.init_process_group()
 torch.manual_seed(0)
 module = torch.nn.Linear(2, 1)
-if sys.argv[1] == "buffers":  # which the next forward pass brings over gloo
+if sys.argv[1] == "buffers":  # sent over gloo by the next forward pass
     module = torch.nn.Sequential(module, torch.nn.BatchNorm1d(1, affine=False))
 if sys.argv[1] != "plain":
     module = DistributedDataParallel(module)

@@ -1,6 +1,6 @@
-"""Cases in which what a backward pass or a step must do changes while a script runs; each saves its weights.
+"""Cases where the duties of a backward pass or a step change during a script; each saves its weights.
 
-Run by ``gradring launch -n 4 steps.py FILE``, and by itself with gloo only where ``plain`` is given as well.
+Run by ``gradring launch -n 4 steps.py FILE``, and on its own with gloo only if ``plain`` is given too.
 """
 
 import copy
@@ -34,12 +34,12 @@ def linear(values, dtype=torch.float32):
 
 
 def differentiate(module, *factors):
-    """A backward pass with these gradients."""
+    """Backward pass with these gradients."""
     module(torch.tensor([factors], dtype=next(module.parameters()).dtype)).sum().backward()
 
 
 def scaler():
-    """An infinity on one rank in the first step, and on another one in the third."""
+    """An infinity on one rank in the first step, and on another rank in the third."""
     module = DistributedDataParallel(linear([1.0]))
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step, infinite in enumerate((1, None, 0, None)):
@@ -52,7 +52,7 @@ def scaler():
 
 
 def another_optimizer():
-    """Three steps of an optimizer on the nodes, and three of another one following its end."""
+    """Three steps of an optimizer on the nodes, then three of another optimizer."""
     module = DistributedDataParallel(linear([1.0, 2.0]))
     optimizer = Adam(module.parameters(), lr=0.5)
     for kind in (None, torch.optim.SGD):
@@ -87,11 +87,11 @@ def frozen():
         if step != 1:
             differentiate(module, RANK * 2.0, 2.0)
         optimizer.step()
-    return [one.weight.tolist() for one in body]
+    return [layer.weight.tolist() for layer in body]
 
 
 def types():
-    """Modules of other types than float32."""
+    """Modules with types other than float32."""
     means = []
     for dtype in (torch.bfloat16, torch.float64):
         module = DistributedDataParallel(linear([0.0], dtype))
@@ -101,7 +101,7 @@ def types():
 
 
 def loop():
-    """Accumulation, a loss that is skipped everywhere, and a hook of the script."""
+    """Accumulation, a loss that is skipped on all ranks, and a hook of the script."""
     module = DistributedDataParallel(linear([1.0, 1.0]))
     optimizer = SGD(module.parameters(), lr=0.5)
     for step in range(3):
@@ -116,7 +116,7 @@ def loop():
 
 
 def refusal(action):
-    """Text of the error of a call, up to its colon; None if there is none."""
+    """Text of a call's error, up to its colon; None without an error."""
     try:
         action()
     except ValueError as error:
@@ -125,7 +125,7 @@ def refusal(action):
 
 
 def copies():
-    """Copies of modules, one with a hook of the script and one without, and a state of before the first step."""
+    """Copies of modules, with and without a hook of the script, and a state from before the first step."""
     means = []
     for hooked in (False, True):
         module = DistributedDataParallel(linear([0.0]))
@@ -147,7 +147,7 @@ def copies():
 
 
 def unequal_skips():
-    """Infinities in two steps of one rank, and no gradient of that rank in another one."""
+    """Infinities in two steps of one rank, and no gradient of that rank in another step."""
     module = DistributedDataParallel(linear([0.0]), find_unused_parameters=True)
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step in range(5):
@@ -160,7 +160,7 @@ def unequal_skips():
 
 
 def circle():
-    """An optimizer that refers to itself, and ends where the garbage collector has come by."""
+    """An optimizer that refers to itself, and ends when the garbage collector runs."""
     module = DistributedDataParallel(linear([0.0]))
     optimizer = SGD(module.parameters(), lr=1.0)
     optimizer.itself = optimizer
@@ -176,7 +176,7 @@ def circle():
 
 
 def own_hook():
-    """A hook of the script's own, registered before the first pass and following it, for all ranks and for halves."""
+    """The script's own hook, registered before and after the first pass, for all ranks and for halves."""
     means = []
     halves = [dist.new_group(list(range(first, first + RANKS // 2))) for first in (0, RANKS // 2)]
     for group in (None, halves[RANK // (RANKS // 2)]):
@@ -214,7 +214,7 @@ def uneven_inputs():
 
 
 def changed_groups():
-    """Parameters that the nodes were not given when the optimizer was made."""
+    """Parameters that the optimizer was not created with."""
     module = DistributedDataParallel(linear([0.0, 0.0]))
     other = torch.nn.Parameter(torch.zeros(2))
     other.requires_grad_(False)
@@ -230,7 +230,7 @@ def changed_groups():
 
 
 def passes_of_one_rank():
-    """Passes of one rank that are no part of a step, in a module with buffers."""
+    """Passes of one rank outside of a step, in a module with buffers."""
     body = torch.nn.Sequential(torch.nn.BatchNorm1d(1, affine=False), linear([0.0]))
     module = DistributedDataParallel(body)
     optimizer = SGD(module.parameters(), lr=1.0)
@@ -248,13 +248,13 @@ def passes_of_one_rank():
 
 
 def two_groups():
-    """Sums in two groups of all ranks, one following the other."""
+    """Sums in two groups of all ranks, one after the other."""
     other = dist.new_group()
     values = [torch.tensor([RANK + 1.0]), torch.tensor([10.0 * RANK])]
     works = [dist.all_reduce(values[0], async_op=True), dist.all_reduce(values[1], group=other, async_op=True)]
     for work in works:
         work.wait()
-    return [one.item() for one in values]
+    return [value.item() for value in values]
 
 
 for case in (scaler, another_optimizer, groups, frozen, types, loop, copies, unequal_skips, circle, own_hook,

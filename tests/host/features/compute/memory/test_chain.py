@@ -1,4 +1,4 @@
-"""Timelines of chains of maps: known answers, and what holds of every plan."""
+"""Timelines of chains of maps: known answers, and properties of every plan."""
 
 import itertools
 
@@ -20,44 +20,44 @@ FOUR = Chain("four", (Map(100, 100, 200, 10),) * 4)
     ([SWAP, SWAP, KEEP, KEEP], 200, 1 / 2, 1800), ([REMAKE, SWAP, KEEP, KEEP], 200, 1 / 2, 1600),
 ])
 def test_four_maps(policies, budget, rate, cycles):
-    found = run(FOUR, policies, budget=budget, rate=rate)
-    assert found.cycles == cycles
-    assert found.far_words == 200 * policies.count(SWAP)
-    assert found.multiplications == 10 * policies.count(REMAKE)
-    assert found.peak <= budget
+    timeline = run(FOUR, policies, budget=budget, rate=rate)
+    assert timeline.cycles == cycles
+    assert timeline.far_words == 200 * policies.count(SWAP)
+    assert timeline.multiplications == 10 * policies.count(REMAKE)
+    assert timeline.peak <= budget
 
 
 def test_events():
-    """Every start and end of two maps, one of which is swapped, where there is room for one and a half."""
+    """Every start and end of two maps, one of them swapped, with room for one and a half."""
     chain = Chain("two", (Map(2, 5, 7), Map(1, 3, 4)), loss=2)
-    found = run(chain, [KEEP, SWAP], budget=3, rate=1)
-    assert found.events == (
+    timeline = run(chain, [KEEP, SWAP], budget=3, rate=1)
+    assert timeline.events == (
         Event("forward", 0, 0, 5), Event("forward", 1, 5, 8), Event("loss", 1, 8, 10), Event("out", 1, 8, 9),
         Event("back", 1, 10, 11), Event("backward", 1, 11, 15), Event("backward", 0, 15, 22))
-    assert (found.cycles, found.peak, found.far_words, chain.cycles) == (22, 3, 2, 21)
+    assert (timeline.cycles, timeline.peak, timeline.far_words, chain.cycles) == (22, 3, 2, 21)
 
 
 def test_maps_between_are_made_again_once():
-    """Each of three maps that are not kept is made again once, in front of the first backward that needs one."""
-    found = run(Chain("five", FOUR.maps + FOUR.maps[:1]), [KEEP, REMAKE, REMAKE, REMAKE, KEEP], budget=500)
-    assert [(event.kind, event.number) for event in found.events][5:] == [
+    """Each of three maps that are not kept is made again once, before the first backward that needs one."""
+    timeline = run(Chain("five", FOUR.maps + FOUR.maps[:1]), [KEEP, REMAKE, REMAKE, REMAKE, KEEP], budget=500)
+    assert [(event.kind, event.number) for event in timeline.events][5:] == [
         ("loss", 4), ("remake", 1), ("remake", 2), ("remake", 3), ("backward", 4), ("backward", 3), ("backward", 2),
         ("backward", 1), ("backward", 0)]
-    assert found.cycles == 1500 + 300
+    assert timeline.cycles == 1500 + 300
 
 
 def test_maps_that_name_others():
-    """The last map is made again from the first two, which are moved back in this order; the one between them is not
-    needed for it, and is the last to return."""
+    """The last map is made again from maps 0 and 1, which are moved back in this order; map 2 is not needed for it
+    and returns last."""
     maps = (*FOUR.maps[:3], Map(100, 100, 200, again=70, sources=(0, 2), needs=(0, 1), reads=()))
-    found = run(Chain("named", maps), [SWAP, SWAP, SWAP, REMAKE], budget=300, rate=1)
-    assert [event.number for event in found.events if event.kind == "back"] == [0, 1, 2]
-    again, = (event for event in found.events if event.kind == "remake")
+    timeline = run(Chain("named", maps), [SWAP, SWAP, SWAP, REMAKE], budget=300, rate=1)
+    assert [event.number for event in timeline.events if event.kind == "back"] == [0, 1, 2]
+    again, = (event for event in timeline.events if event.kind == "remake")
     assert again.end - again.start == 70
-    # The last forward takes the place of map 1, since it reads map 0, whose place is free behind it.
-    first = {(event.kind, event.number): event.start for event in found.events}
+    # The last forward takes the place of map 1, since it reads map 0, which is freed only after it.
+    first = {(event.kind, event.number): event.start for event in timeline.events}
     assert (first["out", 0], first["forward", 3], first["back", 0]) == (100, 300, 400)
-    assert found.peak == 300
+    assert timeline.peak == 300
 
 
 @pytest.mark.parametrize(("loss_reads", "budget"), [((0,), 3), ((1,), 2), ((), 2), (None, 2)])
@@ -85,22 +85,22 @@ def test_errors(options, message):
     refuses(message, run, FOUR, budget=400, **options)
 
 
-def check(chain, policies, found, budget, rate):
-    """Rules of every timeline, from its events alone."""
+def check(chain, policies, timeline, budget, rate):
+    """Check the rules of every timeline, from only its events."""
     near, taken, there = [], {}, set()
-    for event in found.events:
+    for event in timeline.events:
         if event.kind in ("forward", "remake", "back"):
             near.append((event.start, chain.maps[event.number].words))
     for kinds in (("forward", "loss", "remake", "backward"), ("out", "back")):
-        mine = [event for event in found.events if event.kind in kinds]
-        assert all(one.end <= other.start for one, other in itertools.pairwise(mine))
-    ends = {(event.kind, event.number): event.end for event in found.events}
-    starts = {(event.kind, event.number): event.start for event in found.events}
-    for number, (one, policy) in enumerate(zip(chain.maps, policies, strict=True)):
+        in_order = [event for event in timeline.events if event.kind in kinds]
+        assert all(current.end <= other.start for current, other in itertools.pairwise(in_order))
+    ends = {(event.kind, event.number): event.end for event in timeline.events}
+    starts = {(event.kind, event.number): event.start for event in timeline.events}
+    for number, (current, policy) in enumerate(zip(chain.maps, policies, strict=True)):
         assert (("out", number) in ends, ("remake", number) in ends) == (policy is SWAP, policy is REMAKE)
         again = {SWAP: "back", REMAKE: "remake"}.get(policy)
         if policy is SWAP:
-            assert ends["out", number] - starts["out", number] == int(np.ceil(one.words / rate))
+            assert ends["out", number] - starts["out", number] == int(np.ceil(current.words / rate))
             assert ends["forward", number] <= starts["out", number] <= starts["back", number]
         for reader in (number, number + 1):
             if again and reader < len(chain.maps):
@@ -110,45 +110,44 @@ def check(chain, policies, found, budget, rate):
                           max(read, ends.get(("out", number), 0)))]
         if again:
             taken[number].append((starts[again, number], ends["backward", number]))
-    for time in {event.start for event in found.events}:
+    for time in {event.start for event in timeline.events}:
         there = sum(chain.maps[number].words for number, spans in taken.items()
                     for begin, end in spans if begin <= time < end)
-        assert there <= found.peak <= budget
+        assert there <= timeline.peak <= budget
     assert near
 
 
 def test_random_chains():
-    """Timelines of random policies keep to order, needs and budget; a larger budget or rate is never slower where all
-    is swapped or kept."""
+    """Timelines of random policies follow order, needs and budget, and are never faster than the chain itself."""
     generator = np.random.default_rng(0)
     fitted = 0
     for _ in range(150):
         chain, budget, rate = random_chain(generator)
-        policies = [Policy(int(one)) for one in generator.integers(3, size=len(chain.maps))]
-        found = run(chain, policies, budget=budget, rate=rate)
-        if found is not None:
+        policies = [Policy(int(number)) for number in generator.integers(3, size=len(chain.maps))]
+        timeline = run(chain, policies, budget=budget, rate=rate)
+        if timeline is not None:
             fitted += 1
-            check(chain, policies, found, budget, rate)
-            assert found.cycles >= chain.cycles
+            check(chain, policies, timeline, budget, rate)
+            assert timeline.cycles >= chain.cycles
     assert fitted > 30
 
 
 def test_mixed_is_never_slower():
-    """Plans of two policies are plans of three as well; without far memory worth its name nothing is swapped."""
+    """Plans of two policies are also plans of three; with extremely slow far memory nothing is swapped."""
     generator = np.random.default_rng(1)
     for _ in range(8):
         chain, budget, rate = random_chain(generator, most=6)
-        found = {kind: exhaustive(chain, budget=budget, rate=rate, kind=kind)
+        plans = {kind: exhaustive(chain, budget=budget, rate=rate, kind=kind)
                  for kind in ("keep", "swap", "recompute", "mixed")}
-        others = [one.run.cycles for name, one in found.items() if one is not None and name != "mixed"]
-        assert found["mixed"].run.cycles <= min(others)
+        cycles = [plan.run.cycles for name, plan in plans.items() if plan is not None and name != "mixed"]
+        assert plans["mixed"].run.cycles <= min(cycles)
         slow = exhaustive(chain, budget=budget, rate=1e-6)
-        assert found["recompute"] is None or SWAP not in slow.policies
+        assert plans["recompute"] is None or SWAP not in slow.policies
 
 
 class TestSearch:
     def test_greedy_is_nearly_exhaustive(self):
-        """A sample of the chains that `make memory` compares: at most 1 of 20 differs, and by 6 % at most."""
+        """Of a sample of the chains of `make memory`, at most 1 of 20 differs, and by 6 % at most."""
         generator = np.random.default_rng(0)
         ratios = []
         for _ in range(20):
@@ -162,9 +161,9 @@ class TestSearch:
     def test_longer_chains_are_searched_greedily(self):
         chain = Chain("long", FOUR.maps * 3)
         assert len(chain.maps) > EXHAUSTIVE
-        found = decide(chain, budget=600, rate=1 / 2)
-        assert found == greedy(chain, budget=600, rate=1 / 2)
-        assert found.run.peak <= 600
+        plan = decide(chain, budget=600, rate=1 / 2)
+        assert plan == greedy(chain, budget=600, rate=1 / 2)
+        assert plan.run.peak <= 600
         assert decide(FOUR, budget=300, rate=1 / 4) == exhaustive(FOUR, budget=300, rate=1 / 4)
 
     def test_nothing_fits(self):

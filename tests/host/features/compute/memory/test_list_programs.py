@@ -1,4 +1,4 @@
-"""Programs that are read from the words of lists: their buffers, their plans, and lists that are another program."""
+"""Programs read from the words of lists: their buffers, their plans, and lists of a different program."""
 
 import dataclasses
 
@@ -27,13 +27,13 @@ from tests.refusals import refuses
 
 ARRAY = Array(rows=4, lanes=4)
 ENGINE = Engine(rows=4, lanes=4)
-#: Factors by which every product fits; which ones changes no buffer.
+#: Factors that fit every product; the choice changes no buffer.
 FACTORS = {"tile": 0, "row_tiles": 0, "column_tiles": 0, "rounds": 2, "order": 0}
 
 
 def lists_of(*widths, examples=8, **options):
     return compile_lists(layers_of(widths), array=ARRAY, examples=examples, words=1 << 16,
-                         factors=lambda *given, **kinds: FACTORS, **options)
+                         factors=lambda *arguments, **kinds: FACTORS, **options)
 
 
 def profile_of(lists):
@@ -41,9 +41,9 @@ def profile_of(lists):
 
 
 def test_operations():
-    """Every instruction of a small network, as reads and writes of buffers."""
+    """Instructions of a small network as reads and writes of buffers."""
     profile = profile_of(lists_of(8, 4, 3))
-    assert [(set(one.reads), one.writes) for one in profile.operations] == [
+    assert [(set(operation.reads), operation.writes) for operation in profile.operations] == [
         (set(), ("inputs", "labels")),
         ({"inputs"}, ("output 1",)),
         ({"output 1"}, ("output 2",)),
@@ -56,7 +56,7 @@ def test_operations():
 
 
 def test_sequences():
-    """Functions of sequences: rows that are added to a table read it as well, and a softmax has two operands."""
+    """Functions of sequences: adding rows to a table also reads the table, and a softmax has two operands."""
     places = {name: {"base": 64 * number, "place": Place.ACTIVATIONS}
               for number, name in enumerate(("x", "y", "start", "target", "second", "third", "deviation"))}
     strides = {f"stride_{name}": 8 for name in places if name != "deviation"}
@@ -70,9 +70,9 @@ def test_sequences():
         "stride_source": 8, "target": places["target"], "stride_target": 8})
     program = ListProgram(words=np.concatenate([*rows, softmax, np.zeros(INSTRUCTION_WORDS, np.uint32)]), base=512,
                           starts=[512], examples=4, given=tuple(places), taken=())
-    rooms = {name: Room(place["base"], 64) for name, place in places.items()}
+    rooms = {name: Room(operand["base"], 64) for name, operand in places.items()}
     profile = program.profile(rooms, dataclasses.replace(ENGINE, sequences=True))
-    assert [(set(one.reads), set(one.writes)) for one in profile.operations[1:-1]] == [
+    assert [(set(operation.reads), set(operation.writes)) for operation in profile.operations[1:-1]] == [
         ({"x", "y", "target"}, {"target"}), ({"x", "start"}, {"target", "second", "third", "deviation"}),
         ({"x", "y", "deviation"}, {"target", "second"}), (set(), {"target"}), ({"x"}, {"target"})]
     with pytest.raises(PlanError, match=r"its instruction 0 is wrong$"):
@@ -83,7 +83,7 @@ def test_sequences():
     ((64, 64, 10), 6976, 6592, 6592), ((64, *[64] * 9, 10), 39744, 22976, 22976),
     ((64, 128, 96, 48, 10), 20288, 13888, 14912)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons(widths, naive, live, strict):
-    """Words of 32 examples. Both checks agree with the plan that is used, which takes as few words as are alive."""
+    """Words of 32 examples. Both checks accept the used plan, which takes no more words than are alive."""
     lists = lists_of(*widths, examples=32)
     profile = profile_of(lists)
     assert profile.digest == lists.plan.digest
@@ -94,9 +94,9 @@ def test_perceptrons(widths, naive, live, strict):
 
 
 def test_passes_that_overlap():
-    """Lists of odd passes are the same program: what is given lies further on, all else at the same places."""
+    """Lists of odd passes are the same program: inputs are at higher addresses, all else at the same places."""
     lists = lists_of(8, 4, 3, copies=Copies(layers=1, distance=1024))
-    assert [one.further for one in lists.programs] == [0, 1024]
+    assert [listed.further for listed in lists.programs] == [0, 1024]
     for program in lists.programs:
         program.check(lists.plan, ENGINE)
     with pytest.raises(PlanError, match=r"^Operation 1 must touch one buffer of the memory plan with words 1,024 "
@@ -113,7 +113,7 @@ class TestRefused:
                 lists_of(*widths, examples=examples, plan=plan)
 
     def test_lists_of_another_network(self):
-        """Operands that lie in no planned buffer, and operands that do but in other operations."""
+        """Operands in no planned buffer, and operands in planned buffers but in other operations."""
         plan = lists_of(16, 8, 8, 4).plan
         with pytest.raises(PlanError, match=r"^Operation 1 must touch one buffer .* not none: plan"):
             lists_of(16, 64, 8, 4).programs[0].check(plan, ENGINE)

@@ -1,4 +1,4 @@
-"""Plans of memory: known answers of every rule, random programs, and programs that are not the plan's."""
+"""Memory plans: known answers of every rule, random programs, and programs of other plans."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from host.features.compute.memory.plan import (
 from host.features.compute.memory.steps import perceptron_profile
 from tests.refusals import refuses
 
-#: Buffers of a hand-made example: first operation, end, words.
+#: Buffers of a handmade example: first operation, end, words.
 BUFFERS = [Lifetime(*one) for one in ((0, 4, 1), (4, 6, 4), (1, 4, 1), (4, 6, 3), (3, 4, 2), (1, 2, 5))]
 
 
@@ -43,21 +43,21 @@ class TestKnownAnswers:
         assert peak(BUFFERS, places) == words
 
     def test_bounds(self):
-        assert sum(one.words for one in BUFFERS) == 16
+        assert sum(buffer.words for buffer in BUFFERS) == 16
         assert live_words(BUFFERS) == 7
 
     def test_all_methods(self):
-        found = {method: peak(BUFFERS, places) for method, places in planned(BUFFERS).items()}
-        assert found == {"strict": 9, "shared": 8, "search": 7, **{f"lowest fit by {name}": 7 for name in ORDERS}}
+        peaks = {method: peak(BUFFERS, places) for method, places in planned(BUFFERS).items()}
+        assert peaks == {"strict": 9, "shared": 8, "search": 7, **{f"lowest fit by {name}": 7 for name in ORDERS}}
 
     def test_lowest_fit_fills_a_gap(self):
-        """A buffer goes below others that are alive, where one has ended."""
+        """A buffer is placed below live buffers, where another one has ended."""
         buffers = [Lifetime(0, 2, 3), Lifetime(0, 5, 2), Lifetime(3, 5, 2), Lifetime(3, 5, 2)]
         assert lowest_fit(buffers, range(4)) == [0, 3, 0, 5]
 
     def test_search_beats_the_orders(self):
-        """Six buffers for which every order by itself takes more words than are alive."""
-        buffers = [Lifetime(*one) for one in ((1, 2, 4), (1, 4, 3), (2, 6, 3), (2, 5, 1), (4, 7, 4), (3, 6, 1))]
+        """Six buffers that take more words than are alive in every single order."""
+        buffers = [Lifetime(*values) for values in ((1, 2, 4), (1, 4, 3), (2, 6, 3), (2, 5, 1), (4, 7, 4), (3, 6, 1))]
         assert live_words(buffers) == 9
         assert min(peak(buffers, places) for method, places in planned(buffers).items()
                    if method.startswith("lowest")) == 10
@@ -65,25 +65,25 @@ class TestKnownAnswers:
 
 
 def test_random_programs():
-    """Every method's places are free of overlaps; none takes fewer words than are alive, or more than all buffers."""
+    """No method has overlaps, or takes fewer words than are alive or more than all buffers together."""
     generator = np.random.default_rng(0)
     for _ in range(60):
-        one = random_profile(generator)
-        found = planned(one.lifetimes, rounds=40)
-        peaks = {method: peak(one.lifetimes, places) for method, places in found.items()}
-        for method, places in found.items():
-            assert one.live <= peaks[method] <= one.naive, method
-            assert not overlaps(one, dict(zip(one.words, places, strict=True))), method
+        program = random_profile(generator)
+        placements = planned(program.lifetimes, rounds=40)
+        peaks = {method: peak(program.lifetimes, places) for method, places in placements.items()}
+        for method, places in placements.items():
+            assert program.live <= peaks[method] <= program.naive, method
+            assert not overlaps(program, dict(zip(program.words, places, strict=True))), method
         assert peaks["search"] <= min(words for name, words in peaks.items() if name.startswith("lowest"))
 
 
 class TestProfile:
     def test_lifetimes(self):
-        assert [(one.first, one.end, one.words) for one in SIMPLE.lifetimes] == [(0, 2, 4), (1, 3, 2), (2, 4, 3)]
+        assert [(span.first, span.end, span.words) for span in SIMPLE.lifetimes] == [(0, 2, 4), (1, 3, 2), (2, 4, 3)]
         assert (SIMPLE.naive, SIMPLE.live) == (9, 6)
 
     def test_a_result_that_is_never_read(self):
-        assert [one.end for one in profile(("", "a"), ("a", "bc"), a=1, b=1, c=1).lifetimes] == [2, 2, 2]
+        assert [lifetime.end for lifetime in profile(("", "a"), ("a", "bc"), a=1, b=1, c=1).lifetimes] == [2, 2, 2]
 
     @pytest.mark.parametrize(("operations", "words", "message"), [
         ([("a", "b")], {"a": 1, "b": 1}, "Buffer a must be written before operation 0 reads it"),
@@ -93,12 +93,12 @@ class TestProfile:
     def test_errors(self, operations, words, message):
         refuses(message, profile, *operations, **words, error=ProfileError)
 
-    @pytest.mark.parametrize(("given", "message"), [
+    @pytest.mark.parametrize(("arguments", "message"), [
         ((2, 2, 1), r"^Lifetime must begin at 0 or later and end behind its begin, not \(2, 2\)$"),
         ((-1, 2, 1), r"not \(-1, 2\)$"), ((0, 1, 0), r"^Words of a buffer must be at least 1, not 0$")])
-    def test_lifetime_errors(self, given, message):
+    def test_lifetime_errors(self, arguments, message):
         with pytest.raises(ValueError, match=message):
-            Lifetime(*given)
+            Lifetime(*arguments)
 
 
 class TestPlan:
@@ -109,13 +109,13 @@ class TestPlan:
         plan.check(SIMPLE, budget=6)
 
     def test_digest(self):
-        """Names of operations are not part of a program; sizes, order and buffers are."""
-        renamed = Profile(SIMPLE.words, [Operation("other", one.reads, one.writes) for one in SIMPLE.operations])
+        """Names of operations are not in a program's digest; sizes, order and buffers are."""
+        renamed = Profile(SIMPLE.words, [Operation("other", item.reads, item.writes) for item in SIMPLE.operations])
         assert renamed.digest == SIMPLE.digest
-        others = [profile(("", "a"), ("a", "b"), ("b", "c"), ("c", ""), a=4, b=2, c=4),
-                  profile(("", "a"), ("a", "b"), ("ab", "c"), ("c", ""), a=4, b=2, c=3),
-                  profile(("", "a"), ("a", "b"), ("b", "c"), a=4, b=2, c=3)]
-        assert len({SIMPLE.digest, *(one.digest for one in others)}) == 4
+        different = [profile(("", "a"), ("a", "b"), ("b", "c"), ("c", ""), a=4, b=2, c=4),
+                     profile(("", "a"), ("a", "b"), ("ab", "c"), ("c", ""), a=4, b=2, c=3),
+                     profile(("", "a"), ("a", "b"), ("b", "c"), a=4, b=2, c=3)]
+        assert len({SIMPLE.digest, *(item.digest for item in different)}) == 4
 
     @pytest.mark.parametrize(("other", "message"), [
         (profile(("", "a"), ("a", "b"), ("b", "c"), ("c", ""), a=4, b=2, c=5),
@@ -141,10 +141,10 @@ class TestPlan:
     ((64, 64, 10), 7136, -9.4, -9.4), ((64, *[64] * 9, 10), 39_904, -42.7, -42.7),
     ((64, 128, 96, 48, 10), 20_448, -27.4, -32.4)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons_with_softmax_apart(widths, naive, strict, live):
-    """Words of a batch of 32, and how many fewer are taken and alive, in percent; the search takes those alone."""
-    one = perceptron_profile(widths, 32)
-    found = {method: peak(one.lifetimes, places) for method, places in planned(one.lifetimes).items()}
-    assert one.naive == naive
-    assert round(100 * found["strict"] / naive - 100, 1) == strict
-    assert round(100 * one.live / naive - 100, 1) == live
-    assert found["search"] == one.live
+    """Words of a batch of 32; percent saved by the strict plan and by live words, which the search reaches."""
+    program = perceptron_profile(widths, 32)
+    peaks = {method: peak(program.lifetimes, places) for method, places in planned(program.lifetimes).items()}
+    assert program.naive == naive
+    assert round(100 * peaks["strict"] / naive - 100, 1) == strict
+    assert round(100 * program.live / naive - 100, 1) == live
+    assert peaks["search"] == program.live

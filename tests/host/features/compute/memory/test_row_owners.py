@@ -1,4 +1,4 @@
-"""Row owners of the golden engine find reads of what another buffer has written over, and nothing else."""
+"""Row owners of the golden engine find reads of overwritten buffers, and nothing else."""
 
 import itertools
 
@@ -24,14 +24,14 @@ LIST = LANES * ROWS
 
 
 def test_overlaps_in_programs():
-    """An overlap in each of 100 plans, in rows that are read again: all are found. A pass of a good plan on the same
-    memory in front of each, with whatever owners passes of other programs have left, is not stopped."""
+    """All overlaps of 100 plans, in rows that are read again, are found. A pass of a good plan before each, on the
+    same memory with any owners left by passes of other programs, is not stopped."""
     seed = 1
     generator = np.random.default_rng(seed)
     owners, memory = RowOwners(2 * ROWS), np.zeros(2 * LIST, np.uint32)
     memories = {Place.ACTIVATIONS: memory, Place.WEIGHTS: memory.copy(), Place.GRADIENTS: memory.copy()}
-    found = passes = 0
-    while found < 100 or passes < 1000:
+    detected = passes = 0
+    while detected < 100 or passes < 1000:
         for program, good in zip(draw(generator, rows=ROWS, most=10, shrink=4), (True, False), strict=True):
             if program is None:
                 continue
@@ -39,12 +39,12 @@ def test_overlaps_in_programs():
             outcome = engine().run(memories, base=LIST, length=1, owners=owners)
             expected = EventStatus.OK if good else EventStatus.READ_DEAD
             assert outcome.status is expected, f"{seed=}, pass {passes}, {outcome}"
-            passes, found = passes + good, found + (not good)
-    assert found >= 100
+            passes, detected = passes + good, detected + (not good)
+    assert detected >= 100
 
 
 class Pass:
-    """Passes of a perceptron on one memory, whose rows keep their owners from pass to pass.
+    """Passes of a perceptron on one memory with rows that keep their owners from pass to pass.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Pass:
         self.owners = RowOwners(8192 // array.lanes)
 
     def run(self, generator, count):
-        """Give a batch, run all lists, and return the first outcome that is not OK, or the last one."""
+        """Write a batch, run all lists, and return the first outcome that is not OK, or the last one."""
         inputs, outputs = self.lists.places.layers[0].inputs, self.lists.places.layers[-1].outputs
         before = self.memories[Place.ACTIVATIONS].copy()
         give(self.memories, self.lists, generator.standard_normal((count, inputs)).astype(np.float32),
@@ -77,7 +77,7 @@ class Pass:
 
 
 def networks():
-    """Models, layers and arrays: products of all kinds, and tables of centroids."""
+    """Models, layers and arrays, with products of all kinds and tables of centroids."""
     for widths, array in (((16, 8, 8, 5), Array(rows=2, lanes=4)), ((8, 16, 24, 4), Array(rows=1, lanes=8))):
         inputs, *hidden, outputs = widths
         model = perceptron(inputs, hidden, outputs, align=GROUP)
@@ -90,31 +90,31 @@ def networks():
 
 @pytest.mark.parametrize("number", range(4))
 def test_networks(number):
-    """Batches of all sizes in turn on one memory: no alarm. Of each two buffers of which one is put in the place of
-    the other, it is found wherever both are alive and the first one is read again."""
+    """Batches of all sizes in turn on one memory raise no alarm. A buffer at the place of another buffer is detected
+    where both are alive and the other one is read again."""
     model, layers, array = [*networks()][number]
     generator = np.random.default_rng(number)
     passes = Pass(model, layers, array, 8)
     for count in (8, 3, 7, 1, 8):
         assert passes.run(generator, count).status is EventStatus.OK
     plan = passes.lists.plan
-    rooms = {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
+    rooms = {item.name: Room(plan.places[item.name], item.words, item.first, item.end) for item in plan.lifetimes}
     profile = passes.lists.programs[0].profile(rooms, engine_of(array))
-    found = 0
+    detected = 0
     for kept, moved in itertools.permutations(plan.words, 2):
-        if {kept, moved} == {"inputs", "labels"}:  # the host writes both, and its rows belong to any
+        if {kept, moved} == {"inputs", "labels"}:  # the host writes both, and its rows have no owner
             continue
         places = {**plan.places, moved: plan.places[kept]}
         wrong = Pass(model, layers, array, 8, plan=type(plan)(**{**vars(plan), "places": places}))
         outcome = wrong.run(generator, 8)
-        # What the host reads behind the lists is not compared.
-        dead = [one for one in dead_reads(profile, places) if one.operation < len(profile.operations) - 1]
-        # Refused is a target over an operand of its own instruction.
+        # The host's reads after the lists are not compared.
+        dead = [item for item in dead_reads(profile, places) if item.operation < len(profile.operations) - 1]
+        # A target over an operand of its own instruction is refused.
         expected = {EventStatus.READ_DEAD, EventStatus.BAD_INSTRUCTION} if dead else {
             EventStatus.OK, EventStatus.BAD_INSTRUCTION}
         assert outcome.status in expected, (kept, moved, dead)
         if outcome.status is EventStatus.READ_DEAD:
             assert overlaps(profile, places), (kept, moved)
             assert outcome.detail >> ROW_BIT == dead[0].word // array.lanes, (kept, moved, dead)
-            found += 1
-    assert found > 3
+            detected += 1
+    assert detected > 3

@@ -1,4 +1,4 @@
-"""Chains that are read from programs, and the factors by which far memory and repeated work lengthen a step."""
+"""Chains read from programs, and the factors by which far memory and repeated work lengthen a step."""
 
 import pytest
 
@@ -7,15 +7,15 @@ from host.features.compute.text_steps import text_chain, text_program
 
 
 def test_text():
-    """Maps of the text model, what makes them, and the cycles of all steps."""
+    """Maps of the text model, their sources, and the cycles of all steps."""
     chain = text_chain()
-    assert [(one.name, one.words, one.sources, one.needs, one.reads) for one in chain.maps] == [
+    assert [(entry.name, entry.words, entry.sources, entry.needs, entry.reads) for entry in chain.maps] == [
         ("normal norm_0", 512, (), (), ()), ("parts 0", 1536, (0,), (0,), ()), ("weights 0", 512, (1,), (1,), (1,)),
         ("heads 0", 512, (1, 2), (1, 2), ()), ("normal feed_norm_0", 512, (3,), (3,), ()),
         ("rise_0", 1536, (4,), (4,), ()), ("normal norm", 512, (5,), (3, 5), ())]
     steps = text_program(scaled_again=True).steps
     assert chain.cycles == sum(step.cycles for step in steps)
-    # Two residual sums are made again from heads: one product that forward of this map does not have.
+    # Two residual sums are made again from heads, with a product that this map's forward does not have.
     assert chain.maps[6].multiplications == 16 * 32 * 96 + 16 * 32 * 32
     assert chain.again(6) > chain.maps[6].forward
     assert chain.again(0) < chain.maps[0].forward  # its deviations are kept
@@ -28,8 +28,8 @@ def test_text():
     (text_chain(), 0.75, 1 / 8, (1.038, 1.051, 1.012)),
 ], ids=["layers", "layers, fast", "text", "text, slow"])
 def test_factors(chain, share, rate, factors):
-    """Cycles in terms of those of a step in which all is kept; every plan fits into the budget."""
+    """Cycles relative to a step that keeps all maps; every plan fits into the budget."""
     budget = int(share * chain.words)
-    found = [decide(chain, budget=budget, rate=rate, kind=kind) for kind in ("swap", "recompute", "mixed")]
-    assert tuple(round(one.run.cycles / chain.cycles, 3) for one in found) == factors
-    assert all(one.run.peak <= budget for one in found)
+    plans = [decide(chain, budget=budget, rate=rate, kind=kind) for kind in ("swap", "recompute", "mixed")]
+    assert tuple(round(plan.run.cycles / chain.cycles, 3) for plan in plans) == factors
+    assert all(plan.run.peak <= budget for plan in plans)

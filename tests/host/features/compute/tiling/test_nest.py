@@ -1,4 +1,4 @@
-"""Factors of states on an array, and by how much others do not fit."""
+"""Factors of states on an array, and misfits of states that do not fit."""
 
 import dataclasses
 
@@ -12,8 +12,8 @@ from host.features.compute.tiling.space import Level, Nest, Plan, Space
 ARRAY = Array(rows=4, lanes=4)
 
 
-def nest(sizes, depths, *, levels=(), array=ARRAY, given=None, **options):
-    return Nest(Space(sizes, depths), array, product(given or sizes, array, **options), levels)
+def nest(sizes, depths, *, levels=(), array=ARRAY, actual=None, **options):
+    return Nest(Space(sizes, depths), array, product(actual or sizes, array, **options), levels)
 
 
 def factors(plan):
@@ -22,7 +22,7 @@ def factors(plan):
 
 
 @pytest.mark.parametrize(("state", "expected"), [
-    # A panel of 16 by 8: the tile of 16 by 8. One of 64 by 64: the same tile, the lower of two with 24 operands.
+    # A panel of 16 by 8: the tile of 16 by 8. A panel of 64 by 64: the same tile, the lower of two with 24 operands.
     (((2, 4), (3, 3), (3, 3)), (2, 0, 0, 3)),
     (((0, 6), (4, 2), (0, 6)), (1, 3, 2, 2)),
     # Panels that are as low or as narrow as tiles can be.
@@ -52,13 +52,13 @@ def test_alignment():
 
 
 @pytest.mark.parametrize("operands", OPERANDS)
-@pytest.mark.parametrize(("sizes", "given"), [
+@pytest.mark.parametrize(("sizes", "actual"), [
     ((16, 64, 32), None), ((32, 32, 16), (30, 17, 10)), ((8, 64, 64), (8, 40, 64)), ((16, 128, 16), (13, 128, 16))])
 @pytest.mark.parametrize("options", [{}, {"transpose_a": True}, {"transpose_b": True}])
-def test_legal_states(operands, sizes, given, options):
-    """A state fits exactly if the loop nest accepts its job, for every format of operands and every state."""
+def test_legal_states(operands, sizes, actual, options):
+    """A state fits exactly if the loop nest accepts its job, for all formats of operands and all states."""
     array = Array(rows=2, lanes=4, blocks=16, operands=operands)
-    states = nest(sizes, (3, 2, 3), array=array, given=given, **options)
+    states = nest(sizes, (3, 2, 3), array=array, actual=actual, **options)
     tiles = {states._shape(tile): tile for tile in range(4)}
     refused = 0
     for state in states.space:
@@ -78,7 +78,7 @@ def test_legal_states(operands, sizes, given, options):
 @pytest.mark.parametrize(("operands", "rounds", "misfit"), [
     ("fp32", 2, 0), ("bf16", 2, 0), ("mx9", 4, 0), ("mx9", 2, 2), ("nvfp4", 3, 1), ("mxfp4_e2m1", 4, 1)])
 def test_parted_blocks(operands, rounds, misfit):
-    """The factors of two by which panels of two tiles are shorter than a block; panels of one tile may part it."""
+    """Factors of two by which panels of two tiles are shorter than a block; panels of one tile may split it."""
     states = nest((32, 64, 32), (3, 2, 3), array=Array(rows=4, lanes=4, operands=operands))
     plan = states.plan(((0, 1, 4), (6 - rounds, rounds), (2, 0, 3)))
     assert isinstance(plan, Plan) if misfit == 0 else plan == misfit
@@ -86,30 +86,30 @@ def test_parted_blocks(operands, rounds, misfit):
 
 
 def test_tile_level():
-    """Three levels have the tile itself, and only its four forms fit."""
-    found = nest((32, 64, 32), (3, 2, 3))
-    assert factors(found.plan(((1, 0, 4), (4, 2), (0, 2, 3)))) == (2, 0, 2, 2)
-    assert found.plan(((0, 1, 4), (4, 2), (1, 0, 4))) == 1
-    fits = {(state[0][2], state[2][2]) for state in found.space if isinstance(found.plan(state), Plan)}
+    """With three levels the tile itself is a level, and only its four forms fit."""
+    states = nest((32, 64, 32), (3, 2, 3))
+    assert factors(states.plan(((1, 0, 4), (4, 2), (0, 2, 3)))) == (2, 0, 2, 2)
+    assert states.plan(((0, 1, 4), (4, 2), (1, 0, 4))) == 1
+    fits = {(state[0][2], state[2][2]) for state in states.space if isinstance(states.plan(state), Plan)}
     assert fits == {(2, 5), (3, 4), (4, 3), (5, 2)}
 
 
 def test_products():
-    """A level of products cuts m and n, and leaves the rest to each."""
+    """A level of products cuts m and n, and leaves the rest to each product."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
-    found = nest((64, 64, 64), (3, 2, 3), levels=levels)
-    plan = found.plan(((1, 1, 4), (3, 3), (2, 0, 4)))
+    states = nest((64, 64, 64), (3, 2, 3), levels=levels)
+    plan = states.plan(((1, 1, 4), (3, 3), (2, 0, 4)))
     assert (plan.rows, plan.columns, plan.job.m, plan.job.n, plan.job.k) == (2, 4, 32, 16, 64)
     assert factors(plan) == (1, 1, 0, 3)
     # A list has room for 32 products and an END.
-    assert found.plan(((2, 0, 4), (3, 3), (3, 0, 3))).products == 32
+    assert states.plan(((2, 0, 4), (3, 3), (3, 0, 3))).products == 32
     wide = nest((1024, 64, 1024), (3, 2, 3), levels=levels)
     assert wide.plan(((4, 2, 4), (3, 3), (3, 4, 3))) == 2
 
 
 def test_sizes_between_powers():
-    """A product may be smaller than its space: its factors are those of the space."""
-    plan = nest((32, 64, 16), (3, 2, 3), given=(30, 64, 10), transpose_b=True).plan(((1, 0, 4), (3, 3), (1, 0, 3)))
+    """A product may be smaller than its space; its factors come from the space."""
+    plan = nest((32, 64, 16), (3, 2, 3), actual=(30, 64, 10), transpose_b=True).plan(((1, 0, 4), (3, 3), (1, 0, 3)))
     assert (plan.job.m, plan.job.n) == (30, 10)
     assert factors(plan) == (2, 0, 0, 3)
 

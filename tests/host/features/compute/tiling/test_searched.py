@@ -1,4 +1,4 @@
-"""Factors that are searched for a run: no more cycles than by default, and kept."""
+"""Factors searched for a run: no more cycles than by default, and kept."""
 
 
 import numpy as np
@@ -19,7 +19,7 @@ ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.op
 
 @pytest.fixture
 def short(monkeypatch):
-    """A few evaluations of each product, with the arithmetic of the library that other tests use."""
+    """A few evaluations of each product, with the arithmetic of the library of other tests."""
     monkeypatch.setattr(searched, "BUDGET", 6)
 
     def factors(path):
@@ -29,8 +29,8 @@ def short(monkeypatch):
 
 
 def test_lists(short, tmp_path, monkeypatch):
-    """The lists of a network with searched factors: what was found is kept, and is not searched again; worse default
-    factors are replaced."""
+    """The lists of a network with searched factors: results are kept and not searched again; worse default factors
+    are replaced."""
     path = tmp_path / "tiling" / "factors.json"
     options = {"array": ARRAY, "examples": 6, "words": NODE.compute.activations}
     layers = layers_of((8, 12, 10))
@@ -40,7 +40,7 @@ def test_lists(short, tmp_path, monkeypatch):
     kept = json_files.read_sealed(path)
     assert kept.keys() == factors.found.keys()
     assert len(kept) == 7
-    assert all(0 < one["cycles"] <= one["default"] and one["evaluations"] == 6 for one in kept.values())
+    assert all(0 < entry["cycles"] <= entry["default"] and entry["evaluations"] == 6 for entry in kept.values())
     monkeypatch.setattr(SearchedFactors, "_search", None)  # nothing is searched
     with short(path) as factors:
         again = lists.compile_lists(layers, **options, factors=factors)
@@ -48,19 +48,19 @@ def test_lists(short, tmp_path, monkeypatch):
 
 
 def test_worse_default(short, tmp_path, monkeypatch):
-    """Factors with one term in a panel take more cycles than what a search finds."""
+    """Factors with one term in a panel take more cycles than the result of a search."""
     monkeypatch.setattr(searched, "BUDGET", 40)
     worse = {**best_factors(ARRAY, (6, 8, 12), transpose_a=True), "rounds": 0, "order": 2}
     monkeypatch.setattr(searched, "best_factors", lambda *arguments, **options: worse)
     with short(tmp_path / "factors.json") as factors:
-        found = factors(ARRAY, (6, 8, 12), transpose_a=True)
+        chosen = factors(ARRAY, (6, 8, 12), transpose_a=True)
         (tiling,) = factors.found.values()
     assert tiling.cycles < tiling.default
-    assert dict(found) == tiling.factors != worse
+    assert dict(chosen) == tiling.factors != worse
 
 
 def test_no_room(short, tmp_path):
-    """A product that the node has no room for has the default factors, and is not kept."""
+    """A product without room on the node has the default factors, and is not kept."""
     path = tmp_path / "factors.json"
     with short(path) as factors:
         assert dict(factors(ARRAY, (64, 64, 64))) == dict(best_factors(ARRAY, (64, 64, 64)))

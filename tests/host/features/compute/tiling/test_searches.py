@@ -1,4 +1,4 @@
-"""Searches: budgets, costs of states that do not fit, and what each finds in spaces whose optimum is known."""
+"""Searches: budgets, costs of states that do not fit, and results in spaces with a known optimum."""
 
 import dataclasses
 
@@ -22,31 +22,31 @@ def evaluations(budget, *, sizes=(64, 64, 64), depths=(2, 2, 2)):
 
 
 def test_evaluations():
-    """Each state is evaluated once; one that does not fit costs more than all others, by how far it does not."""
-    found = evaluations(4)
+    """Each state is evaluated once; a state that does not fit costs more than any that fits, by its misfit."""
+    trials = evaluations(4)
     near, far, fits = ((2, 4), (5, 1), (3, 3)), ((5, 1), (2, 4), (4, 2)), ((2, 4), (3, 3), (3, 3))
-    assert found.cost(far) == 5 * found.worst
-    assert found.cost(near) == found.cost(near) == 2 * found.worst
-    assert (found.left, found.measured, found.best) == (2, 0, near)
-    assert found.cost(fits) < found.worst
-    assert (found.best, found.measured) == (fits, 1)
-    assert 0.9 < found.reward(fits) < 1
-    assert found.curve == [5 * found.worst, 2 * found.worst, found.cost(fits)]
-    found.cost(((3, 3), (3, 3), (3, 3)))
+    assert trials.cost(far) == 5 * trials.worst
+    assert trials.cost(near) == trials.cost(near) == 2 * trials.worst
+    assert (trials.left, trials.measured, trials.best) == (2, 0, near)
+    assert trials.cost(fits) < trials.worst
+    assert (trials.best, trials.measured) == (fits, 1)
+    assert 0.9 < trials.reward(fits) < 1
+    assert trials.curve == [5 * trials.worst, 2 * trials.worst, trials.cost(fits)]
+    trials.cost(((3, 3), (3, 3), (3, 3)))
     with pytest.raises(ExhaustedError):
-        found.cost(((1, 5), (3, 3), (3, 3)))
+        trials.cost(((1, 5), (3, 3), (3, 3)))
 
 
 @pytest.mark.parametrize("search", OWN)
 def test_budget(search):
-    """A search uses its whole budget, not more, and is the same with the same seed; a small space is exhausted."""
+    """A search uses exactly its budget and is repeatable with the same seed; a small space is exhausted."""
     runs = []
     for _ in range(2):
-        found = evaluations(50)
-        search(found, np.random.default_rng(7))
-        assert (found.left, len(found.costs), len(found.curve)) == (0, 50, 50)
-        assert found.costs.keys() <= set(found.nest.space)
-        runs.append(list(found.costs.items()))
+        trials = evaluations(50)
+        search(trials, np.random.default_rng(7))
+        assert (trials.left, len(trials.costs), len(trials.curve)) == (0, 50, 50)
+        assert trials.costs.keys() <= set(trials.nest.space)
+        runs.append(list(trials.costs.items()))
     assert runs[0] == runs[1]
     every = evaluations(1000, sizes=(16, 16, 8))
     search(every, np.random.default_rng(7))
@@ -57,14 +57,14 @@ def test_starts():
     """A start is the first evaluation."""
     start = ((2, 4), (3, 3), (3, 3))
     for search in (best_first, actor_critic):
-        found = evaluations(20)
-        search(found, np.random.default_rng(1), start=start)
-        assert next(iter(found.costs)) == start
+        trials = evaluations(20)
+        search(trials, np.random.default_rng(1), start=start)
+        assert next(iter(trials.costs)) == start
 
 
 def test_optimum():
-    """Both published searches find the optimum of 343 states within 70 evaluations, with 20 seeds; the larger space
-    is searched better than at random."""
+    """Both published searches find the optimum of 343 states within 70 evaluations, with 20 seeds; in the larger
+    space they are better than random search."""
     small, middle, _ = TASKS
     results, best = [], {}
     for task in (small, middle):
@@ -80,7 +80,7 @@ def test_optimum():
 
 
 def test_network():
-    """Gradients of the network against differences of its loss; with them it learns which of two moves pays."""
+    """Gradients of the network match differences of its loss; with them it learns the move that pays."""
     generator = np.random.default_rng(2)
     network = Network(6, 4, generator)
     x, moves, rewards = generator.standard_normal((5, 6)), generator.integers(0, 4, 5), generator.random(5)
@@ -93,15 +93,15 @@ def test_network():
     for number, (weights, biases) in enumerate(network.gradients(x, moves, rewards)):
         layer, bias = network._layers[number], network._biases[number]
         for parameter, gradient in ((layer.value, weights), (bias.value, biases)):
-            place = np.unravel_index(np.abs(gradient).argmax(), gradient.shape)
-            kept = parameter[place]
-            parameter[place] = kept + 3e-3
+            index = np.unravel_index(np.abs(gradient).argmax(), gradient.shape)
+            kept = parameter[index]
+            parameter[index] = kept + 3e-3
             above = loss()
-            parameter[place] = kept - 3e-3
+            parameter[index] = kept - 3e-3
             below = loss()
-            parameter[place] = kept
-            # Probabilities are binary32, so a difference has an error of about 1e-8, and that of its curve.
-            assert abs((above - below) / 6e-3 - gradient[place]) < 2e-5
+            parameter[index] = kept
+            # Probabilities are binary32, so a difference has an error of about 1e-8, and the error of its curve.
+            assert abs((above - below) / 6e-3 - gradient[index]) < 2e-5
     state = np.ones((4, 6))
     for _ in range(300):
         network.learn(state, np.arange(4), np.array([0.0, 1.0, 0.0, 0.0]))
@@ -109,21 +109,21 @@ def test_network():
 
 
 def test_numbers():
-    """Factors over their product, less a half."""
-    found = numbers(Space((8, 4, 2), (3, 2, 1)), ((3, 0, 0), (1, 1), (1,)))
-    assert found.tolist() == [0.5, -0.375, -0.375, 0.0, 0.0, 0.5]
+    """Numbers are factors divided by their product, minus a half."""
+    values = numbers(Space((8, 4, 2), (3, 2, 1)), ((3, 0, 0), (1, 1), (1,)))
+    assert values.tolist() == [0.5, -0.375, -0.375, 0.0, 0.0, 0.5]
 
 
 def test_optuna():
-    """The tuner of PyPI proposes states of the space, some of which fit."""
-    found = evaluations(30)
-    METHODS["Optuna TPE"](found, np.random.default_rng(1))
-    assert found.left == 0
-    assert any(isinstance(found.nest.plan(state), Plan) for state in found.costs)
+    """The tuner from PyPI proposes states of the space, and some of them fit."""
+    trials = evaluations(30)
+    METHODS["Optuna TPE"](trials, np.random.default_rng(1))
+    assert trials.left == 0
+    assert any(isinstance(trials.nest.plan(state), Plan) for state in trials.costs)
 
 
 def test_seeds():
-    """The number of seeds that is asked for, or that of the task."""
+    """The requested number of seeds, or the task's."""
     task = dataclasses.replace(TASKS[0], sizes=(16, 16, 16), budget=3, seeds=2)
     cost = estimated(task.nest.job, ARRAY)
     assert [len(compare(task, cost, ("random",), seeds=seeds)[0].best) for seeds in (None, 1, 5)] == [2, 1, 5]

@@ -1,4 +1,4 @@
-"""Space of factors: its size, its neighbours, and random states."""
+"""Space of factors: its size, neighbours, and random states."""
 
 import collections
 
@@ -16,7 +16,7 @@ def test_published_sizes(sizes, depths, count):
 
 
 def test_states():
-    """All states are different ones of the space, and as many as it says."""
+    """All states are different, belong to the space, and have the right number."""
     space = Space((32, 64, 32), (3, 2, 3))
     states = list(space)
     assert len(set(states)) == len(states) == 3087
@@ -28,7 +28,7 @@ def test_states():
 
 
 def test_neighbours():
-    """A move takes one factor of two along, its reverse brings it back, and neighbours see each other."""
+    """A move shifts one factor of two, its reverse shifts it back, and neighbours are mutual."""
     space = Space((8, 4, 2), (3, 2, 1))
     assert len(space.moves) == 6 + 2
     state = ((3, 0, 0), (1, 1), (1,))
@@ -39,7 +39,7 @@ def test_neighbours():
 
 
 def test_random():
-    """Each state is drawn with the same probability: of 35 states, each some 200 times in 7,000."""
+    """Each state is drawn with the same probability: each of 35 states some 200 times in 7,000."""
     space = Space((16, 1, 1), (4, 1, 1))
     generator = np.random.default_rng(3)
     drawn = collections.Counter(space.random(generator) for _ in range(7000))
