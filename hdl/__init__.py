@@ -2,5 +2,5 @@
 
 import time
 
-#: Time from which on this process loads gateware.
+#: Time at which this process began to load gateware.
 __loaded__ = time.time()

@@ -78,7 +78,7 @@ async def follows_the_model(dut):
     assert min(ended, kept) > 500, where
 
 
-@pytest.mark.parametrize(("given", "taken"), [(1.0, 1.0), (0.3, 0.3)])
+@pytest.mark.parametrize(("offered", "taken"), [(1.0, 1.0), (0.3, 0.3)])
 def test_latched_settings(offered, taken):
     regression.run(LatchedSettings(), module=__name__, testcase="follows_the_model",
                    parameters={"given": offered, "taken": taken, "seed": 5})

@@ -96,7 +96,7 @@ def test_runs(unit):
                 name: [value] * loaded for name, value in run.items()}
 
 
-@pytest.mark.parametrize(("who", "address", "busy", "found"), [
+@pytest.mark.parametrize(("who", "address", "busy", "expected"), [
     (1, register("TIMEOUT").address, 1, Status.OK),
     (1, register("CONTROL").address, 0, Status.FOREIGN_TENANT),
     (0, register("CONTROL").address, 1, Status.OK),

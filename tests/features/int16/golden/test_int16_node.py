@@ -29,7 +29,7 @@ def test_words_of_the_host():
 # --- compression
 
 
-@pytest.mark.parametrize(("given", "words"), [
+@pytest.mark.parametrize(("values", "words"), [
     ([], []),
     ([0] * 32, [0]),
     ([0] * 33, [0, 0]),

@@ -63,7 +63,7 @@ def test_fp4_by_hand():
     assert eight.tolist() == [words[0] + 3, *words[1:]]
 
 
-@pytest.mark.parametrize(("name", "bits", "given", "codes"), [
+@pytest.mark.parametrize(("name", "bits", "values", "codes"), [
     ("MXFP6_E3M2", 6, [28, 31, 0.0625, 0.03125, 0.09375, -1, 1.125], [31, 31, 1, 0, 2, 32 | 12, 12]),
     ("MXFP6_E2M3", 6, [7.5, 7.9, 0.125, 0.0625, 0.1875, -1, 1.0625], [31, 31, 1, 0, 2, 32 | 8, 8]),
     ("MXFP8_E4M3", 8, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),  # next to a NaN
