@@ -1,4 +1,4 @@
-"""Files of numpy arrays, as they are read: whole, without pickles, and within bounds.
+"""Reader of files of numpy arrays: whole files, without pickles, and within bounds.
 
 The sizes that a file declares are compared with each other, with the expected types and with the bounds before memory
 is taken for them, so that a small file cannot ask for a large amount.
@@ -45,7 +45,7 @@ class _KindError(ValueError):
 class Kind:
     """An array that is expected."""
 
-    #: Its type; of texts any length.
+    #: Its type; strings may have any length.
     dtype: npt.DTypeLike
     dimensions: int = 0
 
@@ -133,7 +133,7 @@ def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, .
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, kind: Kind) -> npt.NDArray[Any]:
-    """An array, for which memory is taken when its size is known to be that of its member."""
+    """An array; memory is taken after its size has been compared with its member's."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
         raise ValueError(f"array {name} must be stored or deflated")
     with archive.open(member) as file:

@@ -1,4 +1,4 @@
-"""Checks of arguments where a function of the library is called: each is of its type and in its range.
+"""Checks of the arguments of library functions: their types and ranges.
 
 Example
 -------
@@ -9,7 +9,7 @@ Example
 
     simulate(nodes="2")     # TypeError: Nodes must be an integer from 1 to 255, not '2'
 
-Numpy's integers are integers and its floats are numbers; a truth value is neither.
+Numpy's integers are integers and its floats are numbers; a bool is neither.
 """
 
 import abc
@@ -30,7 +30,7 @@ import numpy as np
 __all__ = ["Argument", "Call", "Choice", "Flag", "Instance", "Integer", "Items", "Member", "Number", "Optional",
            "PathName", "Table", "Text", "checked", "label", "represent", "wrong"]
 
-#: Most characters of a value in a message.
+#: Maximum characters of a value in a message.
 _WIDTH = 80
 
 Parameters = ParamSpec("Parameters")
@@ -66,19 +66,19 @@ class Argument(abc.ABC):
         return self.text
 
     def _require(self, right: bool, error: type[Exception], name: str, value: Any) -> None:
-        """Raise the error for a value that is not right."""
+        """Raise the error for a value unless it is ``right``."""
         if not right:
             raise wrong(error, name, self.wanted(), value)
 
     @abc.abstractmethod
     def take(self, name: str, value: Any) -> Any:
-        """Check the value of argument ``name``, and return it as the type that the code has; ``TypeError`` for one of
-        another type, ``ValueError`` for one out of range."""
+        """Check the value of argument ``name``, and return it in the type that the code uses; ``TypeError`` for
+        another type, ``ValueError`` for a value out of range."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Integer(Argument):
-    """An integer from ``low`` to ``high``; without ``high`` there is no largest one."""
+    """An integer from ``low`` to ``high``; without ``high`` there is no upper limit."""
 
     low: int
     high: int | None = None
@@ -130,10 +130,10 @@ class Number(Argument):
 
 
 class _Typed(Argument):
-    """A kind of argument of which only the type is checked."""
+    """A kind of argument with a check of its type only."""
 
     types: ClassVar[Any]
-    #: Type that the code has; by default the value's own.
+    #: Type that the code uses; by default the value's own.
     made: ClassVar[type | None] = None
 
     def take(self, name: str, value: Any) -> Any:
@@ -142,13 +142,13 @@ class _Typed(Argument):
 
 
 class Flag(_Typed):
-    """A truth value."""
+    """A bool."""
 
     text, types, made = "True or False", (bool, np.bool_), bool
 
 
 class Text(_Typed):
-    """A text."""
+    """A string."""
 
     text, types = "a text", str
 
@@ -160,14 +160,14 @@ class Call(_Typed):
 
 
 class PathName(_Typed):
-    """A path, as a text or a Path."""
+    """A path, as a string or a Path."""
 
     text, types, made = "a path", (str, Path), Path
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Argument):
-    """One of several texts."""
+    """One of several strings."""
 
     choices: Collection[str]
 
@@ -243,7 +243,7 @@ class Items(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Table(Argument):
-    """A mapping of texts to values of a kind."""
+    """A mapping of strings to values of one kind."""
 
     kind: Argument
     text: str
@@ -261,8 +261,8 @@ def checked(together: Callable[..., None] | None = None, /,
             **arguments: Argument) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Decorate a function to check its arguments when it is called, before anything else is done.
 
-    ``arguments`` are kinds by the names of parameters; a parameter that has none is left to the function, and a
-    default is not checked. ``together`` is then called with all arguments by their names.
+    ``arguments`` are kinds by the names of parameters; parameters without a kind, and defaults, are not checked.
+    ``together`` is then called with all arguments by their names.
     """
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(function)

@@ -1,4 +1,4 @@
-"""The command line: errors in one line, words of the release before, and an output that nobody reads any longer."""
+"""The command line: errors in one line, words of the previous release, and an output without a reader."""
 
 import contextlib
 import enum
@@ -23,17 +23,17 @@ from sim.verilated.processes import EndedError, ended_by_signals
 __all__ = ["EXPECTED", "app", "main", "translated"]
 
 _SHARED = {"--sets": "--steps", "--rate": "--learning-rate"}
-#: Today's words for a command, and for options of it.
+#: Current words for a former command, and for its options.
 _COMMANDS = {
     "relay-nodes": (["train", "--schedule", "streaming"], _SHARED | {"--far": "--server-far"}),
     "train": (["train"], _SHARED | {"--late": "--stale-gradients", "--lambda": "--staleness-factor"}),
 }
-#: Today's words for the beginnings of values, by today's options.
+#: Former and current prefixes of values, by current options.
 _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", "delayed:")}
 
 
 def translated(arguments: Sequence[str]) -> list[str]:
-    """Arguments of a command line in today's words."""
+    """Translate the arguments of a command line to current words."""
     if list(arguments[:2]) == ["lab", "relay"]:
         print("warning: gradring lab relay is an old spelling: write gradring lab streaming", file=sys.stderr)
         return ["lab", "streaming", *arguments[2:]]
@@ -53,15 +53,15 @@ def translated(arguments: Sequence[str]) -> list[str]:
 
 
 def _translated(option: str, value: str) -> str:
-    """Value of an option in today's words."""
+    """Translate the value of an option to current words."""
     old, new = _VALUES.get(option, ("", ""))
     return new + value[len(old):] if old and value.startswith(old) else value
 
 
-#: What the user can mend, and no fault of the program: shown as a message, without a traceback.
+#: Errors that the user can correct: shown as a message, without a traceback.
 EXPECTED = (ValueError, OSError, ExpectedError, toolchain.ToolError)
 
-#: Characters of a line of a message, of which a value that is longer takes its beginning and its end.
+#: Maximum characters of a line of a message; a longer line keeps its beginning and its end.
 _LENGTH = 1000
 #: Exit code of a command line that is wrong.
 _WRONG = 2
@@ -75,7 +75,7 @@ def _value(options: Sequence[str]) -> str | None:
 
 
 def _shortened(text: str) -> str:
-    """Lines without control characters, and no longer than a reader wants them."""
+    """Lines without control characters, of at most :data:`_LENGTH` characters."""
     return "\n".join(line if len(line) <= _LENGTH else f"{line[:_LENGTH // 2]} … {line[-_LENGTH // 2:]}"
                      for line in printable_lines(text).split("\n"))
 
@@ -112,7 +112,7 @@ app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pret
 
 
 def _show_version(asked: bool) -> None:
-    """Print versions and end, if that is asked for."""
+    """Print versions and end, on request."""
     if asked:
         from host.versions import version_lines
 
@@ -135,7 +135,7 @@ def main() -> None:
         sys.exit(1)
     tolerate(sys.stdout, sys.stderr)
     try:
-        cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
+        cache_folder.root()  # a relative path counts from here, for any folder of later programs
         with ended_by_signals():
             try:
                 code = app(standalone_mode=False) or 0

@@ -22,14 +22,14 @@ from host.plain_text import PlainConsole
 __all__ = ["NOT_MODELLED", "Column", "Table", "columns_of", "count_text", "pairs", "ratio_text", "record", "show",
            "shown"]
 
-#: Text of a figure that a model would give, where the model does not have it.
+#: Text of a figure that the model does not have.
 NOT_MODELLED = "not modelled"
 #: Characters of the longest cell that is not broken into lines.
 _WIDEST = 24
 
 
 def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "-") -> str:
-    """Text of a value, with a format of numbers, as ``,`` or ``.2%``, or a function; that of None is ``missing``."""
+    """Text of a value, with a format of numbers, as ``,`` or ``.2%``, or a function; None gives ``missing``."""
     if value is None:
         return missing
     if callable(form):
@@ -47,7 +47,7 @@ def count_text(count: float | None, per: float = 1) -> str:
 
 
 def ratio_text(part: float | None, whole: float) -> str:
-    """Share of a count in another one."""
+    """Ratio of a count to another one."""
     return NOT_MODELLED if part is None else f"{part / whole:.3f}" if whole else "-"
 
 
@@ -63,7 +63,7 @@ class Column:
     title: str = ""
     #: Value in a row; by default the key or the member with this name.
     of: Callable[[Any], Any] | None = None
-    #: Whether the figure comes from a model, which the heading says.
+    #: Whether the figure comes from a model, as the heading shows.
     modelled: bool = False
     #: Columns of the rows that the value is.
     columns: Sequence["Column"] = ()
@@ -126,7 +126,7 @@ class Table:
 
     @property
     def right(self) -> list[bool]:
-        """Whether each column has numbers, which stand on the right; the first one has names."""
+        """Whether each column has numbers, aligned right; the first one has names."""
         return [number > 0 and (column.format != "" or not any(
             isinstance(column.value(row), str | list | tuple | bool) for row in self.rows))
             for number, column in enumerate(self.columns)]

@@ -1,4 +1,4 @@
-"""Groups of commands, each of which is loaded when it is run or its help is asked for."""
+"""Groups of commands; each command is loaded when it runs or its help is requested."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class _Command(core.TyperCommand):
-    """Command whose help has its options in sections."""
+    """Command with a help that lists its options in sections."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, and options by the headings of their sections."""
@@ -81,7 +81,7 @@ class _Commands(Mapping[str, Any]):
 class CommandGroup(core.TyperGroup):
     """Group of the commands of a table. Its help loads none of them."""
 
-    #: Commands by name, in the order in which the help lists them.
+    #: Commands by name, in the order of the help.
     entries: ClassVar[Mapping[str, Entry]]
     #: Heading of the list.
     heading: ClassVar[str] = "Commands"

@@ -37,7 +37,7 @@ TransportOption = Annotated[TransportName, Option("Transport to the nodes.")]
 class Progress:
     """Stages of a build and steps of a training run, as bars on a terminal and as lines elsewhere.
 
-    Elsewhere, as in a pipe or a file, each stage has a line as it begins, and one that counts has more now and then,
+    Elsewhere, as in a pipe or a file, each stage prints a line at its start, and a counting stage prints more lines,
     at least ``interval`` seconds apart.
     """
 
@@ -64,7 +64,7 @@ class Progress:
             self._end()
 
     def _end(self) -> None:
-        """End the stage; the time of one that does not count is known the next time."""
+        """End the stage; keep the duration of a stage that does not count for the next run."""
         if self._stage and self._total is None:
             stage_times.note(self._stage, time.monotonic() - self._begun)
         self._stage = ""
@@ -110,7 +110,7 @@ class Progress:
             self._bars.update(self._task, completed=len(training.steps), note=note)
         self._done = len(training.steps)
         for change in training.changes[self._changes:]:
-            if change.step == self._done - 1:  # those of a checkpoint were shown by the process that made them
+            if change.step == self._done - 1:  # the changes of a checkpoint were shown by the process that made them
                 self.say(change.line)
         self._changes = len(training.changes)
         if len(training.losses) == self._measures:
@@ -126,7 +126,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """About how long that is, in a few characters."""
+    """A rounded duration, in a few characters."""
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
@@ -145,7 +145,7 @@ def make_console() -> Console:
 
 
 def thread_count(given: int | None, nodes: int) -> int:
-    """Threads of the simulation: the number that was asked for, or the default."""
+    """Threads of the simulation: the requested number, or the default."""
     if given is not None and given < 1:
         raise ValueError(f"Threads must be at least 1, not {given!r}")
     return min(2, os.cpu_count() or 1, nodes) if given is None else given

@@ -1,7 +1,7 @@
 """Generator of the documents that are made from the sources.
 
 ``python -m host.documents`` writes them; with ``--check`` it only compares, and fails if one is stale.
-``make registers`` has PeakRDL make HTML pages and a C header of docs/registers.rdl.
+``make registers`` calls PeakRDL for HTML pages and a C header of docs/registers.rdl.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ The list has the address, name, access, kind and, where it can be written, reset
 
 """
 
-#: Most characters in a line of a document.
+#: Maximum characters in a line of a document.
 WIDTH = 118
 
 
@@ -99,7 +99,7 @@ _RDL = """\
 
 """
 
-#: Accesses of registers that software writes; it reads all others only.
+#: Accesses of registers that software writes; all other registers are read-only.
 _RDL_ACCESSES = {Access.SETTING: "sw = rw; hw = r;", Access.SET: "sw = rw; hw = rw; onwrite = woset;"}
 
 
@@ -171,15 +171,15 @@ def _wrapped(text: str) -> list[str]:
 def _meanings(kind: type) -> dict[str, str]:
     """Text of each parameter in a docstring."""
     lines = inspect.cleandoc(kind.__doc__ or "").split("\n")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     names: list[str] = []
     for line in itertools.dropwhile(lambda line: line != "Parameters", lines):
         if " : " in line and not line.startswith(" "):
             names = line.partition(" : ")[0].split(", ")
         elif line.startswith("    "):
             for name in names:
-                found[name] = f"{found.get(name, '')} {line.strip()}".strip()
-    return found
+                texts[name] = f"{texts.get(name, '')} {line.strip()}".strip()
+    return texts
 
 
 def _summary(kind: type) -> str:
@@ -309,18 +309,18 @@ _PLACE = re.compile(r"`([\w/]+\.py):\d+` `([\w.]+)`")
 
 
 def _line_of(path: str, name: str) -> int:
-    """Line of a file in which a class, a function or a constant is defined; ``ValueError`` if there is none."""
-    lines, found = (ROOT / path).read_text(encoding="utf-8").split("\n"), 0
+    """Line of a file that defines a class, a function or a constant; ``ValueError`` if there is none."""
+    lines, line = (ROOT / path).read_text(encoding="utf-8").split("\n"), 0
     for depth, part in enumerate(name.split(".")):
         pattern = re.compile(rf" {{{4 * depth}}}(?:class |def |){part}\b(?:\(|:| =)")
-        found = next((number for number in range(found, len(lines)) if pattern.match(lines[number])), -1) + 1
-        if not found:
+        line = next((number for number in range(line, len(lines)) if pattern.match(lines[number])), -1) + 1
+        if not line:
             raise ValueError(f"{path} must define {name}, which docs/architecture.md names")
-    return found
+    return line
 
 
 def architecture_page() -> str:
-    """Text of docs/architecture.md, with the lines in which the definitions that it names begin."""
+    """Text of docs/architecture.md, with the first lines of the definitions that it names."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     return _PLACE.sub(lambda match: f"`{match[1]}:{_line_of(match[1], match[2])}` `{match[2]}`", text)
 
@@ -358,7 +358,7 @@ def write(root: Path = ROOT) -> None:
 
 
 def check(root: Path = ROOT) -> list[str]:
-    """Names of the documents that are missing or differ from those that the sources make."""
+    """Names of the documents that are missing or differ from the sources."""
     return [name for name, text in _DOCUMENTS.items()
             if not (root / name).exists() or (root / name).read_text(encoding="utf-8") != text()]
 

@@ -1,4 +1,4 @@
-"""The base of errors that a user can mend, or that the nodes report."""
+"""The base of errors that a user can correct, or that the nodes report."""
 
 __all__ = ["ExpectedError"]
 

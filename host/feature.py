@@ -1,7 +1,7 @@
-"""Description of what a feature adds to the host: each part is asked for where the core has a place for it.
+"""Description of a feature's additions to the host; the core requests each where it uses it.
 
 A feature has the name of its gateware, one of :data:`hdl.registry.FEATURES`, and its files in
-``host/features/<name>``, of which ``feature.py`` has the description. Nothing of a feature is imported before it is
+``host/features/<name>``, with the description in ``feature.py``. Nothing of a feature is imported before it is
 named.
 """
 
@@ -47,7 +47,7 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 class Feature:
     """Base of the descriptions of features; by default a feature adds nothing."""
 
-    #: Its part that golden nodes lack, in words, and the reason; None if they have all of it.
+    #: Its part that golden nodes lack, in words, and the reason; None if they have the whole feature.
     not_golden: tuple[str, str] | None = None
 
     # Driver.
@@ -64,7 +64,7 @@ class Feature:
         """Put nodes in order while their links are held in reset."""
 
     def after_reset(self, devices: "Devices") -> None:
-        """Put nodes in order after their links have begun again."""
+        """Put nodes in order after their links have restarted."""
 
     def codebook_words(self, codec: str, centroids: Bits) -> Bits:
         """Contents of a node's codebook memory."""
@@ -77,7 +77,7 @@ class Feature:
         return None
 
     def golden_devices(self, nodes: "GoldenNodes", latency: int) -> "list[Device] | None":
-        """Drivers of golden nodes, if it has drivers of its own."""
+        """Drivers of golden nodes, if it has its own drivers."""
         return None
 
     def reach(self, transport: "Transport", nodes: int) -> "Sequence[Transport]":
@@ -106,14 +106,14 @@ class Feature:
         raise NotImplementedError
 
     def check_numbers(self, workload: "Workload", config: "TrainingConfig") -> None:
-        """Raise ``ValueError`` if the elements of nodes are not for a run."""
+        """Raise ``ValueError`` if the elements of nodes do not suit a run."""
 
     def check_run(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *, nodes: int) -> None:
         """Raise ``ValueError`` if a ring of such nodes cannot do a run that asks for the feature."""
 
     def training_node(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *,
                       nodes: int) -> Any:
-        """The same node with what a run needs of the feature."""
+        """The same node with the feature's settings for a run."""
         return node
 
     def differentiator(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> Any:
@@ -121,7 +121,7 @@ class Feature:
         raise NotImplementedError
 
     def execution(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> "Execution":
-        """The way in which nodes do the steps of a run."""
+        """Execution of the steps of a run on nodes."""
         raise NotImplementedError
 
     def overlaps(self, schedule: str) -> bool:
@@ -129,7 +129,7 @@ class Feature:
         raise NotImplementedError
 
     def overlapping(self) -> "type[UpdateExecutor]":
-        """Executor of runs whose passes overlap."""
+        """Executor of runs with overlapping passes."""
         raise NotImplementedError
 
     def patience(self, workload: "Workload", config: "TrainingConfig", nodes: int) -> int:
@@ -151,7 +151,7 @@ class Feature:
         raise NotImplementedError
 
     def reconfiguration(self, ring: "RingSection") -> Any:
-        """Course of a run's rings."""
+        """Reconfiguration plan of a run's rings."""
         raise NotImplementedError
 
 

@@ -60,7 +60,7 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     choices: Collection[str] | None = None
-    #: Kind of the value, where it does not come from a command line, which checks it.
+    #: Kind of the value, where it does not come from a command line with its own check.
     kind: Argument | None = None
     #: Shape of the value in the help.
     metavar: str | None = None

@@ -40,7 +40,7 @@ class OutputError(OSError):
         return str(self.args[-1])
 
 
-#: Seconds after which a file that nobody has locked belongs to nobody.
+#: Seconds until an unlocked file counts as left over.
 _YOUNG = 60
 
 #: File that a run locks in its folder, with the number of its process.
@@ -66,7 +66,7 @@ def _refusal(path: Path, error: OSError) -> OutputError:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A file of this process alone that a new version is written to, before it takes the place of the old one."""
+    """A file of only this process for a new version, before it takes the place of the old one."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with beside.open("wb") as file:
         with contextlib.suppress(OSError):  # file systems without locks
@@ -75,7 +75,7 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove remains of killed processes beside a file. A process that lives has its file locked."""
+    """Remove remains of killed processes next to a file. A live process has its file locked."""
     for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with contextlib.suppress(OSError), beside.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +85,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
-    """Make a folder and those above it, and check that results can be written to it; return it.
+    """Make a folder and its parents, and check that results can be written to it; return it.
 
     The names of ``files`` must be free, or files that can be replaced, and ``space`` bytes must be free on the disk;
     else ``OutputError`` names the first path that is refused.

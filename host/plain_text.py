@@ -1,4 +1,4 @@
-"""Text for terminals and files, as it is: without markup, control characters, or characters that an encoding lacks.
+"""Verbatim text for terminals and files: without markup, control characters, or characters that an encoding lacks.
 
 Names of files, scripts and codecs, and texts of errors, may have any characters. ``[/b]`` is no markup, ``:smile:``
 no emoji, and an escape sequence moves no cursor. All commands print to a :class:`PlainConsole`, and show progress in
@@ -34,7 +34,7 @@ codecs.register_error("gradring.plain", _replace)
 
 
 def plain(text: str, encoding: str) -> str:
-    """The text with characters that an encoding lacks replaced: known ones by plain ones, others by a ``?``."""
+    """The text with characters that an encoding lacks replaced: known ones by plain ones, the rest by a ``?``."""
     return text.encode(encoding, "gradring.plain").decode(encoding)
 
 
@@ -46,7 +46,7 @@ def tolerate(*streams: TextIO) -> None:
 
 
 class PlainConsole(Console):
-    """A console that prints every text as it is: no markup, emoji codes or highlights, whatever a caller asks for.
+    """A console that prints every text unchanged: no markup, emoji codes or highlights, for any request of a caller.
 
     Control characters are escaped, and characters that the encoding lacks replaced, before tables are laid out, so
     that columns stay in line. Lines that are wider than a terminal or a file are not cut.
@@ -61,7 +61,7 @@ class PlainConsole(Console):
 
 
 class PlainColumn(TextColumn):
-    """A column of a progress display with the text as it is, of a format that may name the fields of ``task``."""
+    """A column of a progress display with the text unchanged, of a format that may name the fields of ``task``."""
 
     def __init__(self, text_format: str) -> None:
         super().__init__(text_format, markup=False)

@@ -1,4 +1,4 @@
-"""Texts that move no cursor and change no color, whatever characters a name or an error has."""
+"""Texts that move no cursor and change no color, for any characters of a name or an error."""
 
 __all__ = ["one_line", "printable", "printable_lines"]
 
@@ -10,7 +10,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Escape the characters of a text that are not printable, but for new lines."""
+    """Escape the characters of a text that are not printable, except new lines."""
     return "\n".join(map(printable, text.split("\n")))
 
 

@@ -54,12 +54,12 @@ class Schema:
 
 
 def repeat_command(report: Mapping[str, Any], folder: Path) -> str | None:
-    """Command that repeats the run of the report in a folder; None of a report of no run."""
+    """Command that repeats the run of the report in a folder; None for a report of no run."""
     return None if report.get("run") is None else shlex.join(["gradring", "train", str(folder / REPORT)])
 
 
 def write_report(report: Mapping[str, Any], folder: Path, name: str = REPORT) -> Path:
-    """Write a report of :meth:`Schema.report`; its path."""
+    """Write a report of :meth:`Schema.report`; return its path."""
     write_json(folder / name, report)
     return folder / name
 

@@ -1,4 +1,4 @@
-"""Signals: those that ask a run to end, which it hears between two steps, and all other handlers of the host.
+"""Signals: requests to end a run, obeyed between two steps, and all other handlers of the host.
 
 Example
 -------
@@ -61,7 +61,7 @@ class Signals:
             self._timer.start()
 
     def settle(self) -> None:
-        """Let the work that follows take as long as it takes: a step has ended, or was given up."""
+        """Let the work that follows take any time: a step has ended, or was abandoned."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -14,14 +14,14 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["LEAST", "known", "note"]
 
-#: Seconds below which a stage was not done but found, or is not worth a word.
+#: Minimum seconds of a stage that is noted; a faster one was cached or is not worth a line.
 LEAST = 2.0
 #: Number of the latest stages that are kept.
 _MOST = 100
 
 
 def _path() -> Path | None:
-    """The file in the cache folder, or None if there is no such folder, or one that is not the cache's."""
+    """The file in the cache folder, or None without such a folder, or if it is not the cache's."""
     try:
         folder = cache_folder.checked()
     except (OSError, ToolError):
@@ -38,7 +38,7 @@ def _read() -> dict[str, float]:
 
 
 def known(stage: str) -> float | None:
-    """Seconds that a stage has taken when it last took :data:`LEAST` or more; None where it never has."""
+    """Seconds that a stage took when it last took :data:`LEAST` or more; None if it never did."""
     return _read().get(stage)
 
 

@@ -1,4 +1,4 @@
-"""The version of the program, for reports: that of the package, and the commit where it runs from a repository."""
+"""The version of the program, for reports: the version of the package, and the commit when run from a repository."""
 
 import functools
 import importlib.metadata
@@ -25,11 +25,11 @@ def commit() -> str | None:
     if not (_ROOT / ".git").exists():
         return None
     try:
-        found = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"], cwd=_ROOT,
-                               capture_output=True, text=True, timeout=10, check=True)
+        log = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"], cwd=_ROOT,
+                             capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):  # no git, or no repository of this user
         return None
-    return found.stdout.strip() or None
+    return log.stdout.strip() or None
 
 
 def program() -> dict[str, Any]:

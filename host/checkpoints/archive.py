@@ -3,7 +3,7 @@
 The archive is canonical: names and sizes fix every other byte of a header, and a reader compares, so it takes nothing
 from headers but the size of the manifest. Regions are in the order of their names. ``tar xf`` unpacks the file.
 
-The manifest is canonical JSON: keys are sorted, there is no blank, and every character is of ASCII, so that the same
+The manifest is canonical JSON: keys are sorted, without blanks, and all characters are ASCII, so that the same
 value has the same bytes. A manifest in another form is refused, so nothing can be hidden in it, such as a key with
 two values. Every field is checked before any of them is used. The state of a process has a region of canonical JSON,
 and regions with arrays as npy files.
@@ -39,11 +39,11 @@ __all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MA
 
 SCHEMA = "gradring.checkpoint"
 
-#: Name among windows of the far memory of a node that computes.
+#: Window name of the far memory of a compute node.
 FAR = "far"
 FORMAT = 1
 
-#: Regions of a checkpoint, and bytes of one of them.
+#: Maximum number of regions of a checkpoint, and maximum bytes of one region.
 MAX_REGIONS, LARGEST_REGION = 4096, 1 << 28
 _WORD = (1 << 32) - 1
 _MAX_NODES, _MAX_QUEUES, _MAX_WINDOWS = 16, 3, 64
@@ -169,7 +169,7 @@ def _check_regions(manifest: dict[str, Any]) -> None:
 
 
 def _check_nodes(device: dict[str, Any]) -> None:
-    """Raise ``MalformedError`` unless the nodes of a frame are those of its ring, each with its banks."""
+    """Raise ``MalformedError`` unless a frame has all nodes of its ring, each with its banks."""
     if {"idle" in node for node in device["nodes"]} != {"banks" in device}:
         raise MalformedError("nodes must have an idle bank where the frame has banks, and not elsewhere")
     size = device["ring"]["size"]
@@ -245,7 +245,7 @@ def _pack(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
             raise ValueError(f"Keys of a state must be texts that do not begin with $, not {list(value)}")
         return {key: _pack(value[key], arrays) for key in sorted(value)}
     if isinstance(value, list | tuple):
-        return [_pack(one, arrays) for one in value]
+        return [_pack(item, arrays) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {"$number": str(float(value))}
     return value
@@ -257,9 +257,9 @@ def _unpack(value: Any, regions: dict[str, bytes]) -> Any:
             return _array(regions[array_region(value["$array"])])
         if value.keys() == {"$number"}:
             return _NUMBERS[value["$number"]]
-        return {key: _unpack(one, regions) for key, one in value.items()}
+        return {key: _unpack(item, regions) for key, item in value.items()}
     if isinstance(value, list):
-        return [_unpack(one, regions) for one in value]
+        return [_unpack(item, regions) for item in value]
     return value
 
 
@@ -288,7 +288,7 @@ def _array(data: bytes) -> npt.NDArray[Any]:
 
 # The container.
 
-#: Bytes of a manifest, and of the regions of a checkpoint together.
+#: Maximum bytes of a manifest, and of all regions of a checkpoint together.
 LARGEST_MANIFEST, LARGEST = 1 << 22, 1 << 31
 
 _MANIFEST, _MAC = "manifest.json", "manifest.hmac"
@@ -312,9 +312,9 @@ class Archive:
 
     def check_regions(self) -> None:
         """Raise ``BadRegionError`` for the first region with other contents than in the manifest."""
-        for one in self.manifest["regions"]:
-            name = one["name"]
-            if hashlib.sha256(self.regions[name]).hexdigest() != one["sha256"]:
+        for entry in self.manifest["regions"]:
+            name = entry["name"]
+            if hashlib.sha256(self.regions[name]).hexdigest() != entry["sha256"]:
                 owner, _, rest = name.partition("/")
                 rank, _, region = rest.partition("/")
                 node, region = (int(rank), region) if owner == "device" else (None, name)
@@ -328,9 +328,9 @@ def listed(regions: Mapping[str, bytes]) -> list[dict[str, Any]]:
 
 
 def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) -> bytes:
-    """The bytes of a checkpoint with these fields of the manifest, to which schema, format and regions are added.
+    """The bytes of a checkpoint with these fields of the manifest, with schema, format and regions added.
 
-    Raises ``ValueError``: the fields are not those of a manifest, or the checkpoint would be too large.
+    Raises ``ValueError``: the fields do not form a manifest, or the checkpoint would be too large.
     """
     raw = canonical({**fields, "schema": SCHEMA, "format": FORMAT, "regions": listed(regions)})
     parse(raw)
@@ -361,7 +361,7 @@ def open_archive(source: bytes | BinaryIO) -> Archive:
         raise MalformedError(f"file must begin with {_MANIFEST}, of at most {LARGEST_MANIFEST:,} bytes")
     raw = _body(file, _MANIFEST, size)
     manifest = parse(raw)
-    sizes = [_DIGITS, *(one["size"] for one in manifest["regions"])]
+    sizes = [_DIGITS, *(entry["size"] for entry in manifest["regions"])]
     if sum(sizes) > LARGEST:
         raise MalformedError(f"regions must have at most {LARGEST:,} bytes together")
     here, expected = file.tell(), sum(_BLOCK + size + -size % _BLOCK for size in sizes) + len(_END)
@@ -369,7 +369,7 @@ def open_archive(source: bytes | BinaryIO) -> Archive:
         raise MalformedError(f"file must have {expected:,} bytes after its manifest, not {file.tell() - here:,}")
     file.seek(here)
     mac = _member(file, _MAC, _DIGITS)
-    regions = {one["name"]: _member(file, one["name"], one["size"]) for one in manifest["regions"]}
+    regions = {entry["name"]: _member(file, entry["name"], entry["size"]) for entry in manifest["regions"]}
     if file.read(len(_END) + 1) != _END:
         raise MalformedError("file must end with two blocks of zeros behind its last region")
     return Archive(manifest, regions, raw, mac)

@@ -1,6 +1,6 @@
 """Checkpoints of format 1: made of a process frame, a device frame or both, and restored after all checks.
 
-:func:`examine` makes the checks that need no target, and then :func:`admit` those of a target, in the order of
+:func:`examine` makes the checks that need no target, and then :func:`admit` the checks of a target, in the order of
 :class:`~host.checkpoints.rejections.Cause`. Until the last check has passed, nothing is written.
 """
 
@@ -68,8 +68,8 @@ def watermark(manifest: dict[str, Any], key: bytes) -> str:
         structure, marked = None, regions
     else:
         structure = [[node["contract"], node["windows"]] for node in device["nodes"]]
-        marked = [one for one in regions if one["name"].startswith("device/")
-                  and one["name"].split("/")[2] in _SPACES]
+        marked = [region for region in regions if region["name"].startswith("device/")
+                  and region["name"].split("/")[2] in _SPACES]
     return hmac.new(key, canonical([structure, marked]), hashlib.sha256).hexdigest()
 
 
@@ -122,7 +122,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
          stamp: Stamp | None = None) -> bytes:
     """The bytes of a checkpoint of one or two frames, which are the same for the same frames, stamp and keys.
 
-    The ``key`` is that of the manifest's HMAC; the key of an ``owner`` adds a watermark.
+    ``key`` is the key of the manifest's HMAC; the key of an ``owner`` adds a watermark.
     """
     stamp = Stamp() if stamp is None else stamp
     regions: dict[str, bytes] = {} if device is None else dict(device.regions)
@@ -160,13 +160,13 @@ def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | Non
 
 
 def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> DeviceFrame:
-    """Make the checks of a target, from TOO_SMALL to BAD_REGION, of the result of :func:`examine`; that of the
-    watermark with the key of its ``owner`` only."""
+    """Make the checks of a target, from TOO_SMALL to BAD_REGION, of the result of :func:`examine`; the check of the
+    watermark only with the key of its ``owner``."""
     device = archive.manifest["device"]
     if device is None:
         raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
     _check_room(archive.manifest, ring)
-    contracts = contracts_of([one.config for one in ring.devices])
+    contracts = contracts_of([target.config for target in ring.devices])
     for rank, (own, node) in enumerate(zip(contracts, device["nodes"], strict=False)):
         contract = node["contract"]
         if own != contract:
@@ -188,8 +188,8 @@ def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> Device
 
 def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | None = None,
             expected: Expectation | None = None) -> tuple[Any, DeviceFrame]:
-    """Bring nodes to the state of a checkpoint, without starting anything, and check the watermark with the key of
-    its ``owner`` only.
+    """Bring nodes to the state of a checkpoint, without starting anything, and check the watermark only with the key
+    of its ``owner``.
 
     Returns the state of the process, None without process frame, and the frame of the nodes. Raises
     ``RejectionError``, and leaves the target as it was. The target must be in order and idle.
@@ -241,7 +241,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
 
 
 def _check_peers(described: dict[str, Any], ring: Ring) -> None:
-    """Raise ``WrongPeersError`` unless the target is such a ring, and all of its nodes answer."""
+    """Raise ``WrongPeersError`` unless the target is the ring described, and all of its nodes answer."""
     peers = peers_of(ring.nodes)
     if (described["size"], described["topology"], described["peers"]) != (ring.nodes, "ring", peers):
         raise WrongPeersError(f"target must be a {described['topology']} of {described['size']} nodes with the peers "

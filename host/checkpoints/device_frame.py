@@ -141,7 +141,7 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
             "version": bits["WEIGHT_VERSION"], "flags": bits["FLAGS"],
             "registers": {name: bits[name] for name in CARRIED},
             "slots": [slot if slot & _PENDING else 0 for slot in slots],
-            "windows": {space: [list(one) for one in ranges] for space, ranges in windows[rank].items()}})
+            "windows": {space: [list(bounds) for bounds in ranges] for space, ranges in windows[rank].items()}})
     far = {rank: own[FAR] for rank, own in enumerate(windows) if FAR in own}
     regions |= {device_region(rank, FAR, base): _bytes(words)
                 for (rank, base), words in read_far(devices, far).items()}
@@ -205,7 +205,7 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
 
 
 def scrub(ring: Ring) -> None:
-    """Leave nothing of a job on the nodes: zeros in all memories, registers as after reset, no program."""
+    """Clear the nodes after a job: zeros in all memories, registers as after reset, no program."""
     ring.recover()
     _take_flags(ring)
     clear_far(ring.devices, {rank: [(0, words)] for rank, device in enumerate(ring.devices)
@@ -248,7 +248,7 @@ def _take_flags(ring: Ring) -> None:
 
 def _runs(names: Sequence[str]) -> list[list[str]]:
     """Names of registers in runs of consecutive addresses."""
-    groups = itertools.groupby(enumerate(names), lambda one: register(one[1]).address - one[0])
+    groups = itertools.groupby(enumerate(names), lambda pair: register(pair[1]).address - pair[0])
     return [[name for _, name in group] for _, group in groups]
 
 
@@ -260,22 +260,22 @@ def _bytes(words: npt.NDArray[np.uint32]) -> bytes:
     return words.astype("<u4").tobytes()
 
 
-def _difference(found: Any, expected: Any) -> str:
-    """Expected values that were not found, and those in their place."""
-    if isinstance(found, dict):
-        return ", ".join(f"{name} 0x{value:08x}, not 0x{found[name]:08x}" for name, value in expected.items()
-                         if found[name] != value)
-    return f"{expected!r}, not {found!r}"
+def _difference(actual: Any, expected: Any) -> str:
+    """Expected values that differ, each with the actual value."""
+    if isinstance(actual, dict):
+        return ", ".join(f"{name} 0x{value:08x}, not 0x{actual[name]:08x}" for name, value in expected.items()
+                         if actual[name] != value)
+    return f"{expected!r}, not {actual!r}"
 
 
 # Counts of updates.
 
-#: Broadcasts of a restore.
+#: Maximum number of broadcasts of a restore.
 MOST = 1 << 16
 
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Broadcasts until all nodes have the counts of a frame; a ``TooSmallError`` if there is no such number."""
+    """Broadcasts until all nodes have the counts of a frame; a ``TooSmallError`` if no number of them suffices."""
     most = MOST if devices[0].config.has_ring else 0
     counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
               for device, node in zip(devices, nodes, strict=False)
@@ -289,10 +289,10 @@ def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> in
 
 
 def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Increase the counts of updates to those of a frame, by broadcasts; memories stay, and links are reset.
+    """Increase the counts of updates to the counts of a frame, by broadcasts; memories stay, and links are reset.
 
-    Nodes with SettableVersion have WEIGHT_VERSION written instead. All other nodes, such as those of bitstreams, must
-    lack the same number.
+    Nodes with SettableVersion get their WEIGHT_VERSION written instead. All other nodes, such as nodes of bitstreams,
+    must lack the same number.
     """
     count = missing(ring.devices, nodes)
     if not count:
@@ -363,7 +363,7 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
         ring.programs.load(programs, model=model)
         return
     first, due = banks["set"], banks["due"]
-    # Later edits have numbers above those of the source, and of the target.
+    # Later edits have numbers above all numbers of the source and of the target.
     number = max(_latest(ring), banks["latest"] - 2) + 1
     active = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set needs a program
     ring.programs.load(active, model=(model - 1) % 256)  # so that the two banks have different numbers
@@ -388,7 +388,7 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
 
 
 def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
-    """Raise ``ReadBackError`` unless nodes that have a program in a frame have one with this number."""
+    """Raise ``ReadBackError`` unless nodes with a program in a frame hold the program with this number."""
     for node, device in zip(fields["nodes"], ring.devices, strict=True):
         if device.config.queues < 2 or not any(length for length, _ in node["programs"]):
             continue
@@ -434,7 +434,7 @@ def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
 
 @contextlib.contextmanager
 def _compared(ring: Ring, region: str) -> Iterator[None]:
-    """Give the error of a node with another digest its rank and region."""
+    """Add rank and region to the error of a node with another digest."""
     try:
         yield
     except WrongProgramError as error:

@@ -13,7 +13,7 @@ __all__ = ["key_of", "read_key", "user_key"]
 #: Variable of the environment that names the file of the user's key.
 VARIABLE = "GRADRING_KEY"
 
-#: Bytes of a key: those of HMAC-SHA256, and the most that are read.
+#: Bytes of a key, as of an HMAC-SHA256, and maximum bytes that are read.
 BYTES, MOST = 32, 4096
 
 
@@ -30,7 +30,7 @@ def read_key(path: Path) -> bytes:
 
 
 def key_of(path: Path) -> bytes:
-    """The key in a file, which is made where there is none, for its owner alone."""
+    """The key in a file; a missing file is made, for its owner only."""
     with contextlib.suppress(FileExistsError):
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -1,4 +1,4 @@
-"""Reasons for which a checkpoint is refused, each with a class of its own."""
+"""Reasons to refuse a checkpoint, each with its own class."""
 
 import enum
 from typing import ClassVar
@@ -9,7 +9,7 @@ __all__ = ["BadMacError", "BadRegionError", "BadVersionError", "Cause", "Foreign
 
 
 class Cause(enum.StrEnum):
-    """Causes of a rejection, in the order in which a restore looks for them."""
+    """Causes of a rejection, in the order of the checks of a restore."""
 
     MALFORMED = "MALFORMED"
     BAD_VERSION = "BAD_VERSION"
@@ -67,7 +67,7 @@ class WrongContractError(RejectionError, cause=Cause.WRONG_CONTRACT):
 
 
 class WrongWatermarkError(RejectionError, cause=Cause.WRONG_WATERMARK):
-    """Structure or weights are not what the owner of the model has marked."""
+    """Structure or weights differ from the model that the owner has marked."""
 
 
 class WrongPeersError(RejectionError, cause=Cause.WRONG_PEERS):
@@ -75,7 +75,7 @@ class WrongPeersError(RejectionError, cause=Cause.WRONG_PEERS):
 
 
 class _RegionError(RejectionError):
-    """A region is not what it must be."""
+    """A region has wrong contents."""
 
     def __init__(self, node: int | None, region: str, reason: str):
         where = f"region {region}" if node is None else f"node {node}, region {region}"
@@ -84,8 +84,8 @@ class _RegionError(RejectionError):
 
 
 class BadRegionError(_RegionError, cause=Cause.BAD_REGION):
-    """The contents of a region are not those of the manifest."""
+    """A region has other contents than the manifest states."""
 
 
 class ReadBackError(_RegionError, cause=Cause.READ_BACK):
-    """The target does not hold what was written to it."""
+    """The target does not hold the written data."""

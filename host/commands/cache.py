@@ -43,10 +43,10 @@ def cache_command(context: typer.Context) -> None:
     for heading in ("entries", "size", "last use"):
         table.add_column(heading, justify="right")
     for kind, what in cache_folder.KINDS.items():
-        found = [entry for entry in entries if entry.kind == kind]
-        if found:
-            table.add_row(kind, what, f"{len(found):,}", decimal(sum(entry.size for entry in found)),
-                          _age(now - max(entry.used for entry in found)))
+        selected = [entry for entry in entries if entry.kind == kind]
+        if selected:
+            table.add_row(kind, what, f"{len(selected):,}", decimal(sum(entry.size for entry in selected)),
+                          _age(now - max(entry.used for entry in selected)))
     table.add_section()
     table.add_row("all", "", f"{len(entries):,}", decimal(sum(entry.size for entry in entries)), "")
     console.print(table)

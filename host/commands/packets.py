@@ -23,8 +23,8 @@ def packets_command(
     if first < 0:
         raise ValueError(f"Elements to show must be 0 or more, not {first:,}")
     console = make_console()
-    given = Wave(wave)
-    packets = read_packets(given)
+    waveform = Wave(wave)
+    packets = read_packets(waveform)
     for line in [column_titles(), *(describe(packet, first=first) for packet in packets)]:
         console.print(line, soft_wrap=True)
     words = sum(len(packet.words) for packet in packets)
@@ -32,6 +32,6 @@ def packets_command(
     path = wave.with_suffix(".packets.vcd")
     prepare(path.parent, files=(path.name,))
     names = wave.with_suffix(".names")
-    save = write_packet_wave(path, given, packets, read_encodings(names) if names.is_dir() else [])
+    save = write_packet_wave(path, waveform, packets, read_encodings(names) if names.is_dir() else [])
     console.print(f"{shown(path)} has packets, words, floats and states in plain: gtkwave {shown(save)}",
                   soft_wrap=True)

@@ -4,7 +4,7 @@ from host.command_group import CommandGroup, Entry
 
 __all__ = ["COMMANDS", "Commands"]
 
-#: Commands by name, in the order in which the help lists them.
+#: Commands by name, in the order of the help.
 COMMANDS = {
     "train": Entry("host.commands.train", "train_command",
                    "Train on a ring, and compare every node with the golden model after every step."),
@@ -23,7 +23,7 @@ COMMANDS = {
                      "Show the packets in a waveform of gradring wave, and write them as a waveform of their own."),
     "examples": Entry("host.commands.examples", "examples_command",
                       "Copy the examples to a folder of your own, where they can be run and changed."),
-    # What follows the script are options of the script.
+    # Arguments after the script are options of the script.
     "launch": Entry("host.commands.launch", "launch_command",
                     "Run a PyTorch script, one process for each node, with its sums over a simulated "
                     "ring.", {"allow_interspersed_args": False}),

@@ -1,20 +1,20 @@
-"""Walk through a collective, packet by packet, for all ranks at once: how long it takes and what it sends.
+"""Walk through a collective, packet by packet, for all ranks at once: its cycles and the words that it sends.
 
 Every rank sends the packets of docs/ring/collective/theory.md in one static order. So the times of a packet follow
-from those of packets before it by maxima and sums alone, a max-plus walk:
+from the times of earlier packets by maxima and sums only, a max-plus walk:
 
     payload begins = max(its words are there, the link is free + header, a credit is back + header)
     payload ends   = max(begin + words, its last word is there)
-    words are there at the next rank = begin + wire + HOP, and what a sum or the optimizer adds
+    words are there at the next rank = begin + wire + HOP, and the cycles that a sum or the optimizer adds
 
-A credit is back when the packet that many before has left the ingress of the successor. That waits for the units
-behind the ingress: the adder, decoders, the optimizer, and queues of one or two segments. Each has a time from which
-on it is free (:class:`Units`), and takes the cycles of its packets (:class:`~host.cycles.costs.Costs`). A time is an
-array with an element for each rank. Packets are handed from unit to unit as pairs of times, of their first and of
-their last word, so that a unit begins with a packet before it has come to its end.
+With n credits, a credit is back when the packet sent n packets earlier has left the ingress of the successor. It
+waits for the units after the ingress: the adder, decoders, the optimizer, and queues of one or two segments. Each is
+free from some time on (:class:`Units`), and takes the cycles of its packets (:class:`~host.cycles.costs.Costs`). A
+time is an array over ranks. Units hand packets on as pairs of times, of their first and of their last word, so that a
+unit begins with a packet before the packet has ended.
 
-Where every block has whole segments, and the times have only moved on by a constant since one of the last segments,
-all that follows repeats. The walk then leaves out as many of these periods as there are.
+Where every block has whole segments, and all times have grown by one constant since one of the last segments, the
+rest repeats. The walk then skips all of these periods.
 """
 
 import collections
@@ -34,23 +34,23 @@ from sim.golden.ring import GROUP
 __all__ = ["Arrival", "CollectiveCycles", "Numbers", "There", "Units", "collective_cycles", "cycles_of_costs"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
-#: First and last word of a packet, or of what it becomes.
+#: Times of the first and last word of a packet, or of its elements.
 There: TypeAlias = tuple[Numbers, Numbers]
 
 #: Words of a header, and of a CRC.
 _HEADER, _CRC = 3, 1
 _CREDIT = constant("collectives", 2, "the last word that leaves an ingress to the header that its credit allows, "
                    "without the wire", COMPARED)
-#: Packets that the walk looks back at the most.
+#: Maximum number of packets that the walk looks back.
 _BACK = 16
-#: Segments that the write-back buffer, and the optimizer's banks of gradients, have room for.
+#: Segments that fit the write-back buffer, and the optimizer's banks of gradients.
 _ROOM = 2
-#: Time of what has not been waited for yet.
+#: Time of an event that nothing has waited for yet.
 _NEVER = -(10 ** 9)
 
 
 class Arrival(NamedTuple):
-    """A packet behind the ingress: first and last word of its payload, and their number."""
+    """A packet after the ingress: times of the first and last word of its payload, and the number of words."""
 
     first: Numbers
     last: Numbers
@@ -58,7 +58,7 @@ class Arrival(NamedTuple):
 
 
 class Units:
-    """The units of a ring, which begin in the cycle in which a planned command does."""
+    """The units of a ring, starting with a planned command."""
 
     def __init__(self, timing: Timing, *, nodes: int, latency: int, begin: int):
         self.timing, self.nodes, self.latency, self.begin = timing, nodes, latency, begin
@@ -67,7 +67,7 @@ class Units:
         self.link = self.taken = zero
         #: The adder of sums, the encoder of addends, the optimizer and the bank before its last.
         self.adder = self.encoder = self.optimizer = self.bank = zero
-        #: The last own sum has come to rest, with a codec of gradients.
+        #: The last own sum has been written back, with a codec of gradients.
         self.rested = zero
         self.sent = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.left = collections.deque([zero + _NEVER] * timing.credits, maxlen=timing.credits)
@@ -75,12 +75,12 @@ class Units:
         self.decodes = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.weights = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.stores = collections.deque([zero] * _ROOM, maxlen=_ROOM)
-        #: Rows that other readers of the gradient memory have still to read, of what they may read ahead.
+        #: Rows that each other reader of the gradient memory still has to read ahead.
         self.behind: list[Numbers] = []
         self.words = np.zeros(nodes, dtype=np.int64)
 
     def rows(self, elements: Numbers) -> Numbers:
-        """Rows of memory of so many elements."""
+        """Memory rows of a number of elements."""
         return np.asarray(-(-elements // self.timing.lanes))
 
     def beats(self, elements: Numbers) -> Numbers:
@@ -90,7 +90,7 @@ class Units:
         return self.rows(elements)
 
     def send(self, there: There, words: Numbers) -> Arrival:
-        """Send a packet on every link, and return those that arrive."""
+        """Send a packet on every link, and return the packets that arrive."""
         credit = np.roll(self.left[0], -1) + _CREDIT + self.latency
         ready = np.maximum(self.link, credit) + _HEADER
         first = np.where(words > 0, np.maximum(there[0], ready), ready)
@@ -102,28 +102,28 @@ class Units:
         return Arrival(np.roll(first, 1) + wire, np.roll(last, 1) + wire, np.roll(words, 1))
 
     def room(self, words: Numbers) -> Numbers:
-        """Time from which on there is room for a packet in the queue of what is sent next."""
+        """Time from which on the queue of outgoing packets has room for a packet."""
         return self.sent[-_ahead(2 * self.timing.segment, words)]
 
     def take(self, arrival: Arrival) -> There:
-        """First and last word of a packet that leaves the ingress as fast as it can."""
+        """Times of the first and last word of a packet that leaves the ingress without a wait."""
         first = np.maximum(arrival.first, self.taken + _HEADER + _CRC)
         return first, np.maximum(first + arrival.words, arrival.last)
 
     def leave(self, end: Numbers) -> None:
-        """Give the credit of the packet whose last word has left the ingress."""
+        """Return the credit of a packet after its last word has left the ingress."""
         self.taken = end
         self.left.append(end)
 
     def read(self, rows: Numbers) -> Numbers:
-        """Cycles for so many rows of the gradient memory, whose readers take turns."""
-        shares = [np.minimum(rows, one) for one in self.behind]
-        self.behind = [one - share for one, share in zip(self.behind, shares, strict=True)]
+        """Cycles for a number of rows of the gradient memory; its readers take turns."""
+        shares = [np.minimum(rows, backlog) for backlog in self.behind]
+        self.behind = [backlog - share for backlog, share in zip(self.behind, shares, strict=True)]
         return rows + sum(shares, start=np.zeros_like(rows))
 
     def idle(self, cycles: Numbers) -> None:
-        """Let the other readers have the gradient memory for a while."""
-        self.behind = [np.maximum(one - cycles, 0) for one in self.behind]
+        """Leave the gradient memory to the other readers for some cycles."""
+        self.behind = [np.maximum(backlog - cycles, 0) for backlog in self.behind]
 
     def add(self, there: There, some: npt.NDArray[np.bool_]) -> None:
         """Note that the adder has been busy with a packet."""
@@ -132,7 +132,7 @@ class Units:
 
     def decode(self, arrival: Arrival, elements: Numbers, *, room: int, weights: bool = False,
                lands: bool = True) -> There:
-        """Let a packet leave the ingress for a queue of ``room`` words before a decoder; first and last element."""
+        """Move a packet into a decoder's queue of ``room`` words; times of its first and last element."""
         history = self.weights if weights else self.decodes
         first, last = self.take(arrival)
         some = elements > 0
@@ -146,12 +146,12 @@ class Units:
         return begun, end
 
     def land(self, end: Numbers, elements: Numbers) -> None:
-        """Store a segment whose last element is decoded at ``end``; a segment is stored when it is whole."""
+        """Store a segment after its last element is decoded at ``end``; only whole segments are stored."""
         stored = np.maximum(self.stores[-1], end + self.timing.stored) + self.rows(elements)
         self.stores.append(np.where(elements > 0, stored, self.stores[-1]))
 
     def update(self, filled: Numbers, elements: Numbers) -> There:
-        """Update a segment whose gradients are there; first and last beat that enters the optimizer."""
+        """Update a segment with complete gradients; times of the first and last beat that enter the optimizer."""
         some = elements > 0
         begun = np.maximum(filled, self.optimizer)
         end = begun + -(-elements // self.timing.update_lanes) * self.timing.interval
@@ -159,32 +159,32 @@ class Units:
         self.optimizer = np.where(some, end, self.optimizer)
         return begun, end
 
-    # What a walk needs to see whether it repeats itself.
+    # State by which a walk detects that it repeats itself.
 
     _TIMES = ("link", "taken", "adder", "encoder", "optimizer", "bank", "rested")
     _HISTORIES = ("sent", "left", "sums", "decodes", "weights", "stores")
 
     def times(self) -> Numbers:
-        """All times, one behind the other."""
+        """All times, concatenated."""
         return np.stack([*(getattr(self, name) for name in self._TIMES),
-                         *(one for name in self._HISTORIES for one in getattr(self, name))])
+                         *(history for name in self._HISTORIES for history in getattr(self, name))])
 
     def move(self, cycles: int) -> None:
-        """Let so many cycles pass, in which the units do what they did before."""
+        """Let ``cycles`` pass, during which the units repeat their work."""
         for name in self._TIMES:
             setattr(self, name, getattr(self, name) + cycles)
         for name in self._HISTORIES:
             history = getattr(self, name)
-            for place in range(len(history)):
-                history[place] = history[place] + cycles
+            for index in range(len(history)):
+                history[index] = history[index] + cycles
 
 
 def _ahead(room: int, words: Numbers) -> int:
-    """Packets that a queue of so many words has room for, at least one."""
+    """Packets of ``words`` that fit a queue of ``room`` words, at least one."""
     return min(max(1, room // max(int(words.max(initial=0)), 1)), _BACK)
 
 
-#: Segments within which a period is looked for, and segments that a walk looks ahead.
+#: Maximum segments of a period, and segments that a walk looks ahead.
 _PERIODS, _AHEAD = 6, 5
 #: Segments that the optimizer has banks for.
 _BANKS = 2
@@ -192,13 +192,13 @@ _BANKS = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectiveCycles:
-    """Outcome of a walk."""
+    """Result of a walk."""
 
     #: Cycles from the start of the command to its end, on the rank that takes longest.
     cycles: int
-    #: Words that the rank with most of them sends, headers and CRCs included.
+    #: Words of the rank that sends most, headers and CRCs included.
     words: int
-    #: Words of these that are gradients.
+    #: Gradients among these words.
     scatter: int
 
 
@@ -245,33 +245,33 @@ class _Collective:
         self.scatter_words = self.scatter_words + units.words - before
 
     def _read_ahead(self, segment: int) -> None:
-        """Let readers beside that of addends read what they may, from this segment on."""
+        """Add the rows that readers other than the addends' may read ahead from this segment on."""
         ahead = [*([(_AHEAD, 0)] if self._shares else []), *([(_BANKS, 1)] if self._fused else [])]
-        more = [sum((self._rows(one, distance) for one in (range(count) if segment == 0 else [segment + count - 1])),
+        more = [sum((self._rows(n, distance) for n in (range(count) if segment == 0 else [segment + count - 1])),
                     start=np.zeros_like(self._none)) for count, distance in ahead]
         units = self.units
-        units.behind = more if segment == 0 else [one + new for one, new in zip(units.behind, more, strict=True)]
+        units.behind = more if segment == 0 else [n + new for n, new in zip(units.behind, more, strict=True)]
 
     def _first_grouped(self, segment: int) -> There:
         """Words of the gradients that are sent first; they have an encoder of their own, which runs ahead."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
-        others = [self._rows(segment, -1)] if self._shares else []
+        addends = [self._rows(segment, -1)] if self._shares else []
         if segment == 0:
             if self._fused:
-                others.append(self._rows(0, 1))
-            shared = sum((np.minimum(rows, one) for one in others), start=np.zeros_like(rows))
+                addends.append(self._rows(0, 1))
+            shared = sum((np.minimum(rows, number) for number in addends), start=np.zeros_like(rows))
             first = self._none + timing.loaded + BEHIND + np.minimum(np.minimum(rows, shared), GROUP // timing.lanes)
             last = self._none + timing.loaded + BEHIND + np.maximum(rows + shared, words)
             self._read_ahead(segment)
             return first, last
         if not self._shares:  # read long ago
             return self._none, self._none
-        ahead = sum((self._rows(segment + one, 0) for one in range(1, _AHEAD - 1)), start=np.zeros_like(rows))
+        ahead = sum((self._rows(segment + number, 0) for number in range(1, _AHEAD - 1)), start=np.zeros_like(rows))
         left = np.maximum(units.behind[0] - ahead, 0)
         whole = left >= rows
         begun = units.encoder + timing.loaded
-        shared = sum((np.minimum(left, one) for one in others), start=np.zeros_like(rows))
+        shared = sum((np.minimum(left, number) for number in addends), start=np.zeros_like(rows))
         last = np.where(left > 0, begun + np.maximum(left + shared, np.where(whole, words, 0)), 0)
         first = np.where(whole & (left > 0), begun + left - rows, 0)
         self._read_ahead(segment)
@@ -290,13 +290,13 @@ class _Collective:
     def _sum_grouped(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
         """A sum of ``hop`` + 1 gradients, formed group by group."""
         costs, timing, units = self._costs, self._timing, self.units
-        mine = costs.elements(segment, -hop)
-        some, words, own = mine > 0, costs.scatter(hop, segment, -hop), costs.own(hop, segment, -hop)
-        groups = np.maximum(-(-mine // GROUP), 1)
+        elements = costs.elements(segment, -hop)
+        some, words, own = elements > 0, costs.scatter(hop, segment, -hop), costs.own(hop, segment, -hop)
+        groups = np.maximum(-(-elements // GROUP), 1)
         queued = min(max(1, 2 * timing.segment // max(int(own.max()), 1)), len(units.sums))
         encoder = np.maximum(units.encoder, units.sums[-queued])
         units.idle(encoder - units.encoder)
-        encoded = encoder + np.maximum(np.maximum(units.read(units.rows(mine)), units.beats(mine)), own)
+        encoded = encoder + np.maximum(np.maximum(units.read(units.rows(elements)), units.beats(elements)), own)
         units.encoder = np.where(some, encoded, units.encoder)
         first, end = units.take(arrival)
         begun = np.maximum(np.maximum(first, units.adder), encoder)
@@ -306,10 +306,10 @@ class _Collective:
         out_end = np.maximum(out + words, added + timing.summed - 1 + words // groups)
         if last:  # decoded as it is kept for the gather
             out = np.maximum(out, units.decodes[-1])
-            decoded = np.maximum(out + np.maximum(words, units.beats(mine)), units.stores[-_BANKS])
+            decoded = np.maximum(out + np.maximum(words, units.beats(elements)), units.stores[-_BANKS])
             out_end = np.maximum(out_end, decoded)
             units.decodes.append(np.where(some, out_end, units.decodes[-1]))
-            units.land(out_end + timing.decoded, mine)
+            units.land(out_end + timing.decoded, elements)
         units.add((begun, added), some)
         units.leave(np.where(some, added, end))
         return out + BEHIND, out_end + BEHIND
@@ -317,39 +317,39 @@ class _Collective:
     def _sum_coded(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
         """A sum of ``hop`` + 1 gradients, which are decoded, added and encoded again."""
         costs, timing, units = self._costs, self._timing, self.units
-        mine = costs.elements(segment, -hop)
-        some, words = mine > 0, costs.scatter(hop, segment, -hop)
+        elements = costs.elements(segment, -hop)
+        some, words = elements > 0, costs.scatter(hop, segment, -hop)
         first, end = units.take(arrival)
         units.leave(np.maximum(end, np.where(some, units.adder, 0)))
         begun = np.maximum(np.maximum(first, units.adder), units.decodes[-1])
-        added = np.maximum(begun + np.maximum(units.read(units.rows(mine)), words), end)
+        added = np.maximum(begun + np.maximum(units.read(units.rows(elements)), words), end)
         added = np.maximum(added, units.room(words))
         units.decodes.append(np.where(some, added, units.decodes[-1]))
         if last:  # encoded, and decoded again
             rested = added + timing.decoded + timing.summed
             units.rested = np.where(some, rested, units.rested)
-            units.land(rested, mine)
+            units.land(rested, elements)
         units.add((begun, added), some)
         out = begun + timing.summed
         return out + BEHIND, np.maximum(out + words, added + timing.summed) + BEHIND
 
     def rest(self) -> None:
-        """The last sum of a reduce-scatter with a codec comes to rest as it is, a segment later."""
+        """Write back the last sum of a reduce-scatter with a codec, one segment later."""
         if self._waiting is not None:
-            units, (first, last, mine) = self.units, self._waiting
+            units, (first, last, elements) = self.units, self._waiting
             begun = np.maximum(first, units.adder)
-            added = np.maximum(begun + units.read(units.rows(mine)), last)
-            units.add((begun, added), mine > 0)
-            units.land(added + self._timing.decoded + PacketAdder.latency + 2 * BEHIND, mine)
+            added = np.maximum(begun + units.read(units.rows(elements)), last)
+            units.add((begun, added), elements > 0)
+            units.land(added + self._timing.decoded + PacketAdder.latency + 2 * BEHIND, elements)
             self._waiting = None
 
     def _update(self, arrival: Arrival, segment: int) -> There:
         """New weights of the own block."""
         timing, units = self._timing, self.units
-        mine = self._costs.elements(segment, 1)
-        units.decodes.append(np.maximum(units.decodes[-1], np.where(mine > 0, units.bank, 0)))
-        _, filled = units.decode(arrival, mine, room=timing.segment, lands=False)
-        begun, end = units.update(filled + timing.decoded + BEHIND, mine)
+        elements = self._costs.elements(segment, 1)
+        units.decodes.append(np.maximum(units.decodes[-1], np.where(elements > 0, units.bank, 0)))
+        _, filled = units.decode(arrival, elements, room=timing.segment, lands=False)
+        begun, end = units.update(filled + timing.decoded + BEHIND, elements)
         first = begun + timing.updated + timing.first + BEHIND
         last = end + timing.updated + timing.kept + BEHIND
         return first, np.maximum(first + self._costs.gather(segment, 1), last)
@@ -367,57 +367,57 @@ class _Collective:
             there = self._land(arrival, costs.elements(segment, -hop), passed=hop < costs.nodes - 2)
 
     def _stored(self, segment: int) -> There:
-        """Weights of the own block that a gather alone reads."""
+        """Weights of the own block that a gather on its own reads."""
         words = self._costs.gather(segment, 1)
         begun = self.units.encoder
         self.units.encoder = begun + np.maximum(words, self._rows(segment, 1))
         return begun + self._timing.given, self.units.encoder + self._timing.given
 
     def _restore(self, there: There, segment: int) -> None:
-        """The own block comes to rest decoded, before all others."""
-        units, mine = self.units, self._costs.elements(segment, 1)
+        """Write back the own block, decoded, before all other blocks."""
+        units, elements = self.units, self._costs.elements(segment, 1)
         begun = np.maximum(there[0], units.weights[-1])
-        end = np.maximum(begun + np.maximum(self._costs.gather(segment, 1), units.rows(mine)), there[1])
-        units.weights.append(np.where(mine > 0, end, units.weights[-1]))
-        units.land(end + self._timing.landed, mine)
+        end = np.maximum(begun + np.maximum(self._costs.gather(segment, 1), units.rows(elements)), there[1])
+        units.weights.append(np.where(elements > 0, end, units.weights[-1]))
+        units.land(end + self._timing.landed, elements)
 
-    def _land(self, arrival: Arrival, mine: Numbers, *, passed: bool) -> There:
-        """A packet comes to rest, and is passed on."""
+    def _land(self, arrival: Arrival, elements: Numbers, *, passed: bool) -> There:
+        """Write back a packet, and pass it on."""
         costs, timing, units = self._costs, self._timing, self.units
         if passed:
             arrival = arrival._replace(last=np.maximum(arrival.last, units.room(arrival.words)))
         if not costs.sums and timing.raw:
             first, end = units.take(arrival)
             units.leave(end)
-            units.land(end + timing.landed, mine)
+            units.land(end + timing.landed, elements)
             return first + BEHIND, end + BEHIND
         longest = int(arrival.words.max())
         if costs.sums:
             if not timing.grouped:
-                units.decodes.append(np.maximum(units.decodes[-1], np.where(mine > 0, units.rested, 0)))
-            first, end = units.decode(arrival, mine, room=timing.segment if timing.grouped else longest)
-            units.land(end + timing.decoded, mine)
+                units.decodes.append(np.maximum(units.decodes[-1], np.where(elements > 0, units.rested, 0)))
+            first, end = units.decode(arrival, elements, room=timing.segment if timing.grouped else longest)
+            units.land(end + timing.decoded, elements)
         else:
-            first, end = units.decode(arrival, mine, room=longest, weights=True)
-            units.land(end + timing.landed, mine)
+            first, end = units.decode(arrival, elements, room=longest, weights=True)
+            units.land(end + timing.landed, elements)
         return np.maximum(arrival.first, units.taken - arrival.words) + BEHIND, units.taken + BEHIND
 
-    # The whole.
+    # The whole collective.
 
     def times(self) -> Numbers:
-        """All times, one behind the other."""
+        """All times, concatenated."""
         waiting = [] if self._waiting is None else [np.stack(self._waiting[:2])]
-        return np.concatenate([self.units.times(), *(np.stack(one) for one in self.kept.values()), *waiting])
+        return np.concatenate([self.units.times(), *(np.stack(pair) for pair in self.kept.values()), *waiting])
 
     def skip(self, cycles: int, periods: int, segments: int, words: tuple[Numbers, Numbers]) -> None:
-        """Let periods pass, of so many cycles and segments and with so many words of all and of gradients."""
+        """Skip ``periods``, each with these cycles, segments and words, of all packets and of gradients."""
         units = self.units
         units.move(periods * cycles)
         units.words = units.words + periods * words[0]
         self.scatter_words = self.scatter_words + periods * words[1]
         if self._waiting is not None:
-            first, last, mine = self._waiting
-            self._waiting = first + periods * cycles, last + periods * cycles, mine
+            first, last, elements = self._waiting
+            self._waiting = first + periods * cycles, last + periods * cycles, elements
         self.kept = {segment + periods * segments: (first + periods * cycles, last + periods * cycles)
                      for segment, (first, last) in self.kept.items()}
 
@@ -426,7 +426,7 @@ class _Periods:
     """Looks for a period in the times of a walk."""
 
     def __init__(self, latency: int):
-        # What is longer ago than anything that is waited for has no effect.
+        # Times before all events that are still waited for have no effect.
         self._past = 4096 + 4 * latency
         self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
 
@@ -436,13 +436,13 @@ class _Periods:
         now = int(times.max())
         since = np.maximum(times - now, -self._past)
         words = walk.units.words, walk.scatter_words
-        found = None
-        for before, then, others, behind, sent in self._found:
-            if since.shape == others.shape and (since == others).all() and all(
-                    (one == other).all() for one, other in zip(behind, walk.units.behind, strict=True)):
-                found = number - before, now - then, (words[0] - sent[0], words[1] - sent[1])
+        period = None
+        for before, then, past, behind, sent in self._found:
+            if since.shape == past.shape and (since == past).all() and all(
+                    (old == new).all() for old, new in zip(behind, walk.units.behind, strict=True)):
+                period = number - before, now - then, (words[0] - sent[0], words[1] - sent[1])
         self._found = [*self._found, (number, now, since, walk.units.behind, words)][-_PERIODS:]
-        return found
+        return period
 
 
 def collective_cycles(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: int,
@@ -455,33 +455,33 @@ def collective_cycles(kind: Collective, form: Format, timing: Timing, *, length:
 
 
 def cycles_of_costs(kind: Collective, costs: Costs, timing: Timing, *, latency: int) -> CollectiveCycles:
-    """Walk through a collective whose costs are known."""
+    """Walk through a collective with known costs."""
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
-    one = _Collective(costs, timing, kind=kind, latency=latency)
+    walk = _Collective(costs, timing, kind=kind, latency=latency)
     scatters, gathers = kind is not Collective.ALL_GATHER, kind is not Collective.REDUCE_SCATTER
     periods, number, skipped = _Periods(latency), 0, False
     while number < costs.segments:
         if scatters:
-            one.scatter(number)
+            walk.scatter(number)
         if not gathers:
-            one.kept.clear()
+            walk.kept.clear()
         elif not scatters:
-            one.gather(number)
+            walk.gather(number)
         elif number:
-            one.gather(number - 1)
-        found = None if skipped or number >= costs.full - _AHEAD - _PERIODS else periods.look(number, one)
-        if found is not None:
-            segments, cycles, words = found
+            walk.gather(number - 1)
+        period = None if skipped or number >= costs.full - _AHEAD - _PERIODS else periods.look(number, walk)
+        if period is not None:
+            segments, cycles, words = period
             count = max(0, (costs.full - _AHEAD - number) // segments)
-            one.skip(cycles, count, segments, words)
+            walk.skip(cycles, count, segments, words)
             number += count * segments
             skipped = True
         number += 1
-    one.rest()
+    walk.rest()
     if scatters and gathers:
-        one.gather(costs.segments - 1)
-    end = np.maximum(one.units.stores[-1], one.units.link)
-    busiest = int(one.units.words.argmax())
-    return CollectiveCycles(cycles=int(end.max()) + COMMAND, words=int(one.units.words[busiest]),
-                  scatter=int(one.scatter_words[busiest]))
+        walk.gather(costs.segments - 1)
+    end = np.maximum(walk.units.stores[-1], walk.units.link)
+    busiest = int(walk.units.words.argmax())
+    return CollectiveCycles(cycles=int(end.max()) + COMMAND, words=int(walk.units.words[busiest]),
+                  scatter=int(walk.scatter_words[busiest]))

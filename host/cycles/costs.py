@@ -1,10 +1,10 @@
 """Costs of packets: elements, words and positions of each segment of each block at each hop.
 
-They are those of :mod:`sim.golden.ring`, in closed form where the words of a codec follow from the elements, and
-expected numbers for zero-value compression of gradients of a given density. So no gradients are needed, and a ring of
-any size has its costs segment by segment. In short segments whose zeros are in the same places on all nodes, numbers
-are spread over the blocks as a binomial distribution spreads them, since the fullest block is the one that others
-wait for. Where there are gradients, :class:`CountedCosts` counts their zeros.
+They equal the costs of :mod:`sim.golden.ring`: in closed form where the words of a codec follow from the elements,
+and expected numbers for zero-value compression of gradients of a given density. So no gradients are needed, and a
+ring of any size has its costs segment by segment. In short segments with zeros in the same positions on all nodes,
+numbers are spread over the blocks by a binomial distribution, since all other blocks wait for the fullest one. Where
+there are gradients, :class:`CountedCosts` counts their zeros.
 """
 
 import dataclasses
@@ -25,29 +25,29 @@ __all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-#: Part of a turn, multiples of which lie evenly and without a pattern.
+#: Fraction of a turn; its multiples are spread evenly and without a pattern.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Zeros(enum.Enum):
-    """Places of the zeros among gradients."""
+    """Positions of the zeros among gradients."""
 
     TOGETHER = "together"
-    """The same on all nodes, so that sums have as many."""
+    """The same on all nodes, so that sums have the same number of zeros."""
     APART = "apart"
     """Each node has its own, at random, so that sums have fewer at every hop."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
-    """Form in which gradients and weights travel."""
+    """Encoding of gradients and weights on the links."""
 
     #: Names of codecs.
     gradients: str = ZERO_VALUE
     weights: str = RAW
-    #: Part of all gradients that are not zero, on each node.
+    #: Fraction of gradients that are not zero, on each node.
     density: float = 1.0
-    #: Places of the others.
+    #: Positions of the zeros.
     zeros: Zeros = Zeros.TOGETHER
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Format:
             raise ValueError(f"Density must be from 0 to 1, not {self.density!r}")
 
     def after(self, gradients: int) -> float:
-        """Density of the sum of so many gradients."""
+        """Density of the sum of a number of gradients."""
         if gradients == 0:
             return 0.0
         return self.density if self.zeros is Zeros.TOGETHER else 1 - (1 - self.density) ** gradients
@@ -69,7 +69,7 @@ class Format:
 def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
     """Probabilities that at most 0, 1, … of ``count`` elements are not zero."""
     terms = np.ones(1)
-    for _ in range(count):  # products and sums alone, which are the same on every processor
+    for _ in range(count):  # only products and sums, which are the same on every processor
         terms = np.append(terms * (1 - density), 0) + np.append(0, terms * density)
     return np.asarray(np.minimum(np.cumsum(terms), 1))
 
@@ -77,7 +77,7 @@ def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
 class Costs:
     """Costs of all packets of a vector.
 
-    They are asked for by the segment and by the distance of the block from the rank, and are arrays by ranks.
+    Each is requested by the segment and the distance of the block from the rank, and is an array over ranks.
 
     Parameters
     ----------
@@ -115,18 +115,18 @@ class Costs:
         return int(self.sizes.min() // self.segment)
 
     def scatter(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Payload words of packets whose elements are sums of ``hop`` + 1 gradients."""
+        """Payload words of packets with sums of ``hop`` + 1 gradients."""
         elements = self.elements(segment, distance)
         if self.form.gradients in self._tables:
             return np.asarray(self._tables[self.form.gradients][elements])
         return np.asarray(-(-elements // GROUP) + self._nonzeros(hop, segment, distance))
 
     def positions(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Places at which the sum of ``hop`` gradients, or the gradient that is added to it, is not zero."""
+        """Positions with a sum of ``hop`` gradients, or an addend, that is not zero."""
         return self._nonzeros(hop, segment, distance)
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Words of the gradient that is added to a sum of ``hop`` others, in zero-value form."""
+        """Words of the gradient that is added to a sum of ``hop`` gradients, in zero-value form."""
         return self.scatter(0, segment, distance)
 
     def gather(self, segment: int, distance: int) -> Numbers:
@@ -146,18 +146,18 @@ class Costs:
     def _spread_over(self, segment: int) -> Numbers:
         """Elements that are not zero in a segment of each block: quantiles in an order without a pattern."""
         elements = np.clip(self.sizes - self.segment * segment, 0, self.segment)
-        found = np.zeros(self.nodes, dtype=np.int64)
+        nonzeros = np.zeros(self.nodes, dtype=np.int64)
         for count in np.unique(elements):
-            mine = np.flatnonzero(elements == count)
-            order = np.argsort((mine + segment * self.nodes) * _GOLDEN % 1)
-            places = (np.arange(len(mine)) + 0.5) / len(mine)
-            found[mine[order]] = np.searchsorted(_binomial(int(count), self.form.density), places)
-        return found
+            ranks = np.flatnonzero(elements == count)
+            order = np.argsort((ranks + segment * self.nodes) * _GOLDEN % 1)
+            quantiles = (np.arange(len(ranks)) + 0.5) / len(ranks)
+            nonzeros[ranks[order]] = np.searchsorted(_binomial(int(count), self.form.density), quantiles)
+        return nonzeros
 
 
 class CountedCosts(Costs):
-    """Costs of gradients, in shape (nodes, length), in zero-value form whose zeros are counted, and not expected by a
-    density."""
+    """Costs of gradients of shape (nodes, length) in zero-value form, with counted zeros instead of numbers that a
+    density predicts."""
 
     def __init__(self, form: Format, gradients: npt.NDArray[np.float32], *, segment: int, sums: bool):
         nodes, length = gradients.shape
@@ -173,7 +173,7 @@ class CountedCosts(Costs):
 
     @property
     def full(self) -> int:
-        """No segment is like another."""
+        """Zero: all segments differ."""
         return 0
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:

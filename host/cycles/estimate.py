@@ -1,9 +1,8 @@
 """Cycles of a schedule's commands, before any of them has run.
 
-COMPUTE takes as long as an engine of :attr:`Costs.macs` multiply-adds per cycle. For collectives there is a table of
-cycles that were measured on Verilated nodes as :class:`~hdl.config.NodeConfig` has them by default, with dense
-gradients, raw weights, momentum and links of 16 cycles; between its entries the estimate is linear. Sparse gradients
-and codecs take less.
+COMPUTE takes the cycles of an engine with :attr:`Costs.macs` multiply-adds per cycle. For collectives a table has the
+cycles measured on Verilated nodes with the defaults of :class:`~hdl.config.NodeConfig`, dense gradients, raw weights,
+momentum and links of 16 cycles; between its entries the estimate is linear. Sparse gradients and codecs take less.
 """
 
 import bisect
@@ -14,7 +13,7 @@ from sim.golden.constants import constant
 
 __all__ = ["MACS", "Collective", "Costs"]
 
-#: Multiply-adds per cycle of an engine, unless another number is asked for.
+#: Default multiply-adds per cycle of an engine.
 MACS = 16
 
 _LATCH = constant("schedules", 4, "a LATCH", "assumed")
@@ -92,11 +91,11 @@ class Costs:
                 raise ValueError(f"{name} must be at least {least}, not {value!r}")
 
     def compute(self, multiplications: int) -> int:
-        """Cycles of COMPUTE for so many multiply-adds of each example."""
+        """Cycles of COMPUTE for a number of multiply-adds of each example."""
         return -(-self.examples * multiplications // self.macs)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
-        """Cycles of a collective on so many nodes; an update of one node moves nothing on the ring."""
+        """Cycles of a collective on ``nodes`` nodes; an update of one node moves nothing on the ring."""
         table = _MEASURED[kind]
         if length == 0 or nodes < min(table):
             return 0

@@ -41,9 +41,9 @@ class Timing:
     #: Whether gradients are added in zero-value form, group by group; whether weights go through no codec.
     grouped: bool
     raw: bool
-    #: Cycles that a word of a sum is later than one that is passed on.
+    #: Additional cycles of a word of a sum, compared with a word that is passed on.
     summed: int
-    #: Cycles from the start of a command to the first word of a gradient, and of a weight that a gather alone reads.
+    #: Cycles from a command's start to the first word of a gradient, and of a weight that a gather on its own reads.
     loaded: int
     given: int
     #: Cycles from the last word of a packet to its last element, of gradients and of weights.
@@ -56,18 +56,18 @@ class Timing:
     first: int
     #: Cycles from the last of its results to the last word.
     kept: int
-    #: Elements that enter the optimizer every so many cycles.
+    #: Elements that enter the optimizer together, and cycles from entry to entry.
     update_lanes: int
     interval: int
     #: Bits of the number of a group.
     address: int
 
     def planning(self, *, length: int, nodes: int) -> int:
-        """Cycles in which a command is planned, as :class:`hdl.ring.order.Planner` does."""
+        """Cycles to plan a command, as :class:`hdl.ring.order.Planner` does."""
         return int(max(self.address, (length // GROUP).bit_length()) + nodes + 3)
 
     def alone(self, *, length: int) -> int:
-        """Cycles in which a node updates so many elements by itself."""
+        """Cycles to update ``length`` elements on a single node."""
         rows = -(-min(length, self.segment) // self.lanes)
         beats = -(-length // self.update_lanes) * self.interval
         around = int(RowReader.latency + RowWriter.latency + 1)
@@ -97,8 +97,8 @@ def _optimizer(config: NodeConfig) -> StreamedOptimizer:
 def timing_of(config: NodeConfig) -> Timing:
     """Latencies of a node.
 
-    Raises ``ValueError``: the node is an int16 node, or its codec of weights has a codebook, whose reading the walk
-    does not have.
+    Raises ``ValueError``: the node is an int16 node, or its codec of weights has a codebook; the walk does not model
+    its reading.
     """
     if not config.has_ring:
         raise ValueError("Node must have collectives to be predicted, not be an int16 node")
@@ -115,14 +115,14 @@ def timing_of(config: NodeConfig) -> Timing:
         loaded = RowReader.latency + path + (PacketAdder.latency if config.has_residual else 0)
     if raw:
         landed, first = RowAssembler.latency, RowSerializer.latency + SkidBuffer.latency
-        given, kept = RowReader.latency + first, first
+        gathered, kept = RowReader.latency + first, first
     else:
         beats, encode, decode = _coding(config.weights.codec, lanes)
         landed, kept = BEHIND + decode, encode
-        given = RowReader.latency + beats + kept
+        gathered = RowReader.latency + beats + kept
         first = kept + beats
     return Timing(lanes=lanes, segment=config.segment, credits=config.link.ingress, grouped=grouped, raw=raw,
-                  summed=summed, loaded=loaded, given=given, decoded=decoded, landed=landed,
+                  summed=summed, loaded=loaded, given=gathered, decoded=decoded, landed=landed,
                   stored=SegmentBuffer.latency, updated=_optimizer(config).latency, first=first, kept=kept,
                   update_lanes=config.optimizer.lanes, interval=config.optimizer.interval,
                   address=int(longest_vector(config) // GROUP).bit_length())

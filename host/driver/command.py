@@ -1,4 +1,4 @@
-"""Commands to a node, and the events with which they end."""
+"""Commands to a node, and the events that report their end."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ class Command:
     """Command to a node. Fields that an operation does not use are ignored."""
 
     operation: Operation
-    # place of the node in the ring, and number of nodes
+    # position of the node in the ring, and number of nodes
     rank: int = 0
     size: int = 1
     port: int = 0  # number of the ring; 0 is the only one of a node with one port
@@ -45,7 +45,7 @@ class Command:
     # for none
     after_0: int = 0
     after_1: int = 0
-    # passes, 0 to 3, by which those commands are earlier
+    # passes, 0 to 3, that these commands are earlier
     lag_0: int = 0
     lag_1: int = 0
     # with ``remote``, ``after_1`` and ``lag_1`` are about that queue of the node of rank ``unit``
@@ -61,9 +61,9 @@ class Command:
     # ``stride`` groups after the group before it
     turn: int = 0
     stride: int = 1
-    # number of the round of a command with ``round`` that is pushed; in a program the node gives it that of the pass
+    # number of the round of a command with ``round`` that is pushed; in a program the node numbers it by the pass
     number: int = 0
-    duration: int = 0  # cycles of a command that stands for others
+    duration: int = 0  # cycles of a COMPUTE of the compute stub
     format: int = 0  # of a BROADCAST's weights: index in :data:`hdl.compression.registry.FETCH_FORMATS`
     entry: int = 0  # entry of a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none
     root_reduce: int = 0  # whether ``root`` owns all groups of a FUSED_UPDATE or ALL_REDUCE; docs/ring/root_reduce.md
@@ -91,7 +91,7 @@ class ProgramRun:
     passes: int
     model: int = 0  # number of the program that is loaded
     parity: int = 0  # copy of the weights, 0 or 1, that the first pass takes in commands with ``alternate``
-    # number that is added to those of collectives in the first pass, and its increase from pass to pass
+    # number that is added to the numbers of collectives in the first pass, and its increase from pass to pass
     collective: int = 0
     collectives: int = 0
     # number of the run, 1 to 63: the same on all nodes of a ring, and none of the last 62 runs. With 0, nodes do not
@@ -119,7 +119,7 @@ class Event:
     status: EventStatus
     flags: EventFlag
     detail: int  # details of the status, see docs/protocol.md
-    cycles: int | None  # cycles that the command took; None where they are not modelled (docs/golden.md)
+    cycles: int | None  # cycles that the command took; None where they are not modelled (docs/simulation.md)
     weight_version: int  # updates that the node's weights have seen
     queue: int = 0  # queue of the node that the command was in
 
@@ -222,7 +222,7 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.OVER_BUDGET: "it took more cycles than BUDGET; ask the privileged host for more, or for less at once",
 }
 
-#: Statuses with which a node refuses the command itself, as it would refuse it again.
+#: Statuses of a refused command, which a node would refuse again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
            EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE, EventStatus.READ_DEAD,

@@ -29,7 +29,7 @@ class PendingCommand(Generic[T]):
     operation: Operation
     commands: dict[int, Command]  # the command of each node that has one, by rank
     nodes: int  # of the ring
-    patience: int  # most cycles of each look for an event
+    patience: int  # maximum cycles of each poll for an event
     # whether nodes carry the command out together, so that words move on the ring while it is under way
     on_ring: bool
     _wait: Callable[["PendingCommand[T]"], object]
@@ -138,9 +138,9 @@ class CommandQueueing:
         Returns the result of each, in order. Raises the ``RingError`` of the first failure, after all commands.
         """
         wanted = pending or tuple(self._queued)
-        while self._queued and not all(one.collected for one in wanted):
+        while self._queued and not all(command.collected for command in wanted):
             self._collect()
-        return [one.conclude() for one in wanted]
+        return [command.conclude() for command in wanted]
 
     def _push(self, operation: Operation, commands: dict[int, Command], *, patience: int, on_ring: bool,
               conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
@@ -185,8 +185,8 @@ class CommandQueueing:
 
     def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
         """Return the queued command of an event: the command with its tag, or else the oldest one."""
-        return next((one for one in self._queued if rank in one.commands and one.commands[rank].tag == event.tag),
-                    self._queued[0])
+        return next((command for command in self._queued
+                     if rank in command.commands and command.commands[rank].tag == event.tag), self._queued[0])
 
     # Commands that nodes carry out together.
 
@@ -196,8 +196,8 @@ class CommandQueueing:
         """Queue one collective on all nodes, with further ``fields`` of each node's command, in order of rank, which
         may replace its rank and size.
 
-        The result of a command that ended well on every node is that of ``conclude``; the error of one that failed is
-        that of ``explain``, by default :meth:`diagnose`.
+        The result of a command that ended well on every node comes from ``conclude``; the error of one that failed
+        comes from ``explain``, by default :meth:`diagnose`.
         """
         tag = self.take_numbers(1)
         commands = {rank: Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag,

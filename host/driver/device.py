@@ -56,7 +56,7 @@ _LOAD, _IDLE = places(program_header_layout()), places(program_header_layout(ban
 _HEADER = places(header_layout())
 
 TIMEOUT = 1_000_000
-"""Cycles that an answer may take beyond what was asked for."""
+"""Cycles that an answer may take beyond the cycles of the request itself."""
 
 PACKET_WORDS = 16_384
 """Payload words of the largest packet: longer transfers take several."""
@@ -83,10 +83,10 @@ class Device:
         Cycles of the node's clock that an answer may take, in addition to the cycles of the request itself.
     tenant : int or None
         Sender of the requests to a node with tenants: 0 for the privileged host, or a tenant. None where the
-        transport names it, as that of a tenant's own driver does.
+        transport names it, as the transport of a tenant's own driver does.
     """
 
-    latest_run: int = 0  # number of the run that the node was given last; 0 if it has none
+    latest_run: int = 0  # number of the run that the node got last; 0 if it has none
 
     def __init__(self, transport: Transport, config: Configuration, *, name: str = "node",
                  timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
@@ -317,7 +317,7 @@ class Device:
     # Commands and events.
 
     def submit_push(self, command: Command) -> Pending[None]:
-        """Queue a command, whose event reports any error in it.
+        """Queue a command; its event reports any error in it.
 
         Raises ``QueueFullError`` if the queue is full; pop an event first.
         """
@@ -355,7 +355,7 @@ class Device:
         commands : sequence of Command
             Commands; a load of none at slot 0 empties the program.
         model : int
-            Number of the program, which :meth:`run` names; that of the latest load holds for all queues.
+            Number of the program, which :meth:`run` names; the number of the latest load holds for all queues.
         idle : bool
             Whether the load is for the bank that does not run, of a node with two; a program may run then.
         """
@@ -386,7 +386,7 @@ class Device:
     run = _waits(submit_run)
 
     def trace(self, since: int | None = None) -> list[TraceRecord]:
-        """Read starts and ends of the latest commands, in the order in which the node recorded them.
+        """Read starts and ends of the latest commands, in the order of the node's records.
 
         A node keeps 256 records; records that it overwrites during the read are missing. ``since`` is the value of
         register TRACE_POINTER before the first record to return, where nothing is recorded meanwhile.

@@ -20,12 +20,12 @@ __all__ = ["ALIKE", "TIMEOUT", "Devices", "Formats", "alike"]
 T = TypeVar("T")
 
 TIMEOUT = 1 << 17
-"""Cycles that a node waits for the ring before it abandons a command, unless another number is asked for."""
+"""Cycles that a node waits for the ring before it abandons a command, by default."""
 
 ALIKE = ("element", "segment", "weights", "gradients", "link", "has_quorum", "queues", "role.root_reduce",
          "role.interleaved")
-"""Sections and properties of a configuration that all nodes of a ring must have alike: those of packets, links,
-master weights and programs."""
+"""Sections and properties of a configuration that all nodes of a ring must have alike, of packets, links, master
+weights and programs."""
 
 
 def alike(configs: Sequence[Configuration], name: str) -> Any:
@@ -69,11 +69,11 @@ class Devices(tuple[Device, ...]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        # each configuration of a node, and that of rank 0, for parameters that are alike
+        # each configuration of a node, and the one of rank 0, for parameters that are alike
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
         self.config = self.configs[0]
         self.formats = Formats(self.configs)
-        self.timeout = timeout  # cycles without a word on a node's links after which it abandons a command
+        self.timeout = timeout  # cycles without a word on a node's links until it abandons a command
 
     @property
     def privileged(self) -> bool:

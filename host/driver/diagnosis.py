@@ -1,7 +1,7 @@
 """Diagnosis of a failed collective from the events and counters of its nodes.
 
 A node that refuses a packet reports the reason. A node that stands still cannot name the cause, so the diagnosis
-names a link, if words are missing after it once no word moves.
+names a link, if words are missing after it when no word moves any more.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class RingError(ExpectedError):
 
     def __init__(self, message: str, *, cause: int | None, events: list[Event | None]):
         super().__init__(message)
-        # node that refused a packet or a command, not one that gave up because another did; or the node before the
+        # node that refused a packet or a command, not one that timed out because another did; or the node before the
         # only link that has not delivered words; None if neither is known
         self.cause = cause
         self.events = events  # event of each node; None for a node that gave none

@@ -27,7 +27,7 @@ class ElementFormat:
         return words.view(np.float32)
 
     def stored(self, words: Words) -> Words:
-        """Words that are read from a memory to which these were written."""
+        """Words read back from a memory after these were written."""
         return words
 
     def number(self, name: str, value: float, least: int, end: int) -> int | float:

@@ -14,7 +14,7 @@ __all__ = [
 
 
 class TransportStatus(enum.IntEnum):
-    """Status of a response that a transport has made, in addition to those of nodes."""
+    """Status of a response that a transport has made, in addition to the statuses of nodes."""
 
     NO_ANSWER = 1 << 16
 
@@ -64,7 +64,7 @@ class OldEditError(DeviceError):
 
 
 class WrongProgramError(DeviceError):
-    """The node's idle bank has another program than an edit says, or none."""
+    """The node's idle bank has another program than an edit names, or none."""
 
 
 class OutOfWindowError(DeviceError):
@@ -76,7 +76,7 @@ class ForeignTenantError(DeviceError):
 
 
 class NoAnswerError(DeviceError):
-    """The node, which is reached through another one, has not answered in time, and the request was given up."""
+    """The node, which is reached through another one, has not answered in time, and the request was abandoned."""
 
 
 class ProtocolError(DeviceError):

@@ -1,7 +1,7 @@
-"""Contents of the far memories of nodes that compute, which no request of the host reaches.
+"""Contents of the far memories of nodes that compute, which host requests cannot reach.
 
 Moves bring them through the activation memory, part by part: a part is moved in and read, or written and moved out.
-The contents of the activation memory are restored in the end, in any case; its rows then have the owner 0, as after
+The contents of the activation memory are always restored at the end; its rows then have the owner 0, as after
 any write of the host. All nodes work at the same time.
 """
 
@@ -20,7 +20,7 @@ from host.driver.words import Words
 
 __all__ = ["clear_far", "far_words_of", "read_far", "write_far"]
 
-#: Cycles of a look for the event of a move, which ends in any case, also with a silent far memory.
+#: Cycles of a poll for the event of a move, which ends in any case, also with a silent far memory.
 _LOOK = 100_000
 
 #: Windows of each node, by rank: first element, a multiple of 32, and number of elements.
@@ -28,7 +28,7 @@ _Windows = Mapping[int, Sequence[tuple[int, int]]]
 
 
 def far_words_of(config: Configuration) -> int:
-    """Words of a far memory that is no memory space: that of a node that computes, not that of a server."""
+    """Words of a far memory that is no memory space: of a node that computes, not of a server."""
     return 0 if config.compute is None else int(config.compute.far)
 
 

@@ -1,8 +1,8 @@
 """Masks of matrices, and the layout of matrices in a node's memories for masking.
 
-A command of a node masks one region of its gradient memory, in which each row of each matrix starts at a new memory
-row. The weight memory has a list of jobs, with shapes and masks, and then the words of external masks. :func:`plan`
-lays out as many regions as all jobs need.
+A command of a node masks one region of its gradient memory, where each row of each matrix starts at a new memory row.
+The weight memory has a list of jobs, with shapes and masks, and then the words of external masks. :func:`plan` lays
+out the regions that all jobs need.
 
 Nodes of 16-bit integers have matrices of integers, and no external masks. Their list has each word of a job as two
 elements, the low half first.
@@ -36,7 +36,7 @@ BOUNDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask(golden.Mask):
-    """Mask of a matrix whose parameters fit a node's: see :class:`sim.golden.masking.Mask`, docs/masking/masking.md.
+    """Mask of a matrix with parameters for nodes: see :class:`sim.golden.masking.Mask`, docs/masking/masking.md.
 
     Raises ``ValueError`` if a parameter has more bits than a list of jobs holds.
     """
@@ -67,8 +67,8 @@ class MaskJob:
         if max(shape[1:]) >= 1 << INDEX_BITS:
             raise ValueError(f"Rows and columns must be at most {(1 << INDEX_BITS) - 1}, not {shape[1:]!r}")
         if self.mask.external != (self.external is not None):
-            given = "none" if self.external is None else "one"
-            raise ValueError(f"External mask must be given where the mask is external, and only there, not {given}")
+            actual = "none" if self.external is None else "one"
+            raise ValueError(f"External mask must be given where the mask is external, and only there, not {actual}")
         if self.external is not None and (self.external.dtype != np.bool_ or self.external.shape != shape):
             raise ValueError(f"External mask must be bool of shape {shape!r}, not {self.external.dtype} of "
                              f"{self.external.shape!r}")

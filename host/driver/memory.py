@@ -1,7 +1,7 @@
 """Memories of a ring's nodes: buffers, the allocator that keeps them apart, and room for a run's vectors.
 
 A buffer is at the same address on every node, in a region of the memory map (:mod:`hdl.memory_map`): ``gradients``,
-with residuals, ``weights``, or ``state``, with all state planes and masters. A command has one base in each region,
+with residuals, ``weights``, or ``state``, with state planes and master weights. A command has one base per region,
 so a buffer of ``state`` reserves the same words in all memories of that region.
 """
 
@@ -73,7 +73,7 @@ class Buffers:
     # one word per element of the vector
     gradients: Buffer
     weights: Buffer
-    state: Buffer | None = None  # words of the largest block that a node owns, in each state plane and in the masters
+    state: Buffer | None = None  # words of the largest block that a node owns, in each state plane and master weights
     # in the weight memory: values that :meth:`host.driver.node_operations.NodeOperations.sparsify` has not sent
     errors: Buffer | None = None
 
@@ -91,7 +91,7 @@ class Buffers:
         return self.weights.length
 
 
-#: A vector: its buffers, its buffer in the one region that is meant, or its length if it is at the start of each.
+#: A vector: its buffers, its buffer in the region in question, or its length if it is at the start of each region.
 Where = int | Buffer | Buffers
 
 
@@ -184,7 +184,7 @@ class Allocation:
         return packed_words(block, self.packed_state) if self.planes else 0
 
     def check(self, config: Configuration, *, nodes: int) -> None:
-        """Raise ``ValueError`` unless there can be a ring of so many nodes, with room for the vectors."""
+        """Raise ``ValueError`` unless a ring of ``nodes`` is possible, and has room for the vectors."""
         config.check_ring(nodes)
         room = min(config.memories.gradient, config.memories.weight)
         if self.length > room:
@@ -211,10 +211,10 @@ class Allocation:
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
 
     def place(self, allocator: Allocator, config: Configuration, *, nodes: int) -> Buffers:
-        """Reserve buffers for the vectors next to those that the allocator has reserved before.
+        """Reserve buffers for the vectors next to all buffers that the allocator has reserved before.
 
-        Raises ``ValueError``, and reserves nothing, if there is no room between those buffers, or such a ring could
-        never have it.
+        Raises ``ValueError``, and reserves nothing, if there is no room between those buffers, or no such ring has
+        room.
         """
         self.check(config, nodes=nodes)
         state = self.state_words(config, nodes=nodes)
@@ -245,7 +245,7 @@ def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
     """A simulated node with memories large enough for a run: its own ones, or the next powers of two.
 
     It has ``planes`` state planes, by default as the optimizers need, since a node without a second plane is
-    simulated 1.5 times as fast. Raises ``ValueError`` if no node can have that much.
+    simulated 1.5 times as fast. Raises ``ValueError`` if no node can have such memories.
     """
     memories = node.memories
     wanted = {"gradient": memories.gradient, "weight": memories.weight, "state": memories.state}

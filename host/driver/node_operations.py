@@ -1,4 +1,4 @@
-"""Operations that nodes carry out each by itself: masks, and sparse gradients."""
+"""Operations of single nodes: masks, and sparse gradients."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["NodeOperations"]
 
 
 class NodeOperations:
-    """Operations of single nodes, in whatever rings they are."""
+    """Operations of single nodes, in any ring."""
 
     def __init__(self, devices: Devices, memory: RingMemory, settings: RingSettings, commands: CommandQueueing):
         self._devices = devices

@@ -19,7 +19,7 @@ SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DE
 class Settings:
     """Settings of a node's optimizer; numbers are rounded to binary32.
 
-    docs/registers.md has the registers of the same names, and :mod:`host.training.optimizers` makes these from the
+    docs/registers.md has the registers of the same names, and :mod:`host.training.optimizers` derives these from the
     parameters of well-known optimizers.
     """
 

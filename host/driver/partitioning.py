@@ -20,13 +20,13 @@ from sim.golden.ring_cycles import best_owner
 
 __all__ = ["MIN_GAIN", "Partitioning", "choose", "link_rates"]
 
-#: Smallest share of the cycles that another partition must save by its model, to be taken.
+#: Smallest share of the cycles that another partition must save, by the model, to be chosen.
 MIN_GAIN = 0.05
 
-#: Segments of the two broadcasts at a root, with a difference that is free of the cycles at the ends of a command.
+#: Segments of the two broadcasts at a root; their difference cancels the cycles at the ends of a command.
 _SEGMENTS = 4, 12
 
-#: Costs of a word that differ by less are those of links that are alike.
+#: Links with costs of a word that differ by less are alike.
 _ALIKE = 1.03
 
 
@@ -55,7 +55,7 @@ class Partitioning:
 def link_rates(ring: Ring) -> tuple[float, ...]:
     """Measure the link of each rank by broadcasts, which overwrite the weights at the start of the memories.
 
-    A broadcast uses all links but the one to its root, and takes as long as the slowest of them. So the slowest link
+    A broadcast uses all links except the one to its root, and takes as long as the slowest. So the slowest link
     leads to the root with the fastest broadcast, and any other broadcast shows its rate. The fastest broadcast shows
     the rate of the second slowest link, which is returned for all other links.
     """

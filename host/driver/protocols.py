@@ -1,6 +1,6 @@
 """Protocols of rings of nodes, from vectors in memories to training: one ring, or the rings of a grid.
 
-A part that nodes lack raises ``ValueError`` when it is asked for.
+Access to a part that nodes lack raises ``ValueError``.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -31,7 +31,7 @@ class VectorRing(Protocol):
 
     @property
     def config(self) -> Configuration:
-        """Configuration of the first node, for what all have alike."""
+        """Configuration of the first node, for parameters that all have alike."""
 
     @property
     def formats(self) -> Formats:

@@ -37,7 +37,7 @@ class Outcome:
     """Result of a collective that ended well."""
 
     cycles: Cycles  # cycles from the command's start to its end, on the slowest node
-    # nodes that saw a NaN among their gradients, and nodes that saw a sum which was not finite
+    # nodes that saw a NaN among their gradients, and nodes that saw a sum that was not finite
     local_nan: tuple[int, ...] = ()
     not_finite: tuple[int, ...] = ()
 
@@ -49,7 +49,7 @@ class MaskOutcome:
     results: list[list[Matrices]]  # masked matrices of each job, for each node
     replaced: list[int]  # elements on each node that became the alternative
     cycles: Cycles  # sum over commands that ran one after the other, each counted on its slowest node
-    commands: int  # number of those commands
+    commands: int  # number of these commands
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class ConnectedNodes:
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         self.devices = Devices(devices, timeout=timeout)
         self.nodes = len(self.devices)
-        self.config: Configuration = self.devices.config  # of the first node, for what all have alike
+        self.config: Configuration = self.devices.config  # of the first node, for parameters that all have alike
         self.formats = self.devices.formats
         self.settings = RingSettings(self.devices)
         self.counters = RingCounters(self.devices)
@@ -76,7 +76,7 @@ class ConnectedNodes:
     def recover(self) -> None:
         """Put the ring in order after a failure: stop all commands, drop all words on the links and all events.
 
-        Memories and settings stay as they are, and pending commands fail. Raises ``RingError`` if the devices are a
+        Memories and settings stay unchanged, and pending commands fail. Raises ``RingError`` if the devices are a
         tenant's: the privileged host must do it, also for the job of a tenant.
         """
         if not self.devices.privileged:
@@ -88,12 +88,12 @@ class ConnectedNodes:
         # With the links held in reset, the running command ends at once, and a queued one when it starts.
         self.commands.drain()
         present = features_of(self.config)
-        for one in present:
-            one.in_reset(self.devices)
+        for present_feature in present:
+            present_feature.in_reset(self.devices)
         self.devices.write_register("CONTROL", 0)
         self.commands.drain()
-        for one in present:
-            one.after_reset(self.devices)
+        for present_feature in present:
+            present_feature.after_reset(self.devices)
         self.counters.mark()
         self.commands.begin_epoch()
 

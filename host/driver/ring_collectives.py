@@ -51,7 +51,7 @@ class WeightUpdates:
         residuals are zeros afterwards.
         """
         vector = len(weights) if where is None else where
-        if self._formats.has_residual:  # a residual would be added to those zeros
+        if self._formats.has_residual:  # a residual would be added to these zeros
             self._memory.clear_residual(vector)
         if self._formats.has_master:
             self._memory.write_master(weights, vector)
@@ -73,7 +73,7 @@ _PARTS = {
     Operation.QUIESCE: (),
 }
 
-#: Operations in which one rank may own all groups.
+#: Operations with a choice of one rank that owns all groups.
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 
 
@@ -134,7 +134,7 @@ class RingCollectives(WeightUpdates):
         return self._commands.submit_together(operation, outcome_of, fields)
 
     def _owner(self, operation: Operation, owner: int | None) -> int | None:
-        """Rank that owns all groups in a command, which may be asked for; None if each rank owns a block."""
+        """Rank that owns all groups in a command, by request or default; None if each rank owns a block."""
         if operation in _OWNED:
             owner = self._partition.root if owner is None else owner
         elif owner is not None:
@@ -210,7 +210,7 @@ class RingCollectives(WeightUpdates):
         return self.submit(Operation.ALL_GATHER, where).result()
 
     def broadcast(self, where: Where, *, root: int) -> Outcome:
-        """Bring the weights of one node to all nodes, as they are."""
+        """Bring the weights of one node to all nodes, unchanged."""
         return self.submit(Operation.BROADCAST, where, root=root).result()
 
     def quiesce(self) -> Outcome:

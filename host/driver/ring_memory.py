@@ -45,7 +45,7 @@ class RingPartition:
         self._root = root
 
     def check_root(self, root: int) -> None:
-        """Raise ``ValueError`` unless this rank can own all groups, which takes the role RootReduce."""
+        """Raise ``ValueError`` unless this rank can own all groups, which needs the role RootReduce."""
         if not 0 <= root < len(self._devices):
             raise ValueError(f"Owner must be a rank below {len(self._devices)}, not {root!r}")
         if not self._devices.config.role.root_reduce:
@@ -75,7 +75,7 @@ class RingPartition:
 class RingMemory:
     """Vectors in the memories of all nodes, with state and master weights at the owners of a partition.
 
-    The argument ``where`` is a vector's buffers, the single buffer that is meant, or a length for a vector at the
+    The argument ``where`` is a vector's buffers, the single buffer in question, or a length for a vector at the
     start of each memory.
     """
 

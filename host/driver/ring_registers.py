@@ -66,7 +66,7 @@ class RingCounters:
         self._lost = [0] * len(devices)  # words missing after each link when the ring was last in order
 
     def read(self) -> list[dict[str, int]]:
-        """All counters of each node; golden nodes have none of cycles."""
+        """All counters of each node; golden nodes have no counters of cycles."""
         return self._devices.ask(lambda rank, device: device.submit_counters())
 
     def clear(self) -> None:
@@ -79,7 +79,7 @@ class RingCounters:
         return [(counters["WORDS_SENT"], counters["WORDS_RECEIVED"]) for counters in self.read()]
 
     def mark(self) -> None:
-        """Take the words that are missing now as lost in an earlier failure."""
+        """Count the words that are missing now as lost in an earlier failure."""
         self._lost = self._differences(self.moved())
 
     def missing(self, moved: Sequence[Moved]) -> list[int]:

@@ -14,7 +14,7 @@ _UNDER_WAY = 1
 
 
 class TraceError(Exception):
-    """A trace that lacks records, or is not that of the program."""
+    """A trace that lacks records, or does not belong to the program."""
 
 
 class TraceRecord(NamedTuple):

@@ -30,7 +30,7 @@ class Transport(Protocol):
 
 
 class Line(Protocol):
-    """Way to several nodes, by their numbers."""
+    """Transport to several nodes, by their numbers."""
 
     def send(self, node: int, packet: Words) -> None:
         """Queue one request packet for a node; see :meth:`Transport.send`."""
@@ -78,7 +78,7 @@ class Request:
 class Pending(Generic[T]):
     """A pending answer."""
 
-    _complete: Callable[[Request], None]  # takes responses, in the order of their requests, up to that of a request
+    _complete: Callable[[Request], None]  # takes responses, in request order, up to a request's
     _requests: Sequence[Request]
     _combine: Callable[[list[Words]], T]  # makes the answer from the payloads of the responses
 

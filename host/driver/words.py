@@ -12,7 +12,7 @@ __all__ = ["Vector", "Words", "bits_of", "field_values", "fields", "from_bits", 
 Words = NDArray[np.uint32]
 
 Vector = NDArray[Any]
-"""Elements as they are in a node: float32, or int16 where those are 16-bit integers."""
+"""Elements of a node: float32, or int16 on nodes of 16-bit integers."""
 
 
 def bits_of(elements: NDArray[Any]) -> Words:
@@ -35,7 +35,7 @@ def places(layout: Any) -> dict[str, tuple[int, int]]:
 
 
 def pack(where: dict[str, tuple[int, int]], values: dict[str, int], owner: str) -> Words:
-    """Words of the fields of :func:`places`, with 0 in those that have no value.
+    """Words of the fields of :func:`places`, with 0 in fields without a value.
 
     Raises ``ValueError`` if a value does not fit into its field; the message begins with ``owner``, such as
     "Command's".

@@ -33,7 +33,7 @@ class _Several(Argument):
     """A value of a kind, or a sequence of them."""
 
     kind: Argument
-    single: bool  # whether a value may stand for itself, and not in a sequence only
+    single: bool  # whether a single value may take the place of a sequence
     minimum: int = 0  # smallest number of items of a sequence
 
     def wanted(self) -> str:
@@ -68,14 +68,14 @@ SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
 
 
 def gradient_codec(name: str | None, density: float | None) -> str:
-    """Codec of gradients where none is named: as they are, or without their zeros if a density makes zeros."""
+    """Codec of gradients, by default raw, or without zeros if a density makes zeros."""
     if name is not None:
         return name
     return str(RAW if density is None else ZERO_VALUE)
 
 
 def groups_of(lengths: Sequence[int]) -> list[slice]:
-    """Places of groups in the vector, each of which begins at a multiple of 32."""
+    """Slices of groups in the vector; each begins at a multiple of 32."""
     groups: list[slice] = []
     for length in lengths:
         first = aligned(groups[-1].stop) if groups else 0
@@ -85,15 +85,15 @@ def groups_of(lengths: Sequence[int]) -> list[slice]:
 
 def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, optimizers: Sequence[Optimizer] = (),
               packed_state: bool = False, density: float | None = None, part: int | None = None) -> int:
-    """Elements of the longest part of a job's vector on such nodes. Parameters are those of :class:`Job`.
+    """Elements of the longest part of a job's vector on such nodes. Parameters are as for :class:`Job`.
 
-    Raises ``ValueError`` if there can be no such job.
+    Raises ``ValueError`` if such a job is impossible.
     """
     if optimizers and len(optimizers) != len(lengths):
         raise ValueError(f"Optimizers must be one for each of {len(lengths)} groups, not {len(optimizers)}")
-    if len({one.planes for one in optimizers}) > 1:
+    if len({optimizer.planes for optimizer in optimizers}) > 1:
         raise ValueError("Optimizers of a job must have the same number of state planes, not "
-                         f"{', '.join(str(one.planes) for one in optimizers)}: take a job for each")
+                         f"{', '.join(str(optimizer.planes) for optimizer in optimizers)}: take a job for each")
     if config.codebook_words:
         raise ValueError(f"Weight codec of a job must be one without a codebook, not {config.weights.codec}")
     if config.element != FP32:

@@ -1,4 +1,4 @@
-"""Figures of what a ring has done for a job."""
+"""Figures of a ring's work for a job."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -27,14 +27,14 @@ class Figures:
     bound : int
         Fewest cycles that the busiest link needs, without headers, latency and pipelines.
     sparsify_cycles : int
-        Cycles in which nodes have chosen the elements to send, before the commands.
+        Cycles of the nodes' choice of elements to send, before the commands.
     host_cycles : int
         Cycles of vectors in both directions through the nodes' host ports; modelled, unless ports are simulated.
     words, words_dense, words_zero_value : int
         32-bit words that all nodes have sent, and words of the same packets if every payload were raw, and if
         gradients and their sums were in zero_value.
     sent, nonzeros : int
-        Elements that scatter-reduces have sent, and those among them that were not zero.
+        Elements that scatter-reduces have sent, and the number of them that were not zero.
     seconds : float
         Seconds that the simulation has taken.
     """

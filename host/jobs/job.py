@@ -49,8 +49,8 @@ class Job:
 
     The job's vector has one or more groups of elements, each with its own optimizer, at :attr:`groups`. Every group
     begins at a multiple of 32 elements; elements between two groups are not used. A group, or a part of one that is
-    too long for the nodes' memories, is a vector of its own to the nodes: the order in which the gradients of an
-    element are summed depends on its index in it.
+    too long for the nodes' memories, is a vector of its own to the nodes: the order of the sum of an element's
+    gradients depends on its index in it.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Job:
     check : bool
         Whether every result is compared with the golden model, which also predicts the traffic.
     part : int, optional
-        Elements of the longest part; by default those that the nodes have room for.
+        Elements of the longest part; by default the most that nodes have room for.
 
     Members
     -------
@@ -94,7 +94,7 @@ class Job:
         self.groups = checks.groups_of(lengths)
         self.length = self.groups[-1].stop
         self._parts = parts_of(self.groups, largest)
-        # A sum may be of other elements than those of a part.
+        # A sum may have other elements than a part.
         sizes = [len(places) for _, places in self._parts] if optimizers else [largest]
         self._slots = Slots(self._ring, sizes, length=self.length, planes=planes, packed_state=packed_state,
                             errors=density is not None, updates=bool(optimizers))
@@ -155,9 +155,9 @@ class Job:
         ----------
         values : array of float32, shape (nodes, n)
         places : array of int, shape (n,), optional
-            Indices of the elements in the job's vector. What a lossy codec, or a density, has kept back of their
-            gradients is added to them; without places nothing is added, nothing is kept back, and every element that
-            is not zero is sent.
+            Indices of the elements in the job's vector. The rest that a lossy codec, or a density, has kept back of
+            their gradients is added to them; without places nothing is added, nothing is kept back, and every element
+            that is not zero is sent.
 
         Returns
         -------
@@ -165,16 +165,16 @@ class Job:
         figures : Figures
         """
         self._require_open()
-        given = self._checked("Values", values)
-        where = None if places is None else self._places(places, given.shape[1])
+        vectors = self._checked("Values", values)
+        where = None if places is None else self._places(places, vectors.shape[1])
         if self._optimizers and where is not None:
             raise ValueError("Places must be left out in a job with an optimizer, whose steps add what they keep "
                              "back")
-        sums = np.empty(given.shape[1], np.float32)
+        sums = np.empty(vectors.shape[1], np.float32)
         figures = Figures()
-        for first in range(0, given.shape[1], self._slots.longest):
-            run = slice(first, min(first + self._slots.longest, given.shape[1]))
-            sums[run], cost = self._all_reduce(given[:, run], None if where is None else where[run])
+        for first in range(0, vectors.shape[1], self._slots.longest):
+            run = slice(first, min(first + self._slots.longest, vectors.shape[1]))
+            sums[run], cost = self._all_reduce(vectors[:, run], None if where is None else where[run])
             figures += cost
         self.figures += figures
         return sums, figures
@@ -191,12 +191,12 @@ class Job:
         ring.memory.write_gradients(list(values), buffers)
         sent, chosen = self._sparsify(list(values), places, buffers)
         outcome = ring.collectives.all_reduce(buffers)
-        found = ring.memory.read_gradients(buffers)
+        actual = ring.memory.read_gradients(buffers)
         traffic = None
         if self._model is not None:
             total, traffic = self._model.all_reduce(sent, places)
-            self._compare("sums", total, found)
-        return found[0], self._cost(values.shape[1], outcome, chosen, traffic)
+            self._compare("sums", total, actual)
+        return actual[0], self._cost(values.shape[1], outcome, chosen, traffic)
 
     # Updates.
 
@@ -208,8 +208,8 @@ class Job:
         ----------
         weights : array of float32, shape (length,)
         fresh : bool
-            Whether the job begins again, in step 0, with state of zero; otherwise the optimizer's state, and what a
-            density has kept back, stay. What a codec of gradients has kept back is lost.
+            Whether the job begins again, in step 0, with state of zero; otherwise the optimizer's state, and the rest
+            that a density has kept back, stay. The residuals of a codec of gradients are lost.
         """
         self._require_open()
         array = _array("Weights", weights)
@@ -249,26 +249,26 @@ class Job:
         self._require_open()
         if not self._optimizers:
             raise ValueError("Job must have an optimizer for a step: give simulate() one")
-        given = self._checked("Gradients", gradients)
-        if given.shape[1] != self.length:
-            raise ValueError(f"Gradients must have {self.length:,} elements per node, not {given.shape[1]:,}")
+        vectors = self._checked("Gradients", gradients)
+        if vectors.shape[1] != self.length:
+            raise ValueError(f"Gradients must have {self.length:,} elements per node, not {vectors.shape[1]:,}")
         count = len(self.groups)
         each = Items((Optional(checks.OPTIMIZER),) * count,
                      f"a sequence of an optimizer, or None, for each of {count} groups")
         used: Sequence[Optimizer | None] = (
             self._optimizers if optimizers is None else each.take("Optimizers", optimizers))
-        for one, own in zip(used, self._optimizers, strict=True):
-            if one is not None and one.rule != own.rule:
-                raise ValueError(f"Optimizer of a group must stay {own.name}, not become {one.name}")
+        for chosen, own in zip(used, self._optimizers, strict=True):
+            if chosen is not None and chosen.rule != own.rule:
+                raise ValueError(f"Optimizer of a group must stay {own.name}, not become {chosen.name}")
         if not self._loaded:
             self.load(np.zeros(self.length, np.float32))
-        for group, one in enumerate(used):
-            self.steps[group] += one is not None
+        for group, chosen in enumerate(used):
+            self.steps[group] += chosen is not None
         figures = Figures()
         for group, places in self._parts:
             optimizer = used[group]
             if optimizer is not None:
-                figures += self._step(given[:, places], places, optimizer, self.steps[group])
+                figures += self._step(vectors[:, places], places, optimizer, self.steps[group])
         self.figures += figures
         return self.weights, figures
 
@@ -282,23 +282,23 @@ class Job:
         sent, chosen = self._sparsify(list(gradients), places, buffers)
         ring.settings.write(settings)
         outcome = ring.collectives.fused_update(buffers)
-        found = ring.memory.read_weights(buffers, ranks=[0] if self._model is None else None)
-        self._slots.weights[places] = found[0]
+        actual = ring.memory.read_weights(buffers, ranks=[0] if self._model is None else None)
+        self._slots.weights[places] = actual[0]
         traffic = None
         if self._model is not None:
             traffic = self._model.step(sent, settings, places=places)
-            self._compare("weights", self._model.weights[places], found)
+            self._compare("weights", self._model.weights[places], actual)
         return self._cost(len(places), outcome, chosen, traffic)
 
     # State.
 
     def state(self) -> dict[str, Any]:
-        """Everything that later steps depend on: arrays, and the number of each group's updates."""
+        """All data that later steps depend on: arrays, and the number of each group's updates."""
         self._require_open()
         self._slots.collect()
         return {"weights": self.weights, "steps": list(self.steps),
                 "contents": {name: array.copy() for name, array in self._slots.contents.items()},
-                "thresholds": {key: one.state() for key, one in self._thresholds.items()}}
+                "thresholds": {key: threshold.state() for key, threshold in self._thresholds.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the state of a job of the same kind.
@@ -361,7 +361,7 @@ class Job:
 
     def _sparsify(self, gradients: list[Vector], places: Places | None,
                   buffers: Buffers) -> tuple[list[Vector], Cycles]:
-        """What nodes send of gradients, by a density, and the cycles in which they choose it."""
+        """Gradients that nodes send, by a density, and the cycles of the choice."""
         if places is None or self._density is None:
             return gradients, 0
         threshold = self._threshold((int(places[0]), len(places)))
@@ -375,14 +375,14 @@ class Job:
             raise JobError(f"Nodes have dropped {outcome.dropped} elements, and must have dropped {dropped}")
         return sent, outcome.cycles
 
-    def _compare(self, name: str, expected: npt.NDArray[np.uint32], found: Vector) -> None:
-        wrong = found.view(np.uint32) != expected
+    def _compare(self, name: str, expected: npt.NDArray[np.uint32], actual: Vector) -> None:
+        wrong = actual.view(np.uint32) != expected
         if wrong.any():
             node = int(np.flatnonzero(wrong.any(axis=1))[0])
             index = int(np.flatnonzero(wrong[node])[0])
             raise JobError(
                 f"{np.count_nonzero(wrong[node])} of {len(expected)} {name} of node {node} differ from the golden "
-                f"model, first number {index}, which is 0x{found.view(np.uint32)[node, index]:08x} and must be "
+                f"model, first number {index}, which is 0x{actual.view(np.uint32)[node, index]:08x} and must be "
                 f"0x{expected[index]:08x}")
 
     def _start(self) -> None:

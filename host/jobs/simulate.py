@@ -31,7 +31,7 @@ from sim.verilated.native import Arithmetic
 __all__ = ["LARGEST", "FormatOptions", "MomentsWarning", "RingOptions", "node_for", "simulate"]
 
 LARGEST = 1 << 17
-"""Elements of the longest vector for which nodes get memories of their own size; longer ones are cut into parts."""
+"""Elements of the longest vector that nodes get larger memories for; longer ones are cut into parts."""
 
 
 class MomentsWarning(UserWarning):
@@ -99,7 +99,7 @@ class RingOptions(Section):
     host_port: bool = option(False, kind=Flag())
     #: Cycles of each link.
     link_latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
-    #: Verilated nodes, or golden models in their place, which have no second witness: docs/golden.md.
+    #: Verilated nodes, or golden models in their place, which have no second witness: docs/simulation.md.
     transport: TransportName = option(TransportName.VERILATED, kind=Member(TransportName))
     #: Called with the name of each stage of a build as it begins.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
@@ -122,7 +122,7 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or once the job is no
     longer used. Parameters of sections are keyword arguments, in place of the sections:
     ``simulate(length=1000, density=0.1, threads=2)``. Raises ``TypeError``: an argument is of another type;
-    ``ValueError``: there can be no such job. Nothing has been built then.
+    ``ValueError``: such a job is impossible. Nothing has been built then.
 
     Parameters
     ----------
@@ -133,9 +133,9 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     optimizer : Optimizer or sequence of Optimizer, optional
         The nodes' optimizer, for all groups or one for each; without one, the job only sums.
     node : Configuration, optional
-        Nodes to simulate; by default those of :func:`node_for`.
+        Nodes to simulate; by default from :func:`node_for`.
     part : int, optional
-        Elements of the longest vector that nodes are given at once; by default those that they have room for.
+        Elements of the longest vector in the nodes at once; by default the most that they have room for.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
     """

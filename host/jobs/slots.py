@@ -73,7 +73,7 @@ class Slots:
     """All slots of a job, and the contents of the parts of a vector that are in none of them.
 
     Parts have ``lengths``. Each has its own slot if the nodes have room for all; otherwise there is one slot. Planes,
-    packed state and errors are those of an :class:`~host.driver.memory.Allocation`. Nodes have weights and update
+    packed state and errors are as for an :class:`~host.driver.memory.Allocation`. Nodes have weights and update
     them if ``updates``; otherwise they only sum.
     """
 
@@ -84,8 +84,8 @@ class Slots:
         self._slots: list[Slot] = []
         allocation = functools.partial(Allocation, planes=planes, packed_state=packed_state, errors=errors)
         try:
-            for one in lengths:
-                self._slots.append(Slot(ring.memory.allocate(allocation(length=one))))
+            for size in lengths:
+                self._slots.append(Slot(ring.memory.allocate(allocation(length=size))))
         except ValueError:
             for slot in self._slots:
                 for buffer in vars(slot.buffers).values():
@@ -128,7 +128,7 @@ class Slots:
         return slot.of(length)
 
     def empty(self, slot: Slot) -> None:
-        """Read what a slot holds, so that another part can take its place."""
+        """Read the contents of a slot, so that another part can take its place."""
         self._read(slot)
         slot.holds = None
 
@@ -145,7 +145,7 @@ class Slots:
             contents[...] = 0
 
     def forget(self) -> None:
-        """Ignore what the slots hold: the contents are written again."""
+        """Ignore the contents of the slots: they are written again."""
         for slot in self._slots:
             slot.holds = None
 

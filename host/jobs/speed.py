@@ -13,7 +13,7 @@ from host.jobs.simulate import simulate
 
 __all__ = ["BARS", "NODES", "measure", "rows"]
 
-#: Most seconds of processor time for an all-reduce of so many elements, on four default nodes.
+#: Maximum seconds of processor time for an all-reduce, by its elements, on four default nodes.
 BARS = {10_000: 0.3, 100_000: 3.0}
 
 NODES, PART = 4, 16_384
@@ -24,7 +24,7 @@ def measure() -> dict[int, tuple[float, float]]:
 
     Raises ``AssertionError`` if the sums of both are not the same bits.
     """
-    found = {}
+    result = {}
     for length in BARS:
         values = np.random.default_rng(length).standard_normal((NODES, length)).astype(np.float32)
         seconds, sums = [], []
@@ -37,8 +37,8 @@ def measure() -> dict[int, tuple[float, float]]:
                 seconds.append(time.process_time() - begun)
         if sums[0] != sums[1]:
             raise AssertionError("Modelled and simulated host ports gave different sums")
-        found[length] = (seconds[0], seconds[1])
-    return found
+        result[length] = (seconds[0], seconds[1])
+    return result
 
 
 def rows(seconds: dict[int, tuple[float, float]]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ BUILD = toolchain.BUILD
 
 
 class Results:
-    """Results of a lab, in a folder that its run has claimed: ``files``, of which the first one is the report. An
+    """Results of a lab, in a folder that its run has claimed; the first of the ``files`` is the report. An
     earlier run may have left the files in ``keep``."""
 
     def __init__(self, folder: Path, *files: str, keep: Sequence[str] = ()):

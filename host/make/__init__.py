@@ -1,1 +1,1 @@
-"""What `make` runs: targets, their variables, their virtual environment, with the standard library only."""
+"""Targets of `make`: their variables, commands and virtual environment, with the standard library only."""

@@ -21,7 +21,7 @@ _KINDS = {int: "integer", float: "number", Path: "path"}
 
 
 class _ParserError(Exception):
-    """A parser that would now parse a command line."""
+    """A parser, at the point where it would parse a command line."""
 
 
 def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _of_typer(command: Any) -> dict[str, Any]:
 
 
 def _of_argparse(module: Any) -> dict[str, Any]:
-    """Options of a program with a parser of its own."""
+    """Options of a program with its own parser."""
     def stop(parser: argparse.ArgumentParser, *arguments: object) -> None:
         raise _ParserError(parser)
 

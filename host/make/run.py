@@ -19,7 +19,7 @@ __all__ = ["ENVIRONMENT", "InstallError", "call", "install", "main", "read_flags
 
 ENVIRONMENT = Path(".venv")
 _PYTHON = ENVIRONMENT / "bin" / "python"
-#: Files that list packages: where one is later than a stamp, its packages are installed again.
+#: Files that list packages: packages of a list that is later than a stamp are installed again.
 _LISTS = (Path("pyproject.toml"), Path("constraints.txt"))
 _PIP = [str(_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
         "constraints.txt", "--editable"]
@@ -42,7 +42,7 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     with subprocess.Popen(words, env=environment) as process:
         def on_signal(number: int, frame: object) -> None:
             received.append(number)
-            if number != signal.SIGINT:  # which a terminal sends to both
+            if number != signal.SIGINT:  # a terminal sends it to both
                 process.send_signal(number)
 
         with handled(on_signal, *ENDING):
@@ -101,7 +101,7 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                 (ENVIRONMENT / f".{extra}").touch()
 
 
-#: A word: characters, each of which may follow a backslash. Words end at blanks, but not at ends of lines.
+#: A word: characters, each may follow a backslash. Words end at blanks, but not at ends of lines.
 _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 
 
@@ -119,7 +119,7 @@ def read_flags(flags: str) -> tuple[str, dict[str, str]]:
 
 #: The Makefile's copy of MAKEFLAGS: with -e, make's own has the names of variables in place of their values.
 _FLAGS = "GRADRING_MAKEFLAGS"
-#: Variables that a command which runs make must not see.
+#: Variables that commands that run make must not see.
 _OWN = (_FLAGS, "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
 
 
@@ -144,7 +144,7 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
     return 0
 
 
-#: Today's names of targets that had other ones in the release before.
+#: Current names of targets by their names in the previous release.
 _OLD_TARGETS = {"relay": "streaming"}
 
 

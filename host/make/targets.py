@@ -28,12 +28,12 @@ OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 class Variable:
     """A variable, and the words that it adds."""
 
-    option: str  # option of the command that takes the value; empty where words are added as they are
+    option: str  # option of the command that takes the value; empty where words are added unchanged
     text: str  # line of help
     kind: str = "text"  # integer, number, text or path
     #: Words that each value adds; or the values that there are. Empty for any.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
-    repeats: bool = False  # whether the value is several words, each of which the option takes
+    repeats: bool = False  # whether the value is several words, with the option before each
     off: bool = False  # whether 0, no and false leave the variable out
     always: str | None = None  # value where there is none
     section: str = ""  # section of the table of help
@@ -82,7 +82,7 @@ class Target:
     #: Commands, with quotes as in a shell, and settings of the environment before them.
     run: list[str] = dataclasses.field(default_factory=list)
     extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml
-    #: Extras by variables with which, or unless which are switched off, they are needed.
+    #: Extras by the variables that need them when set, or unless switched off.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
     variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # variables by their names
@@ -146,7 +146,7 @@ def read_tables() -> dict[str, Any]:
 
 @functools.cache
 def targets() -> dict[str, Target]:
-    """All targets that have a rule of their own, by name."""
+    """All targets that have their own rule, by name."""
     options = json.loads((_FOLDER / "options.json").read_text(encoding="utf-8"))
     return {name: _target(name, table, options) for name, table in read_tables().items()}
 

@@ -1,6 +1,6 @@
 """Migration of a running job from one site to another: stop and copy, with one owner at any time.
 
-An update changes every weight, so a copy ahead is worth nothing. The job stands still from FREEZE to START. The
+An update changes every weight, so a copy in advance is useless. The job stands still from FREEZE to START. The
 ledger decides: the source owns the job before COMMIT, and the target after it, also for :func:`settle` after a
 failure.
 """
@@ -33,7 +33,7 @@ _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Owner of the job, and the number of the checkpoint from which it has continued."""
+    """Owner of the job, and the number of the checkpoint that it has continued from."""
 
     owner: str
     sequence: int
@@ -100,7 +100,7 @@ class MigrationError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Downtime:
-    """Cycles from the last event to the first command, in which the job stood still."""
+    """Cycles from the last event to the first command, while the job stood still."""
 
     read: int  # cycles of the source
     # cycles of the target

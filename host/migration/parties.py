@@ -1,8 +1,8 @@
-"""Parties of a migration in processes of their own.
+"""Parties of a migration in separate processes.
 
 Source, target and ledger serve their calls at a socket each (:func:`serve`). The tenant's process has proxies of
-them, with which the steps of :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle` are
-the same as within one process.
+them, so that the steps of :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle` are the
+same as within one process.
 
 First both ends prove that they have the key, by an HMAC of numbers that both have drawn; then a call is a request and
 an answer, in the :mod:`format <host.sockets.format>` of all sockets. A party answers several tenants, one call at a
@@ -56,7 +56,7 @@ class Challenge:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Proof of the key: an HMAC of both numbers; of a tenant with its own number."""
+    """Proof of the key: an HMAC of both numbers; a tenant adds its own number."""
 
     drawn: bytes
     mac: bytes
@@ -84,7 +84,7 @@ MESSAGES = Registry(Challenge, Proof, Call, Answer, Entry)
 
 
 def _mac(key: bytes, role: str, party: bytes, tenant: bytes) -> bytes:
-    """HMAC by which one side shows the other that it has the key."""
+    """HMAC that proves to the other side that this side has the key."""
     return hmac.digest(key, role.encode() + party + tenant, "sha256")
 
 

@@ -26,10 +26,10 @@ from sim.golden.ring import largest_block
 
 __all__ = ["FRESH", "WORD_BITS", "Fabric", "Keys", "Site", "SiteError", "live_windows"]
 
-#: Bits of a word on a serial line: 4 bytes, of a start bit, 8 bits and a stop bit.
+#: Bits of a word on a serial line: 4 bytes, each a start bit, 8 bits and a stop bit.
 WORD_BITS = 40
 
-#: Seconds that a checkpoint may be old when it comes to a target.
+#: Maximum age of a checkpoint at a target, in seconds.
 FRESH = 60
 
 
@@ -62,8 +62,7 @@ class Fabric:
 
 
 def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
-    """Ranges of the nodes' memories that the next step of a run reads before it writes them, which excludes
-    gradients."""
+    """Ranges of the nodes' memories that the next step of a run reads before it writes them, without gradients."""
     node = ring.devices[0].config
     block = largest_block(length, ring.nodes)
     windows: dict[str, list[tuple[int, int]]] = {"weights": [(0, length)]}
@@ -226,8 +225,8 @@ class Site:
         self._loaded = _Loaded(state, frame, sequence, hashlib.sha256(data).digest())
 
     def scrub(self) -> None:
-        """Remove the job from the nodes, the process and the folder. Nodes that never held data of it stay as they
-        are, and a fabric that cannot be scrubbed is closed."""
+        """Remove the job from the nodes, the process and the folder. Nodes that never held its data stay unchanged,
+        and a fabric that cannot be scrubbed is closed."""
         self.running, self.run, self._loaded = False, None, None
         try:
             if self._open is not None and self._used:

@@ -1,4 +1,4 @@
-"""Shapes of a perceptron's layers, and the places of their parameters."""
+"""Shapes of a perceptron's layers, and the positions of their parameters."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,7 @@ __all__ = ["Dense", "layers_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A linear layer, and the place of its parameters in the vector of all."""
+    """A linear layer, and the position of its parameters in the vector of all."""
 
     #: Number of the layer, from 1.
     number: int
@@ -25,15 +25,15 @@ class Dense:
         return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Multiply-adds for each example: forward, or backward of weights and, but in the first layer, of inputs."""
+        """Multiply-adds per example: forward, or backward of weights and, except in the first layer, of inputs."""
         return self.inputs * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
 def layers_of(widths: Sequence[int]) -> list[Dense]:
-    """The layers of a perceptron of the given widths, inputs and outputs included, one behind the other."""
+    """The layers of a perceptron of the given widths, inputs and outputs included, one after the other."""
     if len(widths) < 2:
         raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
-    found: list[Dense] = []
+    layers: list[Dense] = []
     for number, (before, after) in enumerate(itertools.pairwise(widths), start=1):
-        found.append(Dense(number, before, after, found[-1].base + found[-1].length if found else 0))
-    return found
+        layers.append(Dense(number, before, after, layers[-1].base + layers[-1].length if layers else 0))
+    return layers

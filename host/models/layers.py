@@ -1,8 +1,8 @@
 """Layers of perceptrons and of transformers, masks of attention, and perceptrons with one flat vector of parameters.
 
 A :class:`Model` is a sequence of layers. Its parameters live in one vector, so that they can be written to a node's
-memory as they are; each layer sees named views of it. Everything is computed in the ``dtype`` of that vector: float32
-in training, float64 where gradients are compared with finite differences. Sums are those of
+memory unchanged; each layer sees named views of it. Everything is computed in the ``dtype`` of that vector: float32
+in training, float64 where gradients are compared with finite differences. Sums come from
 :mod:`sim.arithmetic.functions`, in the order that docs/numbers.md states, so that they have the same bits on every
 processor.
 
@@ -44,12 +44,12 @@ class Layer(abc.ABC):
     """A function of a batch (one example per row) and of named parameters.
 
     ``backward`` returns the gradient with respect to the input and writes the gradient with respect to the parameters
-    into ``gradients``, both of the sum over the batch. ``cache`` is what ``forward`` returned with its output.
+    into ``gradients``, both of the sum over the batch. ``forward`` returns ``cache`` with its output.
     """
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of each parameter, in the order in which they lie in the vector."""
+        """Name and shape of each parameter, in their order in the vector."""
         return {}
 
     def initialize(self, parameters: Views, generator: np.random.Generator) -> None:  # noqa: B027
@@ -65,7 +65,7 @@ class Layer(abc.ABC):
 
 
 def bias_gradient(upstream: Array, operands: str) -> Array:
-    """Sums of the columns of an upstream gradient, as a product with ones whose factors are in a format."""
+    """Sums of the columns of an upstream gradient, as a product with ones, with factors in a format."""
     if operands == FP32:
         return column_sums(upstream)
     sums: Array = product(np.ones((1, len(upstream)), upstream.dtype), upstream, operands=operands)[0]
@@ -130,7 +130,7 @@ class Model:
     dtype : dtype
         Type of parameters, activations and gradients.
     align : int
-        Each layer with parameters takes a multiple of so many elements: zeros with gradients of zero fill it up.
+        Each layer with parameters takes a multiple of ``align`` elements: zeros with gradients of zero fill it up.
     """
 
     def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32, align: int = 1):
@@ -161,9 +161,9 @@ class Model:
         return result
 
     def initialize(self, seed: int) -> None:
-        """Draw all parameters anew."""
+        """Draw all parameters again."""
         generator = np.random.default_rng(seed)
-        self.parameters[...] = 0  # what only fills up may have become something else on the way through a codec
+        self.parameters[...] = 0  # padding may have become something else in a codec
         for layer, views in zip(self.layers, self.views(self.parameters), strict=True):
             layer.initialize(views, generator)
 
@@ -174,7 +174,7 @@ class Model:
         return x
 
     def accuracy(self, x: Array, labels: Labels) -> float:
-        """Fraction of examples whose label has the largest score."""
+        """Fraction of examples with the largest score at their label."""
         return float((self.scores(x).argmax(axis=1) == labels).mean())
 
     def loss(self, x: Array, labels: Labels) -> float:
@@ -202,7 +202,7 @@ class Model:
         return float(loss), gradient
 
 
-#: Most parameters: words of the largest memory that a node can have.
+#: Maximum number of parameters: words of the largest memory that a node can have.
 MOST = 1 << 24
 
 
@@ -253,7 +253,7 @@ def mask_rows(gradients: Array, lengths: Labels) -> Array:
     return np.where(rows[:, None, :, None], gradients, gradients.dtype.type(0))
 
 
-#: What a layer norm adds to each variance.
+#: Addend of a layer norm to each variance.
 EPSILON = 1e-5
 
 
@@ -364,7 +364,7 @@ class Attention(Layer):
         upstream = self._split(_dense(upstream, parameters["outward"].T), 1)[0]
         to_weights = product(upstream, value.swapaxes(-1, -2))
         to_value = product(weights.swapaxes(-1, -2), upstream)
-        # Zero wherever the weight is, so masked scores need nothing of their own.
+        # Zero where the weight is zero, so masked scores need no extra step.
         to_scores = weights * (to_weights - row_sums(to_weights * weights))
         to_scores *= 1 / math.sqrt(self.width // self.heads)
         inward = self._join(np.stack([product(to_scores, key), product(to_scores.swapaxes(-1, -2), query), to_value]))
@@ -382,7 +382,7 @@ class Attention(Layer):
         return x.transpose(1, 3, 0, 2, 4).reshape(sequences, positions, parts * self.width)
 
 
-_LAYERS = 1000  # most hidden layers of a perceptron
+_LAYERS = 1000  # maximum number of hidden layers of a perceptron
 
 
 def widths(text: str) -> tuple[int, ...]:

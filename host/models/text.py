@@ -1,7 +1,7 @@
 """Text that every Python carries, as sequences of characters of unequal length, and a bigram model of it.
 
-The text is that of :mod:`pydoc_data.topics`, what ``help()`` shows: of each line, in lower case, runs of spaces made
-one and those at its ends removed. A line that occurs more than once is used once, so that no line is in both parts.
+The text is :mod:`pydoc_data.topics`, as ``help()`` shows it: each line in lower case, with runs of spaces made one
+and spaces at its ends removed. A line that occurs more than once is used once, so that no line is in both parts.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 ALPHABET = REPLACEMENT + " " + string.ascii_lowercase + string.digits + "!\"#%'()*+,-./:;<=>[\\]_{|}~"
 
 _NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
-_HELD_OUT = 10  # of so many lines, the last is held out
+_HELD_OUT = 10  # the last of each ten lines is held out
 _SMOOTHING = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
@@ -39,7 +39,7 @@ def decode(characters: Iterable[int]) -> str:
 
 
 def lines(topics: Mapping[str, str]) -> list[str]:
-    """Distinct lines of at least two characters, in the order in which they first occur in the sorted topics."""
+    """Distinct lines of at least two characters, in the order of their first occurrence in the sorted topics."""
     lower = (" ".join(line.split()).lower() for name in sorted(topics) for line in topics[name].splitlines())
     return list(dict.fromkeys(line for line in lower if len(line) >= 2))
 
@@ -47,7 +47,7 @@ def lines(topics: Mapping[str, str]) -> list[str]:
 def cut(line: str, context: int) -> list[str]:
     """Pieces of at most ``context`` + 1 characters.
 
-    A piece begins with the character that the one before it ends with, so that every character of the line but its
+    A piece begins with the character that the one before it ends with, so that every character of the line except the
     first is predicted exactly once.
     """
     if context < 1:
@@ -63,7 +63,7 @@ class Text:
 
 
 def topics(*, context: int) -> Text:
-    """Lines of :mod:`pydoc_data.topics`, cut into pieces of which at most ``context`` characters are predicted.
+    """Lines of :mod:`pydoc_data.topics`, cut into pieces with at most ``context`` predicted characters.
 
     Every tenth line is kept for testing. The text itself differs a little between versions of Python.
     """
@@ -107,12 +107,12 @@ class Bigram:
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):
         if smoothing is None:
-            others = [sequence for n, sequence in enumerate(sequences) if n % _HELD_OUT != _HELD_OUT - 1]
+            rest = [sequence for n, sequence in enumerate(sequences) if n % _HELD_OUT != _HELD_OUT - 1]
             judges = sequences[_HELD_OUT - 1::_HELD_OUT]
             if not judges:
                 raise ValueError(
                     f"Sequences must be at least {_HELD_OUT} to choose smoothing, not {len(sequences)!r}")
-            smoothing = min(_SMOOTHING, key=lambda k: Bigram(others, smoothing=k).loss(judges))
+            smoothing = min(_SMOOTHING, key=lambda k: Bigram(rest, smoothing=k).loss(judges))
         if not smoothing > 0:
             raise ValueError(f"Smoothing must be greater than zero, not {smoothing!r}")
         counts = np.full((len(ALPHABET), len(ALPHABET)), float(smoothing))
@@ -124,6 +124,6 @@ class Bigram:
         self.logarithms = -log((totals / counts).astype(np.float32))
 
     def loss(self, sequences: Sequence[Characters]) -> float:
-        """Mean of -log(probability) over all characters but the first of each sequence, in nats."""
+        """Mean of -log(probability) over all characters except the first of each sequence, in nats."""
         terms = np.concatenate([self.logarithms[sequence[:-1], sequence[1:]] for sequence in sequences])
         return float(-terms.astype(np.float64).cumsum()[-1] / len(terms))

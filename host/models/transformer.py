@@ -4,7 +4,7 @@ Each of its layers adds attention to its input, and then a feed-forward network 
 each of the two (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters live in one vector, and everything
 is computed in its ``dtype``.
 
-Two functions mask, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`, which others can
+Two functions mask, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`, which callers can
 replace. A pass through the model waits for masked values: passes run side by side (:func:`lockstep`), and one call
 masks the values of all of them.
 """
@@ -56,10 +56,10 @@ def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]],
     answers: Sequence[Any] = [None] * len(passes)
     while len(results) < len(passes):
         requests: list[Request | None] = [None] * len(passes)
-        for number, one in enumerate(passes):
+        for number, member in enumerate(passes):
             if number not in results:
                 try:
-                    requests[number] = one.send(answers[number])
+                    requests[number] = member.send(answers[number])
                 except StopIteration as end:
                     results[number] = end.value
         if any(requests):
@@ -172,19 +172,19 @@ class Transformer:
         return loss, gradient
 
     def _total(self, scores: Array, batch: Batch) -> float:
-        """Sum of the losses of sequences, from the first on, each of which is summed over its characters."""
+        """Sum of the losses of sequences, from the first on, each summed over its characters."""
         total = scores.dtype.type(0)
-        for mine, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
-            total += scores.dtype.type(cross_entropy(mine[:length], targets[:length])[0])
+        for sequence, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
+            total += scores.dtype.type(cross_entropy(sequence[:length], targets[:length])[0])
         return float(total)
 
-    def _run(self, one: Pass[T]) -> T:
+    def _run(self, own: Pass[T]) -> T:
         """Run a pass on its own."""
         def answer(requests: list[Request | None]) -> list[Array]:
             return [self._masks[request.use](request.values, request.lengths)
                     for request in requests if request is not None]
 
-        return lockstep([one], answer)[0]
+        return lockstep([own], answer)[0]
 
     def _forward(self, inputs: Characters, lengths: Labels) -> Pass[tuple[Array, dict[str, Any]]]:
         views = self.views(self.parameters)

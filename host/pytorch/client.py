@@ -22,7 +22,7 @@ _ATTEMPTS = 3
 
 
 class RingClient:
-    """Requests of one rank to the socket at ``address``, each sent when the one before has its answer."""
+    """Requests of one rank to the socket at ``address``, each sent after the answer to the one before."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -63,7 +63,7 @@ class RingClient:
         self.gloo[name] = (calls + 1, before + size)
 
     def fail(self, failure: Failed) -> RingError | None:
-        """Report that this rank ends by an error; the error of all ranks, if that is another one."""
+        """Report that this rank ends by an error; return the error of all ranks, if that is another one."""
         with contextlib.closing(RingClient(self._address)) as connection:  # this one may wait for an operation
             try:
                 connection._exchange(failure)

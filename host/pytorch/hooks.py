@@ -3,7 +3,7 @@
 Every module gets one communication hook when it is made. For each bucket it looks at the module's own process group,
 at the type of the gradients, and at the optimizers that exist then: gradients of parameters on the nodes stay local,
 other gradients in float32 of a module in the group of all ranks are averaged over the ring, and everything else in
-the module's own group over gloo. A hook that the script registers comes in place of this.
+the module's own group over gloo. A hook that the script registers replaces this one.
 
 A codec that loses something, or a density, keeps back a part of each gradient and adds it to a later one of the same
 parameter. A bucket of DDP is summed without the names of its parameters, and buckets change after the first step;
@@ -37,7 +37,7 @@ class Passes:
     """Counts of forward and backward passes so far, which distinguish requests of different steps.
 
     A module in ``DistributedDataParallel`` has its own counts of passes with a sum of its gradients, without passes
-    under ``no_sync()``, in which ranks may differ. All other modules share counts of calls of outermost modules with
+    under ``no_sync()``, where ranks may differ. All other modules share counts of calls of outermost modules with
     parameters to be differentiated, and of calls of ``torch.autograd.backward``.
     """
 
@@ -81,7 +81,7 @@ def _count_passes() -> None:
 def _agree_on_infinities() -> None:
     """Let ranks agree from now on whether a gradient of an optimizer on the nodes is finite, for ``GradScaler``.
 
-    Such gradients are those of each rank, so one rank may find an infinity that the others do not have. All ranks
+    Such gradients differ from rank to rank, so one rank may find an infinity that other ranks do not have. All ranks
     must skip the step then, and lower the scale, as they do where the infinity is in the mean.
     """
     unscale = torch.amp.GradScaler._unscale_grads_
@@ -130,7 +130,7 @@ class Reduction:
     def __init__(self, module: Any, *, keeps: bool) -> None:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
-        self.passes = Passes()  # passes of the module in which gradients are summed
+        self.passes = Passes()  # passes of the module with sums of gradients
         # State and hook that the script has registered.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
@@ -162,7 +162,7 @@ class Reduction:
         if rest:
             means = self._average(torch.cat([gradient.reshape(-1) for _, gradient in rest]),
                                   [parameter for parameter, _ in rest])
-            for (_, gradient), mean in zip(rest, means.split([one.numel() for _, one in rest]), strict=True):
+            for (_, gradient), mean in zip(rest, means.split([piece.numel() for _, piece in rest]), strict=True):
                 gradient.copy_(mean.view_as(gradient))
         return _done(buffer)
 
@@ -209,7 +209,7 @@ class Reduction:
             client().ask(Buffers(made=self._made()))
 
     def _made(self) -> Made | None:
-        """Passes up to here; None under ``join()``, where a rank without inputs takes part in the sums of others."""
+        """Passes up to here; None under ``join()``, where a rank without inputs joins the sums of other ranks."""
         module = self._module()
         if module is not None and module._join_config.enable:
             return None

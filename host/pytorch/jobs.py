@@ -1,4 +1,4 @@
-"""Jobs of the ranks of a PyTorch script on simulated rings, and what each operation has cost."""
+"""Jobs of the ranks of a PyTorch script on simulated rings, and the cost of each operation."""
 
 import _thread
 import contextlib
@@ -64,16 +64,16 @@ class Jobs:
         self._options, self._stack, self._announce, self._say = options, stack, announce, say
         self._notes: set[str] = set()
         self._jobs: list[Job] = []
-        self.operations: list[Operation] = []  # what was done so far
+        self.operations: list[Operation] = []  # operations so far
         self.build_seconds = 0.0  # seconds that builds have taken
-        self.cycles = 0  # cycles that were simulated, and those of host ports that were modelled
+        self.cycles = 0  # cycles that were simulated, and modelled cycles of host ports
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Do an operation for which each rank has a request of the same title; ``ValueError`` if ranks do not agree,
-        or there can be no such job."""
+        """Do an operation that each rank requests with the same title; ``ValueError`` if ranks do not agree,
+        or such a job is impossible."""
         first = requests[0]
         if isinstance(first, Buffers):
             return None
@@ -100,7 +100,7 @@ class Jobs:
             self._say(note)
         begun = time.monotonic()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MomentsWarning)  # it was said
+            warnings.simplefilter("ignore", MomentsWarning)  # it was given before
             self._jobs.append(self._stack.enter_context(simulate(
                 length=list(request.lengths), optimizer=list(request.optimizers) or None, announce=self._announce,
                 **shape)))
@@ -113,32 +113,32 @@ class Jobs:
         number = first.job
         if number is None:
             number = len(self._jobs) - 1 if self._jobs else self._open(Open(lengths=(first.values.size,)))
-        for rank, one in enumerate(requests):
-            if (one.places is None) != (first.places is None) or not np.array_equal(
-                    _or_none(one.places), _or_none(first.places)):
+        for rank, ask in enumerate(requests):
+            if (ask.places is None) != (first.places is None) or not np.array_equal(
+                    _or_none(ask.places), _or_none(first.places)):
                 raise ValueError(f"Gradients of rank {rank} must be of the same parameters as those of rank 0")
-        sums, figures = self._jobs[number].all_reduce(np.stack([one.values for one in requests]), places=first.places)
+        sums, figures = self._jobs[number].all_reduce(np.stack([ask.values for ask in requests]), places=first.places)
         self.operations.append(Operation(kind="all_reduce", job=number, figures=figures))
         return sums
 
     def _step(self, requests: Sequence[Step]) -> Any:
         first = requests[0]
         job = self._jobs[first.job]
-        for rank, one in enumerate(requests):
-            if one.optimizers != first.optimizers:
+        for rank, request in enumerate(requests):
+            if request.optimizers != first.optimizers:
                 raise ValueError(f"Optimizer of rank {rank} must be that of rank 0, {first.optimizers}, not "
-                                 f"{one.optimizers}")
-            if one.weights is not None and first.weights is not None:
-                wrong = np.flatnonzero(one.weights.view(np.uint32) != first.weights.view(np.uint32))
+                                 f"{request.optimizers}")
+            if request.weights is not None and first.weights is not None:
+                wrong = np.flatnonzero(request.weights.view(np.uint32) != first.weights.view(np.uint32))
                 if wrong.size:
                     raise ValueError(f"Weights of rank {rank} must be those of rank 0, and differ in {wrong.size:,} "
-                                     f"of {one.weights.size:,} elements: broadcast them first, as "
+                                     f"of {request.weights.size:,} elements: broadcast them first, as "
                                      f"DistributedDataParallel does")
-        used = [None if not any(any(one.present[group]) for one in requests) else optimizer
+        used = [None if not any(any(request.present[group]) for request in requests) else optimizer
                 for group, optimizer in enumerate(first.optimizers)]
         for group, names in enumerate(first.names):
             absent = [name for index, name in enumerate(names)
-                      if not any(one.present[group][index] for one in requests)]
+                      if not any(request.present[group][index] for request in requests)]
             if absent and used[group] is not None:
                 raise ValueError(
                     f"Parameters of a group must all have a gradient on some rank, or none of them; "
@@ -148,7 +148,7 @@ class Jobs:
             job.restore(first.state)
         if first.weights is not None:
             job.load(first.weights, fresh=first.state is None and not any(job.steps))
-        weights, figures = job.step(np.stack([one.gradients for one in requests]), used)
+        weights, figures = job.step(np.stack([request.gradients for request in requests]), used)
         self.operations.append(Operation(kind="step", job=first.job, figures=figures))
         return weights
 
@@ -169,7 +169,7 @@ class WatchedJobs:
         self.interrupted = False
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Do what all ranks ask for, see :meth:`Jobs.answer`."""
+        """Do the operation that all ranks request, see :meth:`Jobs.answer`."""
         done = threading.Event()
 
         def watch() -> None:

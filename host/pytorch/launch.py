@@ -22,14 +22,14 @@ from sim.verilated.processes import EndedError, status
 __all__ = ["MODULE", "Arrivals", "LaunchError", "Launched", "launch", "starters"]
 
 
-#: Ways of a script to start ranks of its own, by a word of the new processes' command lines.
+#: Ways of a script to start its own ranks, by a word of the new processes' command lines.
 _WAYS = {"multiprocessing.spawn": "torch.multiprocessing.spawn", "multiprocessing.forkserver": "multiprocessing",
          "torch.distributed.run": "torchrun", "torchrun": "torchrun"}
 
 #: Processes of multiprocessing that run no code of the script.
 _HELPERS = ("resource_tracker", "semaphore_tracker")
 
-#: Seconds more for ranks that import PyTorch, before they begin with the script.
+#: Additional seconds for ranks that import PyTorch, before they begin with the script.
 _IMPORTS = 60.0
 
 
@@ -97,12 +97,12 @@ def _command_line(process: int | str) -> str:
 
 MODULE = "host.pytorch.rank"
 
-#: Program of a clone that runs a module whatever is on PYTHONPATH; a wheel's modules have no names that others have.
+#: Program of a clone that runs a module with anything on PYTHONPATH; a wheel's modules have unique names.
 _NAMES = Path(__file__).parents[2] / "gradring" / "names.py"
 _STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
 
-#: Seconds between looks at the ranks' processes, and those that ranks have to end by themselves, and by SIGTERM:
-#: together less than the two seconds within which ranks end after one has failed.
+#: Seconds between looks at the ranks' processes, and seconds that ranks have to end on their own, and by SIGTERM: in
+#: total less than the two seconds until ranks end after one has failed.
 _LOOK, _GRACE, _TERM = 0.1, 1.0, 0.5
 
 
@@ -145,7 +145,7 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
     """End processes that are left after some seconds."""
     _await(ranks, grace)
     for rank in ranks:
-        rank.terminate()  # which does nothing to one that has ended
+        rank.terminate()  # which has no effect on one that has ended
     _await(ranks, _TERM)
     for rank in ranks:
         rank.kill()
@@ -177,7 +177,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         except EndedError:
             if not watched.interrupted:
                 raise
-            server.fail(server.error or "")  # for those that have asked meanwhile
+            server.fail(server.error or "")  # for ranks that have asked meanwhile
             _end(ranks, _GRACE)
         if server.error is not None:
             raise LaunchError(server.error)
@@ -196,7 +196,7 @@ def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
 
 
 def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:
-    """Give ranks time to end by themselves."""
+    """Give ranks time to end on their own."""
     limit = time.monotonic() + seconds
     for rank in ranks:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -42,7 +42,7 @@ class Hello:
     # number of the rank, and of ranks in its group
     rank: _Count
     ranks: _Count
-    # seconds after which the group's other collectives, over gloo, give up
+    # seconds until the group's other collectives, over gloo, time out
     timeout: Annotated[float, Within(0, float("inf"))]
     backend: str = RING  # the ring's name, or the names of the backends that the script asks for instead
 
@@ -52,7 +52,7 @@ class Made:
     """Steps and passes of a rank up to a request; ranks that have skipped one differ."""
 
     steps: _Count = 0  # calls of the optimizer's ``step()``
-    # passes of the modules in which gradients are summed
+    # passes of the modules with sums of gradients
     forward: _Count = 0
     backward: _Count = 0
 
@@ -65,13 +65,13 @@ class Made:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """An operation that all ranks ask for together."""
+    """An operation that all ranks request together."""
 
-    made: Made | None = None  # steps and passes of the rank up to here, in which ranks must agree
+    made: Made | None = None  # steps and passes of the rank up to here, on which ranks must agree
 
     @property
     def title(self) -> str:
-        """The operation, and all in which ranks must agree."""
+        """The operation, and all data that ranks must agree on."""
         raise NotImplementedError
 
 
@@ -93,10 +93,10 @@ class AllReduce(Request):
     """Sum of a vector of each rank."""
 
     values: Annotated[Vector, Dimensions(1)]
-    job: _Count | None = None  # job that keeps back what a codec or a density does not send
-    # places of the values in that job's vector
+    job: _Count | None = None  # job that keeps the rest that a codec or a density does not send
+    # indices of the values in that job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
-    group: _Count = 0  # number of the process group of all ranks, in the order in which the rank has made them
+    group: _Count = 0  # number of the process group of all ranks, in the order of their creation by the rank
 
     @property
     def title(self) -> str:
@@ -107,7 +107,7 @@ class AllReduce(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffers(Request):
-    """Begin of a forward pass in which the buffers of a module come from rank 0 over gloo: all ranks must reach it
+    """Begin of a forward pass with buffers of a module from rank 0 over gloo: all ranks must reach it
     before the first one waits in gloo, where the cause of a skipped step is not known."""
 
     @property
@@ -124,7 +124,7 @@ class Step(Request):
     present: tuple[tuple[bool, ...], ...]  # whether the rank has a gradient of each parameter of each group
     names: tuple[tuple[str, ...], ...]  # names of these parameters, for errors
     optimizers: tuple[Optimizer, ...]  # optimizer of each group in this step
-    # weights to begin with, if they are not those of the step before
+    # weights to begin with, if they differ from the step before
     weights: Annotated[Vector, Dimensions(1)] | None = None
     state: dict[str, Any] | None = None  # state of the job to begin with
 
@@ -136,7 +136,7 @@ class Step(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Save:
-    """State of a job, which one rank may ask for alone."""
+    """State of a job, at the request of a single rank."""
 
     job: _Count
 

@@ -1,7 +1,7 @@
-"""Optimizers of PyTorch whose step is done by the nodes: :class:`SGD`, :class:`Adam` and :class:`AdamW`.
+"""Optimizers of PyTorch with their step on the nodes: :class:`SGD`, :class:`Adam` and :class:`AdamW`.
 
-They take the arguments of ``torch.optim``. Gradients stay local; ``step()`` has the ring sum them, update each block
-of weights at its owner, and bring the new weights to all ranks.
+They take the arguments of ``torch.optim``. Gradients stay local; ``step()`` makes the ring sum them, update each
+block of weights at its owner, and bring the new weights to all ranks.
 """
 
 import inspect
@@ -33,7 +33,7 @@ def _with_clip(theirs: type[torch.optim.Optimizer]) -> inspect.Signature:
 
 
 def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
-    """A state in which every array has become a tensor, or the other way round."""
+    """A state with every array turned into a tensor, or the other way round."""
     if isinstance(state, kind):
         return convert(state)
     if isinstance(state, dict):
@@ -83,12 +83,12 @@ class _NodeOptimizer(torch.optim.Optimizer):
             self._of(group)  # which checks it
         self._parameters = [list(group["params"]) for group in self.param_groups]
         self._steps = 0
-        self._lengths = tuple(sum(one.numel() for one in group) for group in self._parameters)
+        self._lengths = tuple(sum(tensor.numel() for tensor in group) for group in self._parameters)
         self._places = groups_of(self._lengths)
         ownership.own(self, itertools.chain.from_iterable(self._parameters))
         self._job: int | None = None
         self._known: Vector | None = None  # weights that the nodes have
-        self._given: dict[str, Any] | None = None  # state that the nodes are still to be given
+        self._given: dict[str, Any] | None = None  # state that the nodes still have to get
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, before the first step only."""
@@ -171,9 +171,9 @@ class _NodeOptimizer(torch.optim.Optimizer):
         changed = self._known is None or not np.array_equal(weights.view(np.uint32), self._known.view(np.uint32))
         self._known = client().ask(Step(
             job=self._job, made=made, gradients=self._flat(lambda parameter: parameter.grad), optimizers=used,
-            present=tuple(tuple(one.grad is not None for one in group) for group in self._parameters),
-            names=tuple(tuple(f"parameter {place} of group {number}, of shape {tuple(one.shape)}"
-                              for place, one in enumerate(group)) for number, group in enumerate(self._parameters)),
+            present=tuple(tuple(value.grad is not None for value in group) for group in self._parameters),
+            names=tuple(tuple(f"parameter {index} of group {number}, of shape {tuple(value.shape)}"
+                              for index, value in enumerate(group)) for number, group in enumerate(self._parameters)),
             weights=weights if changed else None, state=self._given))
         self._given = None
         assert self._known is not None

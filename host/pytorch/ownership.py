@@ -19,7 +19,7 @@ __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 
 #: Optimizers of each parameter.
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Parameters that were given to an optimizer following the first one on the nodes, until the next look at owners.
+#: Parameters that were given to an optimizer following the first one on the nodes, until the next check of owners.
 _claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 #: Parameters with a gradient that a backward pass has left local.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
@@ -30,7 +30,7 @@ def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) ->
     for parameter in parameters:
         if parameter not in _owners:
             _owners[parameter] = weakref.WeakSet()
-            # The next gradient is accumulated, by whatever backward pass: the hook of DDP notes it again.
+            # The next gradient is accumulated, by any backward pass: the hook of DDP notes it again.
             parameter.register_post_accumulate_grad_hook(note_mean)
         _owners[parameter].add(optimizer)
 
@@ -44,7 +44,7 @@ def is_owned(parameter: torch.Tensor) -> bool:
 
 
 def note_local(parameter: torch.Tensor) -> None:
-    """Note that the gradient of a parameter is that of this rank."""
+    """Note that the gradient of a parameter belongs to only this rank."""
     _local[parameter] = True
 
 
@@ -54,7 +54,7 @@ def note_mean(parameter: torch.Tensor) -> None:
 
 
 def _check_step(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
-    """Refuse a step of an optimizer of PyTorch with gradients of one rank; those on the nodes sum them."""
+    """Refuse a step of an optimizer of PyTorch with gradients of one rank; optimizers on the nodes sum them."""
     if getattr(optimizer, "on_nodes", False):
         return
     local = sum(parameter.grad is not None and parameter in _local
@@ -94,7 +94,7 @@ def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Refuse, from now on, what would take a gradient of one rank for the mean."""
+    """Refuse, from now on, operations that would take a gradient of one rank for the mean."""
     register_optimizer_step_pre_hook(_check_step)
     torch.optim.Optimizer.add_param_group = _noting(torch.optim.Optimizer.add_param_group)
     for name in ("clip_grad_value_", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_"):

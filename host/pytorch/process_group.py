@@ -31,7 +31,7 @@ __all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install"]
 class RingWork(dist.Work):
     """Reduction that is done, or has failed, when the ring has answered.
 
-    ``answers`` of the ring are in the order in which they come; ``finish`` is then called once, and writes the sums
+    ``answers`` of the ring are in order of arrival; ``finish`` is then called once, and writes the sums
     into the ``tensors``, or raises the ring's error.
     """
 
@@ -52,7 +52,7 @@ class RingWork(dist.Work):
             return self._tensors
 
         def arrive(_answer: Any) -> None:
-            # In a thread of its own, since a callback of the script may wait for the next sum.
+            # In a separate thread, since a callback of the script may wait for the next sum.
             threading.Thread(target=arrived.set_result, args=(None,)).start()
 
         # An error raised in a callback is an error to C++ as well; `Future.set_exception` is one in Python only.
@@ -200,7 +200,7 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
         connection.join(rank, size, timeout.total_seconds())
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
-    # All ranks are on this machine, whatever its name stands for.
+    # All ranks are on this machine, even if its name resolves to another.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     gloo = dist.ProcessGroupGloo(store, rank, size, options)
     gloo._set_sequence_number_for_group()
@@ -251,7 +251,7 @@ def install(*, replace: bool) -> None:
 
 
 def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
-    """Register a group that counts in the place of PyTorch's own."""
+    """Register a group that counts in place of PyTorch's own."""
     world, name = distributed_c10d._world, group.group_name
     for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
         table[counting] = table.pop(group)

@@ -32,7 +32,7 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
-#: Kinds and sizes of operations that have figures of their own.
+#: Kinds and sizes of operations with their own figures.
 GROUPS = 4
 
 
@@ -45,12 +45,12 @@ def _figures(operations: Sequence[Operation]) -> dict[str, Any]:
 def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
     """Figures of the operations of one kind and size, groups with the most words first; the last ones together."""
     sizes: dict[tuple[str, int], list[Operation]] = {}
-    for one in operations:
-        sizes.setdefault((one.kind, one.figures.elements), []).append(one)
-    found = [{"kind": kind, **_figures(ones)} for (kind, _), ones in
-             sorted(sizes.items(), key=lambda item: -sum(one.figures.words for one in item[1]))]
-    rest = [one for group in found[GROUPS:] for one in sizes[group["kind"], group["elements"] // group["operations"]]]
-    return [*found[:GROUPS], *([{"kind": "others", **_figures(rest)}] if rest else [])]
+    for op in operations:
+        sizes.setdefault((op.kind, op.figures.elements), []).append(op)
+    groups = [{"kind": kind, **_figures(ones)} for (kind, _), ones in
+              sorted(sizes.items(), key=lambda item: -sum(op.figures.words for op in item[1]))]
+    rest = [op for part in groups[GROUPS:] for op in sizes[part["kind"], part["elements"] // part["operations"]]]
+    return [*groups[:GROUPS], *([{"kind": "others", **_figures(rest)}] if rest else [])]
 
 
 def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int]], backends: Iterable[Sequence[str]],
@@ -74,8 +74,8 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "backends": list(dict.fromkeys(name for names in backends for name in names)),
         "slow_ranks": list(slow),
         "stage_seconds": {"build": jobs.build_seconds, "simulation": total["seconds"], "script": seconds},
-        "per_operation": [{"kind": one.kind, "job": one.job, **dataclasses.asdict(one.figures),
-                           "density": one.figures.density} for one in jobs.operations],
+        "per_operation": [{"kind": operation.kind, "job": operation.job, **dataclasses.asdict(operation.figures),
+                           "density": operation.figures.density} for operation in jobs.operations],
     })
 
 
@@ -117,7 +117,7 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def _reason(backends: Sequence[str]) -> str:
-    """Reason for which nothing went over the ring."""
+    """Reason why nothing went over the ring."""
     if named := next((backend for backend in backends if backend != RING), None):
         return by_name(named)
     return ("the script has summed nothing in float32, in a group of all ranks" if backends else
@@ -137,7 +137,7 @@ def verdict(report: dict[str, Any]) -> str:
 
 
 def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
-    """Write report.json and report.html and, if anything went over the ring, report.png; their paths."""
+    """Write report.json and report.html and, if anything went over the ring, report.png; return their paths."""
     _, drawn, page = (folder / name for name in FILES)
     written = schema.write_report(report, folder)
     pictures = []
@@ -150,7 +150,7 @@ def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.P
     write_page(page, title=f"gradring: a PyTorch script on {report['nodes']} nodes", verdict=verdict(report),
                tables=[table(report)], settings=[settings_table("Options", report["options"])], pictures=pictures,
                notes=_notes(report), report=report)
-    return [written, *(one.path for one in pictures), page]
+    return [written, *(picture.path for picture in pictures), page]
 
 
 def _notes(report: dict[str, Any]) -> list[Note]:

@@ -19,7 +19,7 @@ from host.pytorch.messages import ADDRESS, Failed
 
 __all__ = ["run_script"]
 
-#: Seconds that the script has to end by itself when the ranks cannot continue; less than the launcher gives it.
+#: Seconds that the script has to end on its own when the ranks cannot continue; less than the launcher gives it.
 _OWN = 0.5
 
 #: PR_SET_PDEATHSIG of Linux.
@@ -57,7 +57,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _failed(error: Exception) -> bool:
-    """Report the error by which this rank ends; whether it is the first one, and not the ring's."""
+    """Report the error that ends this rank; return whether it is the first one, and not the ring's."""
     text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
     # gloo's errors are of the class RuntimeError.
     failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))

@@ -1,4 +1,4 @@
-"""The side of the ranks' requests that has the ring.
+"""Server of the ranks' requests, which has the ring.
 
 Requests come over a Unix socket, one connection per rank. An operation is done when every rank has asked for it. A
 rank that has ended, or that asks for another operation than the other ranks, is an error of all ranks, with one text.
@@ -34,13 +34,13 @@ _NAMED = (RingError, DeviceError, JobError, OSError)
 _MAX_TEXT = 500
 #: Unknown connections for each rank, and for four more.
 _UNKNOWN = 4
-#: Seconds by which the limit of a message exceeds that of the ranks that wait for it: their error has more.
+#: Seconds by which the limit of a message exceeds the limit of the ranks that wait for it: their error has more.
 _LATER = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Patience(Section):
-    """Time for which ranks that ask wait for others that do not."""
+    """Time that ranks with a request wait for ranks without one."""
 
     timeout: float = option(
         600.0, help="Seconds for which ranks wait for the others; less than the timeout of init_process_group.",
@@ -65,7 +65,7 @@ def _numbers(ranks: list[int]) -> str:
 
 
 class RingServer:
-    """Connections of all ranks, and the jobs that they ask for; ``say`` is called with lines about slow ranks and
+    """Connections of all ranks, and the jobs that they request; ``say`` is called with lines about slow ranks and
     closed connections."""
 
     def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
@@ -85,21 +85,21 @@ class RingServer:
         self._stopped: dict[int, tuple[float, bool]] = {}
         self._since = 0.0
         self._named = False
-        self.error: str | None = None  # reason for which no more requests are served
+        self.error: str | None = None  # reason why no more requests are served
         self.slow = [0] * ranks  # how often each rank was named as slow
         # Calls and bytes of each collective that has gone over gloo, of the ranks that have left.
         self.gloo: dict[str, tuple[int, int]] = {}
-        # Backends of the groups of all ranks that each rank has joined: the ring's, and others that were named.
+        # Backends of the groups of all ranks that each rank has joined: the ring's, and other named ones.
         self.backends: dict[int, list[str]] = {}
         self.begun = 0  # ranks that have begun with the script
-        self.since = time.monotonic()  # time at which the last of them has, or the server
+        self.since = time.monotonic()  # start of the last of them, or of the server
 
     def close(self) -> None:
         """Close all connections."""
         self._server.close()
 
     def poll(self, timeout: float) -> None:
-        """Serve what comes within some seconds at the most."""
+        """Serve messages that come within some seconds at most."""
         for peer, message in self._server.poll(timeout):
             if isinstance(message, Ended):
                 self._end(peer, message)
@@ -129,7 +129,7 @@ class RingServer:
         of the ring, since other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
-        if self._asked:  # for which late ranks are named
+        if self._asked:  # an operation with late ranks to name
             return
         for rank, (since, named) in list(self._stopped.items()):
             if now - since > self._patience.timeout:
@@ -141,7 +141,7 @@ class RingServer:
                 self._say(f"rank {rank} has been stopped by a signal for {now - since:.1f} s")
 
     def interrupt(self, reason: str) -> None:
-        """Give an error to all ranks of the present operation, in another thread than that of :meth:`poll`."""
+        """Give an error to all ranks of the present operation, in another thread than :meth:`poll`."""
         with self._lock:
             self._note(reason)
             for rank in self._serving:
@@ -149,7 +149,7 @@ class RingServer:
             self._serving = []
 
     def _note(self, reason: str) -> None:
-        """Note the reason for which ranks cannot continue, unless there is one, and send it to ranks that listen."""
+        """Note the reason why ranks cannot continue, unless there is one, and send it to ranks that listen."""
         if self.error is None:
             self.error = printable(reason)
         for peer in self._listeners:
@@ -217,7 +217,7 @@ class RingServer:
                 self.fail(self.error)
 
     def _greet(self, peer: Peer, message: Hello) -> None:
-        """Take a rank into the group, for which the ring waits no longer than the group does for gloo."""
+        """Take a rank into the group; the ring waits for it no longer than the group does for gloo."""
         reason = None
         if not 0 <= message.rank < self._ranks or (message.backend == RING and message.ranks != self._ranks):
             reason = f"Process group of the ring must have all {self._ranks} ranks, not {message.ranks}"
@@ -268,7 +268,7 @@ class RingServer:
             self._serving = []
 
     def _serve(self) -> None:
-        """Do the operation that all ranks have asked for; or name those that have not."""
+        """Do the operation that all ranks have asked for; or name the ranks that have not asked."""
         if not self._asked:
             return
         missing = [rank for rank in range(self._ranks) if rank not in self._asked]
@@ -287,7 +287,7 @@ class RingServer:
             self._wait(missing, first)
 
     def _difference(self, first: Request, other: Request) -> str:
-        """Sentence about two requests in which ranks do not agree."""
+        """Sentence about two requests on which ranks do not agree."""
         ranks = {id(request): rank for rank, request in self._asked.items()}
         if other.made != first.made and None not in (other.made, first.made):
             its = "" if other.title == first.title else f"for {first.title} "
@@ -299,16 +299,16 @@ class RingServer:
                 f"ranks must ask for the same in the same order")
 
     def _wait(self, missing: list[int], first: Request) -> None:
-        """Name slow ranks, and time out in the end."""
+        """Name slow ranks, and finally time out."""
         waited = time.monotonic() - self._since
-        others = _numbers(sorted(self._asked))
+        waiting = _numbers(sorted(self._asked))
         if waited > self._patience.timeout:
             self.fail(f"{_numbers(missing).capitalize()} must ask for {first.title} within "
-                      f"{self._patience.timeout:g} seconds, as {others} did: look for what holds "
+                      f"{self._patience.timeout:g} seconds, as {waiting} did: look for what holds "
                       f"{'it' if len(missing) == 1 else 'them'} up, or {self._advice}")
         elif waited > self._patience.slow and not self._named:
             self._named = True
             for rank in missing:
                 self.slow[rank] += 1
-            self._say(printable(f"{others} {'has' if len(self._asked) == 1 else 'have'} waited {waited:.1f} s for "
+            self._say(printable(f"{waiting} {'has' if len(self._asked) == 1 else 'have'} waited {waited:.1f} s for "
                                 f"{_numbers(missing)}, for {first.title}"))

@@ -20,7 +20,7 @@ CHANGES = columns_of(Change, carry_cycles="handover_cycles")
 def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
     """Density of each step and hop; NaN where the step's rings have no such hop."""
     longest = max(map(len, densities), default=0)
-    return np.array([[*one, *[np.nan] * (longest - len(one))] for one in densities]).reshape(len(densities), longest)
+    return np.array([[*row, *[np.nan] * (longest - len(row))] for row in densities]).reshape(len(densities), longest)
 
 
 def nodes_of(report: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Scalars of training runs as events for TensorBoard, written by tensorboardX as the runs go on.
+"""Scalars of training runs as events for TensorBoard, written by tensorboardX during the runs.
 
 Example
 -------
@@ -34,7 +34,7 @@ def needed() -> None:
 
 
 def run_name(config: TrainingConfig) -> str:
-    """Name of a run among those of one command, and of its folder."""
+    """Name of a run among the runs of one command, and of its folder."""
     parts = (config.optimizer.name, None if config.density is None else f"{config.density:.0%}", config.overlap)
     return re.sub(r"[^\w.%]+", "-", "-".join(part for part in parts if part is not None))
 
@@ -60,7 +60,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
     """Event files of some runs, a folder with its name for each, in a context.
 
     Each run replaces an earlier one in the same folder: TensorBoard drops the earlier steps. ``measure`` is the name
-    of the measure after an epoch or an interval. There are more scalars with ``grid``, where nodes leave and come,
+    of the measure after an epoch or an interval. There are more scalars with ``grid``, where nodes leave and join,
     and with ``replay``, where links repeat words.
     """
 

@@ -2,7 +2,7 @@
 
 The waveform is one of ``gradring wave``, in the FST or VCD format, and is read by pywellen. The waveform with words
 in plain has packets and their words, elements as floats, and states by name, at the same times. It is a VCD file,
-with strings and reals that a viewer shows as they are.
+with strings and reals that a viewer shows unchanged.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ CYCLE = 10
 _TYPES = {DATA: "DATA", ABORT: "ABORT"}
 _BY_CODE = {codec.code: (name, codec) for name, codec in CODECS.items()}
 
-#: Widths of the columns of text; numbers stand on the right.
+#: Widths of the columns of text; numbers are aligned right.
 _COLUMNS = {"cycle": 7, "link": 8, "type": 5, "codec": 10, "seq": 5, "block": 6, "segment": 8, "elements": 9,
             "words": 6, "CRC": 7}
 
@@ -58,7 +58,7 @@ class Wave:
             raise FileNotFoundError(f"{path} must be a waveform, and is not there; 'gradring wave' writes one")
         self._path = path
         with self._errors():
-            self._signals = {str(one.full_name): one for one in Waveform(str(path)).all_vars()}
+            self._signals = {str(signal.full_name): signal for signal in Waveform(str(path)).all_vars()}
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -88,9 +88,9 @@ class Wave:
 
     def cycles(self, name: str, count: int) -> npt.NDArray[np.uint32]:
         """Value of a signal before the rising edge of each cycle from 0 on; 0 where it is not known."""
-        found = [(time, value) for time, value in self.changes(name) if isinstance(value, int)]
-        times = np.array([time for time, _ in found])
-        values = np.array([0, *(value for _, value in found)], dtype=np.uint32)
+        known = [(time, value) for time, value in self.changes(name) if isinstance(value, int)]
+        times = np.array([time for time, _ in known])
+        values = np.array([0, *(value for _, value in known)], dtype=np.uint32)
         return values[np.searchsorted(times, CYCLE * np.arange(count), side="right")]
 
 
@@ -134,12 +134,12 @@ class Seen:
     def elements(self) -> npt.NDArray[np.float32] | None:
         """Elements of the payload; None in a damaged packet, or without its codebook."""
         header = self.header
-        found: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
-        if found is None or found.codebook_words or self.crc != "right" or header.type != DATA:
+        codec: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
+        if codec is None or codec.codebook_words or self.crc != "right" or header.type != DATA:
             return None
-        if found.span(self.payload, header.length) != (len(self.payload), 0, False):
+        if codec.span(self.payload, header.length) != (len(self.payload), 0, False):
             return None
-        return floats(found.decode(self.payload, header.length))
+        return floats(codec.decode(self.payload, header.length))
 
     @property
     def roles(self) -> list[tuple[str, int | None]]:
@@ -190,7 +190,7 @@ def column_titles() -> str:
 def describe(packet: Seen, *, first: int = 4) -> str:
     """A packet as a line of text, with the ``first`` of its elements."""
     header, elements = packet.header, packet.elements
-    shown = "unknown" if elements is None else "  ".join(f"{one:.4g}" for one in elements[:first].tolist())
+    shown = "unknown" if elements is None else "  ".join(f"{element:.4g}" for element in elements[:first].tolist())
     return _line((packet.cycles[0], "{} > {}".format(*packet.link), packet.type, packet.codec, header.sequence,
                   header.block, header.segment, header.length, len(packet.words), packet.crc)) + shown
 
@@ -201,7 +201,7 @@ def _label(packet: Seen) -> str:
     return (f"{packet.type}_{header.sequence}:block{header.block}.{header.segment}:{header.length}_{packet.codec}")
 
 
-#: Signals of a link with their types in VCD, those in GTKWave, and their values while no word is on the wires.
+#: Signals of a link with their types in VCD, their types in GTKWave, and their values while no word is on the wires.
 _SIGNALS: dict[str, tuple[str, str, str | float]] = {
     "packet": ("string", "ascii", "-"), "word": ("string", "ascii", "-"), "element": ("real", "real", math.nan),
     "data": ("wire", "hex", "x")}
@@ -212,8 +212,8 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
     for packet in packets:
         yield packet.cycles[0], "packet", _label(packet)
         elements = packet.elements
-        for cycle, data, (role, place) in zip(packet.cycles, packet.words, packet.roles, strict=True):
-            value = math.nan if elements is None or place is None else float(elements[place])
+        for cycle, data, (role, index) in zip(packet.cycles, packet.words, packet.roles, strict=True):
+            value = math.nan if elements is None or index is None else float(elements[index])
             for name, now in (("word", role), ("element", value), ("data", data)):
                 yield cycle, name, now
                 yield cycle + 1, name, _SIGNALS[name][2]  # unless another word follows
@@ -221,10 +221,10 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
 
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
-    """Write a waveform with its ``packets`` to the VCD file ``path``, and a save file for GTKWave; the path of this.
+    """Write a waveform with its ``packets`` to the VCD file ``path``, and a save file for GTKWave; return its path.
     Machines and operations among the signals with ``encodings`` are shown for each node."""
     links = sorted({packet.link for packet in packets})
-    shown = [one for one in encodings if "$" not in one.signal and (one.machine or one.signal.endswith("operation"))]
+    shown = [enc for enc in encodings if "$" not in enc.signal and (enc.machine or enc.signal.endswith("operation"))]
     save = path.with_suffix(".gtkw")
     changes: list[tuple[int, Variable[Any], str | float]] = []
     with path.open("w") as file, save.open("w") as saved, VCDWriter(file, timescale="1 ps") as writer:
@@ -244,14 +244,14 @@ def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings
             changes += [(CYCLE * cycle - CYCLE // 2, variables[name], value) for (cycle, name), value in last.items()]
         for node in range(wave.nodes):
             with layout.group(f"node {node}", closed=node > 0):
-                for one in shown:
-                    source = ".".join((f"node{node}", *SCOPES, *one.path, one.signal))
+                for enc in shown:
+                    source = ".".join((f"node{node}", *SCOPES, *enc.path, enc.signal))
                     if source not in wave:
                         continue
-                    scope, name = ".".join((f"node{node}", *one.path)), one.signal.replace(".", "_")
+                    scope, name = ".".join((f"node{node}", *enc.path)), enc.signal.replace(".", "_")
                     variable = writer.register_var(scope, name, "string", init="-")
-                    layout.trace(f"{scope}.{name}", alias=".".join((*one.path, name)), datafmt="ascii")
-                    changes += [(time, variable, one.values.get(value, f"{value}"))
+                    layout.trace(f"{scope}.{name}", alias=".".join((*enc.path, name)), datafmt="ascii")
+                    changes += [(time, variable, enc.values.get(value, f"{value}"))
                                 for time, value in wave.changes(source)]
         for time, variable, value in sorted(changes, key=lambda change: change[0]):
             writer.change(variable, time, value)

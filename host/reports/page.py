@@ -104,7 +104,7 @@ def _contents(table: Table, notes: Sequence[Note]) -> dict[str, Any]:
 
 
 def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
-    """Panels of a picture, each a picture of its own; or the whole, where it has no panels."""
+    """Panels of a picture, each a separate picture; or the whole, where it has no panels."""
     from PIL import Image
 
     with Image.open(picture.path) as image:
@@ -120,10 +120,10 @@ def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
 def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence[Table],
                settings: Sequence[Table] = (), pictures: Sequence[Picture], notes: Sequence[Note],
                report: Mapping[str, Any]) -> pathlib.Path:
-    """Write a page about a ``report``, which has a program and a run; its path.
+    """Write a page about a ``report``, which has a program and a run; return its path.
 
     The ``verdict`` is the outcome of the comparison with the golden model. ``tables`` have figures, with the name of
-    a row in its first cell, and ``settings`` those of the run; ``notes`` are about the origin of the figures.
+    a row in its first cell, and ``settings`` the run's settings; ``notes`` are about the origin of the figures.
     """
     program = report["program"]
     made = f"{program['name']} {program['version']}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report", "write_page"]
 
-#: Test accuracy for which the epochs are counted.
+#: Test accuracy that epochs are counted up to.
 TARGET = 0.97
 
 
@@ -52,11 +52,11 @@ class Simulation:
     seconds: dict[str, float]
     #: Seconds of the run that the simulation took.
     simulation_seconds: float
-    #: Faults of the links, of nodes whose links repeat words.
+    #: Faults of the links, of nodes with links that repeat words.
     faults: RandomFaults | None = None
     #: Rings of a grid.
     reconfiguration: "ReconfigurationPlan | None" = None
-    #: Partition of a ring with a slow link, and the cycles for which it was chosen.
+    #: Partition of a ring with a slow link, and the cycles by which it was chosen.
     partitioning: dict[str, Any] | None = None
 
     @property
@@ -99,7 +99,7 @@ class _Run:
         settings = {name: value for name, value in dataclasses.asdict(config).items()
                     if name not in ("optimizer", "packed_state")}
         moments = "bf16" if config.packed_state else "fp32"
-        # A name that distinguishes the run from the one that it is compared with.
+        # A name that distinguishes the run from its comparison.
         label = optimizer.name if config.density is None else f"{optimizer.name}, {config.density:.0%}"
         return {**settings, "hidden": list(config.hidden), "optimizer": optimizer.name,
                 **dataclasses.asdict(optimizer), "moments": moments if optimizer.planes else None, "label": label}
@@ -203,8 +203,8 @@ def _elapsed(simulation: Simulation) -> dict[str, Any]:
 
 
 def _ring(simulation: Simulation) -> dict[str, Any]:
-    """Links of the nodes, and what was done to them."""
-    # A section that can be of one type alone says no kind.
+    """Links and rings of the nodes, and their faults."""
+    # A section that can be of only one type names no kind.
     links = simulation.configuration.get("link", {}).get("kind", "credits")
     reconfiguration = simulation.reconfiguration
     return {"links": links, "wires_per_link": [len(wires(replay=links != "credits")) - 1, 1],
@@ -219,14 +219,14 @@ def _ring(simulation: Simulation) -> dict[str, Any]:
 
 
 def draw_report(report: dict[str, Any], directory: pathlib.Path) -> pathlib.Path:
-    """Draw report.png; its path."""
+    """Draw report.png; return its path."""
     picture = directory / "report.png"
     note = "" if report["compute"] == "host" else f" (compute: {report['compute']})"
     draw(report, picture, note=summary.verdict(report) + note)
     return picture
 
 
-#: Settings of report.json, in addition to those of training and of nodes.
+#: Settings of report.json, in addition to the settings of training and of nodes.
 _SETTINGS = ("workload", "nodes", "compute", "transport", "threads", "arithmetic", "link_latency")
 #: Sections that nodes may have, which the page names where they are absent.
 _ABSENT = {field.name: None for field in dataclasses.fields(NodeConfig) if field.default is None}

@@ -38,7 +38,7 @@ _TITLE, _NOTE, _LEGEND = 0.34, 0.28, 1.1
 @contextlib.contextmanager
 def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, columns: int = 1, title: str = "",
             note: str = "", colour: str = FAINT, **options: Any) -> Iterator[list[Any]]:
-    """Draw a picture in a context; its PNG file, written at the end, has the place of each panel.
+    """Draw a picture in a context; its PNG file, written at the end, has the position of each panel.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _write_lines(figure: Any, size: tuple[float, float], title: str, note: str, 
 
 
 def annotate_outlined(axes: Any, text: str, at: tuple[float, float], **options: Any) -> None:
-    """Write a text with a white outline at a place of the axes."""
+    """Write a text with a white outline at a position of the axes."""
     from matplotlib.patheffects import withStroke
 
     axes.annotate(text, at, textcoords="offset points", path_effects=[withStroke(linewidth=3, foreground="white")],

@@ -1,4 +1,4 @@
-"""A training report as it is printed: its verdict, its figures, its schedules and the text that it writes."""
+"""The printed training report: its verdict, its figures, its schedules and the text that it writes."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def _less(whole: Cycles, *parts: Cycles) -> Cycles:
 
 
 def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Masks by commands of their own, which nodes that compute do not need."""
+    """Masks by separate commands, which nodes that compute do not need."""
     steps = report["per_step"]
     return [
         ("elements through masks", f"{report['elements_through']:,}"),
@@ -158,7 +158,7 @@ def _steps(run: _Run) -> list[Step]:
 
 
 def _mean(name: str) -> Column:
-    """Column with the mean of a figure over those steps."""
+    """Column with the mean of a figure over these steps."""
     def value(run: _Run) -> float | None:
         cycles = total(getattr(step, name) for step in _steps(run))
         return None if cycles is None else cycles / len(_steps(run))

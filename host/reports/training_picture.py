@@ -60,7 +60,7 @@ def _codecs(report: dict[str, Any]) -> str:
 
 
 def only_compresses(report: dict[str, Any]) -> bool:
-    """Whether the words are those of a node that compresses its gradients but has no links."""
+    """Whether the words come from a node that compresses its gradients but has no links."""
     return bool(report["configuration"]["kind"] == "int16")
 
 
@@ -71,7 +71,7 @@ def codecs_of(report: dict[str, Any]) -> tuple[str, str]:
 
 
 def _dense(report: dict[str, Any]) -> Any:
-    """The dense run with which a run with a density is compared, if there is one."""
+    """The dense run that a run with a density is compared with, if there is one."""
     return report["comparison"] if report["training"]["density"] is not None else None
 
 

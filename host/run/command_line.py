@@ -61,12 +61,12 @@ def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
     def call(file: Path | None, schedule: str | None, assignments: list[str] | None, **values: Any) -> None:
         spec = with_texts(RunSpec() if file is None else without_defaults(read(file)), assignments or ())
         options = [(*known[name], value) for name, value in values.items() if value is not None]
-        given = {path: value for path, flag, value in options if value is not False or "/" in flag}
+        chosen = {path: value for path, flag, value in options if value is not False or "/" in flag}
         if schedule is not None:
-            given["schedule.kind"] = schedule
-        if given.get("schedule.jobs") == 1:
-            del given["schedule.jobs"]
-        run(spec.replace(given), file if file is not None and file.suffix == ".json" else None)
+            chosen["schedule.kind"] = schedule
+        if chosen.get("schedule.jobs") == 1:
+            del chosen["schedule.jobs"]
+        run(spec.replace(chosen), file if file is not None and file.suffix == ".json" else None)
 
     parameters = [file, assignments, *_parameters(), schedule]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Coupling of a run's options: a value that one has only with some values of another, with the reason."""
+"""Coupling of a run's options: a value of one that needs some values of another, with the reason."""
 
 import dataclasses
 from typing import Any
@@ -28,11 +28,11 @@ def _words(values: tuple[Any, ...]) -> str:
 class Coupling:
     """Condition of an option."""
 
-    #: Field of the option; the coupling is of one ``value`` of it, if there is one.
+    #: Field of the option; the coupling is for one ``value`` of it, if there is one.
     option: str
-    #: Field that it depends on, or fields of which one must be given.
+    #: Field that it depends on, or fields; one of them must be given.
     other: str | tuple[str, ...]
-    #: Values of the other field with which the option applies; None for any that is given, and () for none.
+    #: Values of the other field that the option needs; None for any that is given, and () for none.
     allowed: tuple[Any, ...] | None
     #: Why it does not apply otherwise.
     reason: str
@@ -42,12 +42,12 @@ class Coupling:
         """Whether a run breaks the coupling, by its given values and its values with all defaults."""
         if not given.given(self.option) or self.value not in (None, given.value(self.option)):
             return False
-        others = [_value(full, path) for path in self._others]
+        other_values = [_value(full, path) for path in self._others]
         if self.allowed is None:
-            return all(_is_absent(other) for other in others)
+            return all(_is_absent(other) for other in other_values)
         if self.allowed == ():
-            return not _is_absent(others[0])
-        return others[0] not in self.allowed
+            return not _is_absent(other_values[0])
+        return other_values[0] not in self.allowed
 
     @property
     def _others(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Coupling:
 
     @property
     def left(self) -> str:
-        """The option, with its value if the coupling is of one."""
+        """The option, with its value if the coupling is for one."""
         return flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
 
     @property
@@ -66,7 +66,7 @@ class Coupling:
             return f"a run {'with' if self.allowed is None else 'without'} {flags}"
         named = tuple(value for value in self.allowed if value is not None)
         section, _, name = self._others[0].partition(".")
-        if not named:  # all others are of features that are not in this copy
+        if not named:  # all other values belong to features that are not in this copy
             return f"a run without {flag(self._others[0])}"
         choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
         rest = tuple(choice for choice in choices or () if choice not in named)
@@ -91,6 +91,6 @@ def _is_absent(value: Any) -> bool:
 
 
 def _value(spec: RunSpec, path: str) -> Any:
-    """Value of a field; schedules with a loop of their own all have momentum."""
+    """Value of a field; schedules with their own loop all have momentum."""
     has_momentum = path == "optimizer.rule" and spec.schedule is not None and spec.schedule.applicable is not None
     return OptimizerName.MOMENTUM if has_momentum else spec.value(path)

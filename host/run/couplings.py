@@ -1,4 +1,4 @@
-"""Couplings of a run's options: values that one has only with some values of another, each with its reason.
+"""Couplings of a run's options: values of one that need some values of another, each with its reason.
 
 This is the only list of them: runs are checked with it, and error messages, docs/run.md and ``gradring info`` print
 it.
@@ -33,7 +33,7 @@ _BUILT = "a board's nodes are as they were built"
 
 
 def _boards(has: Callable[[Any], Any]) -> tuple[str, ...]:
-    """Boards with nodes that have something."""
+    """Boards with nodes that satisfy ``has``."""
     return tuple(name for name in BOARDS.present if has(BOARDS[name].node))
 
 

@@ -1,4 +1,4 @@
-"""Carrying out a run: it is checked before anything is built, and done by its schedule."""
+"""Execution of a run: it is checked before anything is built, and done by its schedule."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ def check(spec: RunSpec) -> None:
 
 
 def train(spec: RunSpec) -> Any:
-    """Carry a run out; its report, or the reports of jobs side by side. ``ValueError`` if the run is impossible, or
-    an option has no effect on it."""
+    """Carry a run out; return its report, or the reports of jobs side by side. ``ValueError`` if the run is
+    impossible, or an option has no effect on it."""
     if not isinstance(spec, RunSpec):
         raise TypeError(f"Run must be a RunSpec, not {type(spec).__name__}: read one by RunSpec().replace() or "
                         f"host.run.spec.read")

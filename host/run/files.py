@@ -30,7 +30,7 @@ FILES = ("report.json", "report.png", "report.html", "run.toml", "weights.npz", 
 
 
 def identity_of(configs: list[TrainingConfig], node: Configuration, **options: object) -> dict[str, Any]:
-    """Everything that the bits and the report of a run depend on."""
+    """All data that the bits and the report of a run depend on."""
     return {**options, "configuration": as_dict(node), **{
         name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
                                                            **dataclasses.asdict(config.optimizer)}}
@@ -38,7 +38,7 @@ def identity_of(configs: list[TrainingConfig], node: Configuration, **options: o
 
 
 def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Bytes that the results take at the most: two checkpoints, one beside the other, weights, and a report."""
+    """Maximum bytes of the results: two checkpoints at the same time, weights, and a report."""
     vectors = 8 + config.optimizer.planes + 2 * nodes
     return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
 
@@ -72,7 +72,7 @@ def until_signal(action: Callable[[Signals], None]) -> int:
 
 
 def write_results(spec: RunSpec, report: dict[str, Any]) -> Path:
-    """Write the report and the description of a run; the path of the report."""
+    """Write the report and the description of a run; return the path of the report."""
     folder = spec.known("output.folder")
     write_bytes(folder / "run.toml", to_toml(spec).encode())
     return write_report(report, folder)

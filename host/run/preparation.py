@@ -87,7 +87,7 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
 
 
 def _board(spec: RunSpec) -> BoardConfig:
-    """The board; where there is none, that of default nodes, with rates that have no effect."""
+    """The board; where there is none, the board of default nodes, with rates that have no effect."""
     if spec.backend.board is None:
         return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=Update.nodes)
     return BOARDS[spec.backend.board]
@@ -133,12 +133,12 @@ def _config(spec: RunSpec) -> TrainingConfig:
     """Configuration of training."""
     workload, optimizer, compute = spec.workload, spec.optimizer, spec.compute
     momentum = {name: value for name in ("momentum", "dampening") if (value := getattr(optimizer, name)) is not None}
-    given: dict[str, Any] = {name: value for name, value in (
+    options: dict[str, Any] = {name: value for name, value in (
         ("epochs", workload.epochs), ("macs", compute.macs), ("tiling", compute.tiling),
         ("compute_format", compute.format),
         ("hidden", None if spec.model.hidden is None else widths(spec.model.hidden))) if value is not None}
     return TrainingConfig(
-        **given, max_steps=workload.steps, interval=workload.interval, batch=spec.known("workload.batch"),
+        **options, max_steps=workload.steps, interval=workload.interval, batch=spec.known("workload.batch"),
         seed=workload.seed, density=spec.formats.density, compute=compute.on, far=_far_memory(spec),
         check=spec.output.check is not False and spec.backend.transport is not TransportName.GOLDEN,
         optimizer=create(spec.known("optimizer.rule"), learning_rate=optimizer.learning_rate, **momentum,
@@ -174,7 +174,7 @@ def _far_memory(spec: RunSpec) -> FarMemory | None:
 
 def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Callable[[str], None]) -> (
         tuple[TrainingConfig, Workload]):
-    """Model and data; a perceptron without hidden layer where a board has no room for one that nobody asked for."""
+    """Model and data; a perceptron without hidden layer where a board has no room for one by default."""
     if spec.workload.name is WorkloadName.TEXT:
         return config, CharacterModel(topics(context=TransformerConfig.context))
     data = digits()
@@ -192,7 +192,7 @@ def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Calla
 
 
 def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
-    """Configuration of the run for comparison, if one is asked for: dense, or plain sgd."""
+    """Configuration of the run for comparison, on request: dense, or plain sgd."""
     if not spec.output.compare:
         return None
     if config.density is not None:
@@ -212,7 +212,7 @@ def _fitted(spec: RunSpec, node: Configuration, task: Workload, configs: list[Tr
             reconfiguration: "ReconfigurationPlan | None") -> Configuration:
     """Nodes with room for the runs, and with the engines that they need."""
     nodes, config = spec.known("ring.nodes"), configs[0]
-    node = fitted(node, [one.allocation(task.parameters.size) for one in configs],
+    node = fitted(node, [run.allocation(task.parameters.size) for run in configs],
                   nodes=nodes if reconfiguration is None else reconfiguration.fewest,
                   planes=spec.backend.state_planes)
     if spec.ring.slow_link is not None:

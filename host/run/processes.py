@@ -1,4 +1,4 @@
-"""Processes of a simulation: on this machine, or those that ``mpirun`` has started."""
+"""Processes of a simulation: on this machine, or started by ``mpirun``."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -34,13 +34,13 @@ def _mpi_processes() -> "Processes":
 
 
 def check_alone(what: str) -> None:
-    """Raise ``ValueError`` if ``mpirun`` has started several processes for what must be in one."""
+    """Raise ``ValueError`` if ``mpirun`` has started several processes for ``what``, which needs one."""
     if mpi_size() > 1:
         raise ValueError(f"{what} must be in one process, not in the {mpi_size()} that mpirun has started")
 
 
 def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
-    """Processes that were asked for; None where only this one simulates. ``ValueError`` for one without a node, or if
+    """Requested processes; None where only this one simulates. ``ValueError`` for one without a node, or if
     ``mpirun`` has started another number."""
     started = mpi_size()
     if given is not None and started > 1 and given != started:
@@ -58,5 +58,5 @@ def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
 
 
 def threads_of(given: int | None, nodes: int, processes: "Processes | None") -> int:
-    """Threads of each process: the number that was asked for, or the default, which is 1 for several processes."""
+    """Threads of each process: the requested number, or the default, which is 1 for several processes."""
     return thread_count(1 if processes is not None and given is None else given, nodes)

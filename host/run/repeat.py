@@ -50,7 +50,7 @@ def _steps(report: Mapping[str, Any]) -> Any:
 
 
 def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
-    """Lines that show whether bits, cycles and words of a run are those of an earlier report; of jobs side by side,
+    """Lines that show whether bits, cycles and words of a run match an earlier report; of jobs side by side,
     the one with the same seed is compared."""
     reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
     report = next((other for other in reports if _seed(other) == _seed(earlier)), reports[0])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WITH_MOMENTUM", "Schedule"]
 
-#: Fields that apply to schedules with a loop of their own, which have momentum.
+#: Fields that apply to schedules with their own loop, which have momentum.
 WITH_MOMENTUM = ("workload.seed", "ring.nodes", "backend.threads", "backend.arithmetic", "model.hidden",
                  "optimizer.learning_rate", "optimizer.momentum", "output.folder")
 
@@ -25,7 +25,7 @@ WITH_MOMENTUM = ("workload.seed", "ring.nodes", "backend.threads", "backend.arit
 class Schedule(Section):
     """Base of schedules. The members give the values that other sections of a run have with it."""
 
-    #: Name of the schedule, and the option by which it is asked for.
+    #: Name of the schedule, and the option that selects it.
     kind: ClassVar[str]
     lead: ClassVar[str]
     #: Position in lists of schedules.
@@ -39,11 +39,11 @@ class Schedule(Section):
     has_latency: ClassVar[bool] = True
     #: Formats that it has: weights, gradients, or both.
     formats: ClassVar[tuple[str, ...]] = ()
-    #: Defaults of the workload, where they are not those of a run in steps.
+    #: Defaults of the workload, where they differ from a run in steps.
     workload: ClassVar[Mapping[str, Any] | None] = None
     #: Default of a schedule with momentum, and no other rule.
     learning_rate: ClassVar[float | None] = None
-    #: Default of multiply-adds per cycle, where an engine is counted on.
+    #: Default of multiply-adds per cycle, where an engine is expected.
     macs: ClassVar[int | None] = None
     #: Fields of other sections that apply to it; None for all.
     applicable: ClassVar[tuple[str, ...] | None] = None
@@ -65,7 +65,7 @@ class Schedule(Section):
 
     @property
     def several(self) -> bool:
-        """Whether it is of several runs in steps, one after the other."""
+        """Whether it consists of several runs in steps, one after the other."""
         return False
 
     def check_given(self, spec: "RunSpec") -> None:
@@ -76,7 +76,7 @@ class Schedule(Section):
         return {}
 
     def configs(self, config: "TrainingConfig") -> "list[TrainingConfig]":
-        """Configurations of the runs in steps that it is of."""
+        """Configurations of its runs in steps."""
         return [config]
 
     def check(self, spec: "RunSpec") -> None:
@@ -84,12 +84,12 @@ class Schedule(Section):
         raise NotImplementedError
 
     def train(self, spec: "RunSpec") -> Any:
-        """Carry a run with all defaults out; its report, or its reports."""
+        """Carry a run with all defaults out; return its report, or its reports."""
         raise NotImplementedError
 
     def needed(self, spec: "RunSpec") -> None:
         """Raise an error unless packages are there that a run needs."""
 
     def write(self, report: dict[str, Any], spec: "RunSpec", task: "Workload", folder: Path) -> list[Path]:
-        """Write its own files of a run in steps; their paths."""
+        """Write its own files of a run in steps; return their paths."""
         return []

@@ -35,12 +35,12 @@ TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 
 #: When nodes send: when their successors have room, or in slots of a common time.
 CREDITS, SLOTS = "credits", "slots"
-#: Shapes of rings in which all nodes of a grid train one model.
+#: Shapes of rings where all nodes of a grid train one model.
 GRID, FLAT = "grid", "flat"
 
 
 class Moments(enum.Enum):
-    """Formats in which nodes store the optimizer's state."""
+    """Formats of the optimizer's state on nodes."""
 
     FP32 = "fp32"
     BF16 = "bf16"

@@ -1,4 +1,4 @@
-"""A slow link, and the partition of the groups by which it costs least."""
+"""A slow link, and the partition of the groups with the least cost."""
 
 import contextlib
 from collections.abc import Callable

@@ -42,7 +42,7 @@ class SpecError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Description of a training run, in sections; without a schedule, the run has that of its options.
+    """Description of a training run, in sections; without a schedule, the run has the schedule of its options.
 
     :func:`host.run.execution.check` refuses a run that is impossible, before anything is built.
     """
@@ -84,7 +84,7 @@ class RunSpec:
 
     def replace(self, values: Mapping[str, Any]) -> Self:
         """The same run with other values of fields, by names such as ``optimizer.momentum``; a field of another
-        schedule than the present one changes the schedule, unless two kinds are asked for."""
+        schedule changes the schedule, unless two kinds are requested."""
         groups: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             section, _, name = path.partition(".")
@@ -94,7 +94,7 @@ class RunSpec:
             dataclasses.replace(getattr(self, section), **group) for section, group in groups.items()})
 
     def _schedule(self, values: dict[str, Any]) -> Any:
-        """The schedule with other values, of the kind that they belong to."""
+        """The schedule with other values, of their kind."""
         chosen = values.pop("kind", None)
         if chosen is not None and chosen not in SCHEDULES:
             raise SpecError(choice_error("Schedule", SCHEDULES, str(chosen)))

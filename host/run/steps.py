@@ -68,7 +68,7 @@ class _StepRun:
                 content, shown(checkpointer.path)))
 
     def events(self) -> Any:
-        """Events for TensorBoard, if they are asked for."""
+        """Events for TensorBoard, on request."""
         spec, prepared = self.spec, self.prepared
         if spec.output.tensorboard is None:
             return contextlib.nullcontext()

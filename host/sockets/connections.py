@@ -28,7 +28,7 @@ MAX_MESSAGE = 1 << 30
 _CHUNK, _SHARE = 1 << 18, 1 << 22
 
 MAX_PATH = 103
-"""Most bytes of the path of a socket, on any system."""
+"""Maximum bytes of the path of a socket, on any system."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class Peer:
             self._connection.close()
 
     def write(self) -> None:
-        """Send what the peer reads now."""
+        """Send the bytes that the peer reads now."""
         try:
             with contextlib.suppress(BlockingIOError, InterruptedError):
                 while self._outbox:
@@ -179,7 +179,7 @@ class Peer:
         return messages
 
     def take(self) -> list[Any]:
-        """Whole messages of what was read: of a peer that is not admitted only one, since more depends on it."""
+        """Whole messages of the bytes read; only one of a peer that is not admitted, since more depends on it."""
         messages: list[Any] = []
         limits = self._server.limits
         before = len(self._inbox)
@@ -211,7 +211,7 @@ class Peer:
 class Server:
     """A server's socket, which is made at a path, and its peers; ``greet`` is called with each new one.
 
-    Raises ``OSError``: the path is too long, or there can be no socket.
+    Raises ``OSError``: the path is too long, or a socket is impossible.
     """
 
     def __init__(self, address: Path, registry: Registry, *, limits: Limits | None = None,

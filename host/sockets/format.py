@@ -99,16 +99,16 @@ class Registry:
     """
 
     def __init__(self, *classes: type) -> None:
-        self._classes = {kind.__name__: kind for kind in classes}
+        self._classes = {cls.__name__: cls for cls in classes}
         self._fields: dict[type, dict[str, Any]] = {}
-        for kind in classes:
-            if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-                raise TypeError(f"Message must be a frozen dataclass, not {kind.__name__}")
-            hints = typing.get_type_hints(kind, include_extras=True)
-            self._fields[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-            for name, hint in self._fields[kind].items():
+        for cls in classes:
+            if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+                raise TypeError(f"Message must be a frozen dataclass, not {cls.__name__}")
+            hints = typing.get_type_hints(cls, include_extras=True)
+            self._fields[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+            for name, hint in self._fields[cls].items():
                 if not _supported(hint):
-                    raise TypeError(f"Field {name} of {kind.__name__} must be annotated with kinds of values that "
+                    raise TypeError(f"Field {name} of {cls.__name__} must be annotated with kinds of values that "
                                     f"messages have, not {hint}")
 
     def encode(self, message: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The order in which a training run takes its examples."""
+"""The order of the examples in a training run."""
 
 import abc
 import dataclasses
@@ -49,8 +49,8 @@ class BatchSource(abc.ABC):
 
 
 class Batches(BatchSource):
-    """Batches of epochs, each of which takes all examples in a new order, in as few batches of at most
-    ``config.batch`` examples as possible, of sizes as equal as possible."""
+    """Batches of epochs. Each epoch takes all examples in a new order, in the fewest batches of at most
+    ``config.batch`` examples, of sizes as equal as possible."""
 
     def __init__(self, examples: int, config: TrainingConfig):
         self._examples = examples
@@ -109,14 +109,14 @@ class SetBatches(BatchSource):
         self._generator.bit_generator.state = state["generator"]
 
 
-#: Streams of random numbers, in addition to those of first weights and of batches.
+#: Streams of random numbers, in addition to the streams of first weights and of batches.
 _DEALT, _ORDERED = 2, 3
 
 
 class Shares:
     """Shares of a data set, one for each worker, and their batches.
 
-    The skew is the share of each worker's examples that comes in the order of labels, with classes of its own; the
+    The skew is the share of each worker's examples that comes in the order of labels, with its own classes; the
     rest is dealt at random. All batches of a worker have the same size: the rest of its examples at the end of a turn
     begins the first batch of the next one, which has another order.
     """
@@ -134,7 +134,7 @@ class Shares:
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
         #: Examples of each worker.
-        self.sizes = [len(one) for one in self._examples]
+        self.sizes = [len(share) for share in self._examples]
 
     def batch(self, worker: int, number: int, size: int) -> npt.NDArray[np.intp]:
         """Examples of a worker's batch of a number, from 0."""

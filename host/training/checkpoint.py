@@ -1,7 +1,7 @@
-"""Checkpoints of training: files of format 1 with a process frame, on which the rest of a run depends.
+"""Checkpoints of training: files of format 1 with a process frame, that the rest of a run depends on.
 
-:mod:`host.checkpoints` has the format. The nodes of a ring are given what the golden model has when a run goes on, so
-that no device frame is needed. The manifest is authenticated with the user's key
+:mod:`host.checkpoints` has the format. When a run continues, the nodes of a ring get the state of the golden model,
+so that no device frame is needed. The manifest is authenticated with the user's key
 (:func:`host.checkpoints.keys.user_key`).
 """
 
@@ -52,7 +52,7 @@ def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None
     """Bytes of a checkpoint; ``OutputError`` if the key cannot be written.
 
     ``identity`` must be the same where the file is read: a dictionary of dictionaries, as JSON has them. ``content``
-    is None, numbers, texts and arrays, in lists and in dictionaries with texts as keys; ``device`` is that of nodes.
+    is None, numbers, texts and arrays, in lists and in dictionaries with texts as keys; ``device`` is of nodes.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None
@@ -74,19 +74,19 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """Identity and content of a file of whatever run; raises as :func:`load` does."""
+    """Identity and content of a file of any run; raises as :func:`load` does."""
     old = path.with_name(_OLD)
     path = old if not path.exists() and old.exists() else path
     try:
         with path.open("rb") as file:
             archive = examine(file, key=user_key())
         archive.check_regions()
-        found: dict[str, Any] = unpack_state(archive.regions) if archive.manifest["process"] else {}
+        state: dict[str, Any] = unpack_state(archive.regions) if archive.manifest["process"] else {}
     except RejectionError as error:
         raise CheckpointError(f"{path} must be a whole checkpoint of this user: {error}; {ADVICE}") from None
-    if not isinstance(found, dict) or found.keys() != {"identity", "content"}:
+    if not isinstance(state, dict) or state.keys() != {"identity", "content"}:
         raise CheckpointError(f"{path} must be a checkpoint of training; {ADVICE}")
-    return found
+    return state
 
 
 #: Advice where a run cannot continue from a file.

@@ -44,8 +44,8 @@ def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig,
 def compare_master(ring: VectorRing, reference: Reference, number: int) -> None:
     """Compare master weights, where nodes have them."""
     if reference.has_master:
-        found = ring.memory.read_master(len(reference.weights)).view(np.uint32)
-        _compare_state(ring, "master weights", number, reference.master, found)
+        actual = ring.memory.read_master(len(reference.weights)).view(np.uint32)
+        _compare_state(ring, "master weights", number, reference.master, actual)
 
 
 def compare_scores(number: int, expected: Vector, found: Vector) -> None:
@@ -62,28 +62,28 @@ def compare_rows(name: str, number: int, expected: npt.NDArray[np.uint32], nodes
     if wrong.any():
         node = int(np.flatnonzero(wrong.any(axis=1))[0])
         index = int(np.flatnonzero(wrong[node])[0])
-        others = [other for other in range(len(nodes)) if np.array_equal(nodes[other], nodes[node])]
+        same = [other for other in range(len(nodes)) if np.array_equal(nodes[other], nodes[node])]
         raise DivergenceError(
             f"Step {number}: {wrong[node].sum()} of {len(expected)} {name} of node {node} differ from the golden "
             f"model, first number {index}, which is 0x{nodes[node, index]:08x} and must be 0x{expected[index]:08x}; "
-            f"nodes with the same {name}: {names(others)}")
+            f"nodes with the same {name}: {names(same)}")
 
 
 def _compare_state(ring: VectorRing, name: str, number: int, expected: npt.NDArray[np.uint32],
-                   found: npt.NDArray[np.uint32]) -> None:
+                   actual: npt.NDArray[np.uint32]) -> None:
     """Compare a state plane of the whole vector, each block from its owner, with the golden model."""
-    _compare(name, number, expected, found, lambda index: f", on node {ring.partition.owner(index, len(expected))}")
+    _compare(name, number, expected, actual, lambda index: f", on node {ring.partition.owner(index, len(expected))}")
 
 
-def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32],
+def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], actual: npt.NDArray[np.uint32],
              where: Callable[[int], str] = lambda index: "") -> None:
     """Compare a vector with the golden model; ``where`` adds an element's node to a message."""
-    wrong = np.flatnonzero(found != expected)
+    wrong = np.flatnonzero(actual != expected)
     if wrong.size:
         index = int(wrong[0])
         raise DivergenceError(
             f"Step {number}: {wrong.size} of {len(expected)} {name} differ from the golden model, first number "
-            f"{index}{where(index)}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")
+            f"{index}{where(index)}, which is 0x{actual[index]:08x} and must be 0x{expected[index]:08x}")
 
 
 def compare_memories(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> None:
@@ -91,8 +91,8 @@ def compare_memories(ring: VectorRing, reference: Reference, config: TrainingCon
     length = len(reference.weights)
     planes = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
     for plane, expected in enumerate(reference.state):
-        found = ring.memory.read_state(length, plane, packed_state=config.packed_state)
-        _compare_state(ring, planes[plane], number, expected, found.view(np.uint32))
+        actual = ring.memory.read_state(length, plane, packed_state=config.packed_state)
+        _compare_state(ring, planes[plane], number, expected, actual.view(np.uint32))
     if config.density is not None:
         for rank, errors in enumerate(words_of(ring.memory.read_errors(length))):
             _compare(f"errors of node {rank}", number, reference.errors[rank], errors)
@@ -106,7 +106,7 @@ def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, 
     """Compare memories and counters of the nodes at the end of a run; ``weights`` start at the base."""
     number = len(training.steps)
     compare_memories(ring, reference, config, number)
-    # Lists of masks are written after the weights, of which none may have changed since the last step.
+    # Lists of masks are written after the weights; no weight may have changed since the last step.
     compare_rows("weights", number, weights, words_of(ring.memory.read_weights(training.parameters)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
@@ -149,7 +149,7 @@ def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list
 
 
 class Masks:
-    """Masks on the nodes, whose results are compared with the golden model."""
+    """Masks on the nodes, with results compared with the golden model."""
 
     def __init__(self, local: NodeOperations, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
@@ -166,16 +166,16 @@ class Masks:
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
         if self._apart:
-            return [[self._reference.masked(job, alternative) for job in mine] for mine in jobs]
+            return [[self._reference.masked(job, alternative) for job in own] for own in jobs]
         outcome = self._local.mask(jobs, alternative=alternative, behind=self._first_free)
         self.cycles = total([self.cycles, outcome.cycles])
         self.replaced += sum(outcome.replaced)
-        self.elements += sum(job.matrices.size for mine in jobs for job in mine)
-        self.words += sum(-(-job.matrices.size // 32) for mine in jobs for job in mine if job.mask.external)
+        self.elements += sum(job.matrices.size for own in jobs for job in own)
+        self.words += sum(-(-job.matrices.size // 32) for own in jobs for job in own if job.mask.external)
         if self._check:
-            for rank, (mine, results) in enumerate(zip(jobs, outcome.results, strict=True)):
+            for rank, (own, results) in enumerate(zip(jobs, outcome.results, strict=True)):
                 replaced = sum(self._compare(rank, number, job, result, alternative)
-                               for number, (job, result) in enumerate(zip(mine, results, strict=True)))
+                               for number, (job, result) in enumerate(zip(own, results, strict=True)))
                 if outcome.replaced[rank] != replaced:
                     raise DivergenceError(f"Step {self.number}: node {rank} has replaced {outcome.replaced[rank]} "
                                           f"elements, and must have replaced {replaced}")
@@ -184,14 +184,14 @@ class Masks:
     def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
         """Compare the result of a job, and return the number of elements that had to be replaced."""
         expected, replaced = self._reference.mask(job, alternative)
-        found = words_of(result)
-        wrong = np.argwhere(found != expected)
+        actual = words_of(result)
+        wrong = np.argwhere(actual != expected)
         if len(wrong):
             matrix, row, column = index = tuple(wrong[0].tolist())
             raise DivergenceError(
-                f"Step {self.number}: {len(wrong)} of {found.size} masked elements of job {number} of node {rank} "
+                f"Step {self.number}: {len(wrong)} of {actual.size} masked elements of job {number} of node {rank} "
                 f"differ from the golden model, first matrix {matrix}, row {row}, column {column}, which is "
-                f"0x{found[index]:08x} and must be 0x{expected[index]:08x}")
+                f"0x{actual[index]:08x} and must be 0x{expected[index]:08x}")
         return replaced
 
     def state(self) -> dict[str, Any]:

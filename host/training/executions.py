@@ -1,4 +1,4 @@
-"""How the nodes do a step of training: by a fused update, for which the host or the nodes compute the gradients."""
+"""Execution of a step of training on nodes: a fused update, with gradients of the host or of the nodes."""
 
 import abc
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Differentiator(abc.ABC):
 
     #: Lines about the lists, for the report: the plan of the activation memory first.
     notes: list[str]
-    #: Examples that each node has been given.
+    #: Examples that each node has.
     lengths: list[int]
     #: Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
     multiplications: int = 0
@@ -39,7 +39,7 @@ class Differentiator(abc.ABC):
     @abc.abstractmethod
     def give(self, shares: Sequence[Any], *, odd: int = 0) -> None:
         """Write the examples of each node's share, as the workload's ``examples_of`` has them; examples of an odd
-        pass have an address of their own."""
+        pass have their own address."""
 
     @abc.abstractmethod
     def run(self) -> Cycles:
@@ -68,7 +68,7 @@ class Execution:
 
     @property
     def log(self) -> list[str]:
-        """Lines about what was chosen."""
+        """Lines about choices."""
         return []
 
     @property
@@ -93,7 +93,7 @@ class Execution:
         return {}
 
     def warm_up(self) -> None:
-        """Make the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
+        """Make the nodes do the commands of the last step once more, on any gradients; this counts as no step."""
         self.update()
 
     def state(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Execution:
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
-    """The way to do a run's steps: by programs on nodes that have them or compute, or by a schedule."""
+    """Execution of a run's steps: by programs on nodes that have them or compute, or by a schedule."""
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
     return feature("programs").execution(ring, workload, config)

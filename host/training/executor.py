@@ -1,7 +1,7 @@
-"""The way in which nodes do the steps of a run, as the trainer asks for it.
+"""Execution of the steps of a run on nodes, at the request of the trainer.
 
 An executor has nodes, the golden model that they are compared with, and the record of the run. Batches, counts of
-steps and checkpoints are those of :class:`host.training.trainer.Trainer`.
+steps and checkpoints belong to :class:`host.training.trainer.Trainer`.
 """
 
 import abc
@@ -18,7 +18,7 @@ S = TypeVar("S")
 class Executor(abc.ABC, Generic[S]):
     """Steps of a run on nodes."""
 
-    #: Most steps of a block, which nodes do without a stop.
+    #: Maximum steps of a block, which nodes do without a stop.
     most = 1
     #: Whether all batches of a block have the same size.
     equal = False
@@ -38,7 +38,7 @@ class Executor(abc.ABC, Generic[S]):
     @abc.abstractmethod
     def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
         """Do the steps of a block, from number ``first`` on, counted from 1, and compare the nodes with the golden
-        model; figures of each step, of which there may be fewer than batches."""
+        model; return figures of each step, perhaps for fewer steps than batches."""
 
     def record(self, step: S) -> None:
         """Add a step to the record of the run, unless :meth:`execute` has done so."""
@@ -47,7 +47,7 @@ class Executor(abc.ABC, Generic[S]):
         """Measure the model after step ``number``."""
 
     def finish(self) -> None:
-        """Do what is left after the last step."""
+        """Do the remaining work after the last step."""
 
     def state(self) -> dict[str, Any]:
         """State that the rest of the run depends on, and the record: numbers, texts, arrays, and lists and

@@ -1,4 +1,4 @@
-"""A training run, and the one that it is compared with, with checkpoints and signals.
+"""A training run, and its comparison run, with checkpoints and signals.
 
 Example
 -------
@@ -37,7 +37,7 @@ __all__ = ["Checkpointer", "Experiment"]
 
 @dataclasses.dataclass
 class Checkpointer:
-    """The file of checkpoints, and the steps after which it is written."""
+    """The file of checkpoints, and the steps of its writes."""
 
     path: Path
     #: Options of the run; versions are added here.
@@ -59,7 +59,7 @@ class Checkpointer:
         return self.steps > 0 and (trainer.complete or trainer.number % self.steps == 0)
 
     def check_key(self) -> None:
-        """Raise what :func:`host.checkpoints.keys.user_key` raises, unless no checkpoint is wanted."""
+        """Raise the errors of :func:`host.checkpoints.keys.user_key`, unless no checkpoint is wanted."""
         if self.steps != 0:
             user_key()
 
@@ -85,8 +85,7 @@ class Experiment:
     """Training runs on the same ring, one after the other, each with its configuration.
 
     They continue from a content of :meth:`Checkpointer.load`, if there is one; on a session with a grid, a
-    reconfiguration
-    (:class:`host.features.grid.reconfiguration.ReconfigurationPlan`) has the rings of each run.
+    reconfiguration (:class:`host.features.grid.reconfiguration.ReconfigurationPlan`) has the rings of each run.
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, checkpointer: Checkpointer,

@@ -16,7 +16,7 @@ __all__ = ["Elements", "elements_of"]
 class Elements:
     """Conversion where both are binary32."""
 
-    #: Whether weights of nodes are the parameters as they are.
+    #: Whether weights of nodes equal the parameters.
     exact = True
 
     def weights(self, parameters: Array) -> Vector:
@@ -33,7 +33,7 @@ class Elements:
 
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
                  packed_state: bool) -> Settings | FixedSettings:
-        """The scalars of a step whose gradients are sums over ``count`` examples."""
+        """The scalars of a step with gradients summed over ``count`` examples."""
         settings = optimizer.settings(step, gradient_scale=1 / count, learning_rate=learning_rate)
         return dataclasses.replace(settings, packed_state=packed_state)
 
@@ -44,5 +44,5 @@ class Elements:
 
 def elements_of(ring: VectorRing, optimizer: Optimizer, count: int) -> Elements:
     """The conversion of a run on this ring, with ``count`` examples in its largest batch."""
-    found = (feature.number_format(optimizer, count) for feature in features_of(ring.config))
-    return next((form for form in found if form is not None), Elements())
+    forms = (feature.number_format(optimizer, count) for feature in features_of(ring.config))
+    return next((form for form in forms if form is not None), Elements())

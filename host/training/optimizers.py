@@ -2,7 +2,7 @@
 
 A node knows no step number: terms that depend on it are folded into scalars here, in float64, and rounded to
 binary32 once, when they are written to a register. In the formulas below g is the mean gradient, after clipping; t is
-the step, from 1; and names in capitals are registers, whose place in an update sim/golden/optimizer.py defines.
+the step, from 1; and names in capitals are registers; sim/golden/optimizer.py defines their place in an update.
 
 Example
 -------
@@ -75,7 +75,7 @@ class Optimizer(abc.ABC):
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
         """The scalars of a step by its number from 1, with the factor that makes the mean of the summed gradient, and
-        the learning rate of the step where a schedule has another one than the optimizer's own."""
+        the learning rate of the step where a schedule replaces the optimizer's own."""
         if step < 1:
             raise ValueError(f"Step must be at least 1, not {step!r}")
         rate = self.learning_rate if learning_rate is None else learning_rate
@@ -171,7 +171,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay: ``torch.optim.AdamW`` (Loshchilov and Hutter, "Decoupled weight decay
     regularization", 2019, algorithm 2, with the decay multiplied by the learning rate as torch has it).
 
-    As :class:`Adam`, but g stays as it is, and the step starts from (1 - lr·weight_decay)·w in place of w:
+    As :class:`Adam`, but g stays unchanged, and the step starts from (1 - lr·weight_decay)·w in place of w:
     WEIGHT_FACTOR = 1 - lr·weight_decay, with the learning rate of this step, before it is corrected.
     """
 
@@ -215,7 +215,7 @@ class OptimizerName(enum.Enum):
     ADAMW = "adamw"
 
 
-#: At the first step of training the digits classifier, unless another one is asked for.
+#: Default learning rates at the first step of training the digits classifier.
 LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, OptimizerName.NESTEROV: 0.5,
                   OptimizerName.ADAM: 0.055, OptimizerName.ADAMW: 0.05}
 

@@ -23,7 +23,7 @@ HOST, NODE = "host", "node"
 DEFAULT, SEARCHED = "default", "searched"
 #: Treatments of maps that do not fit into a memory: see :data:`host.features.compute.memory.chain.KINDS`.
 MEMORY_KINDS = ("keep", "swap", "recompute", "mixed")
-#: Optimizer of :class:`TrainingConfig`, unless another one is asked for.
+#: Default optimizer of :class:`TrainingConfig`.
 _MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
 
 
@@ -37,13 +37,13 @@ class DivergenceError(TrainingError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FarMemory:
-    """Far memory of nodes that compute, and how it is used."""
+    """Far memory of nodes that compute, and its use."""
 
     #: Words of the activation memory that buffers may take.
     activations: int
     #: Words per cycle from and to the far memory.
     rate: float = 1 / 4
-    #: What may be done with maps that do not fit: one of :data:`MEMORY_KINDS`.
+    #: Treatment of maps that do not fit: one of :data:`MEMORY_KINDS`.
     kind: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -65,11 +65,11 @@ class TrainingConfig:
     max_steps: int | None = None
     #: Steps between measurements of the model, with one after the last step; by default an epoch.
     interval: int | None = None
-    #: Most examples in a step. An epoch is cut into as few batches as that allows, of sizes as equal as possible.
+    #: Maximum examples in a step. An epoch has the fewest batches that this allows, of sizes as equal as possible.
     batch: int = 128
     #: Width of each hidden layer, where a perceptron is trained.
     hidden: tuple[int, ...] = (64,)
-    #: Its learning rate is that of the first step; it falls to zero along a straight line over all steps.
+    #: Its learning rate is for the first step; it falls to zero along a straight line over all steps.
     optimizer: Optimizer = _MOMENTUM
     #: Whether nodes store the optimizer's state as bfloat16.
     packed_state: bool = False
@@ -78,7 +78,7 @@ class TrainingConfig:
     density: float | None = None
     #: Seed of the initial weights and of the order of the examples.
     seed: int = 0
-    #: Steps between codebooks that are made of the masters, for a weight codec that has one. 12 is an epoch of
+    #: Steps between codebooks that are made of the master weights, for a weight codec that has one. 12 is an epoch of
     #: digits.
     refresh: int = 12
     #: Schedule of computing and communicating: see :class:`host.features.programs.schedules.Schedule`; by default
@@ -87,17 +87,17 @@ class TrainingConfig:
     #: ``node`` for nodes that differentiate, each its share of a batch; ``host`` for a host that does.
     compute: str = HOST
     #: Format that factors of matrix products are rounded to: a name of :data:`sim.golden.operands.OPERANDS`. Sums,
-    #: weights and all that is between products are in binary32.
+    #: weights and all values between products are in binary32.
     compute_format: str = FP32
-    #: Multiply-adds per cycle of the nodes' engine, or of the one that a schedule counts on.
+    #: Multiply-adds per cycle of the nodes' engine, or of the engine that a schedule expects.
     macs: int = MACS
-    #: ``searched`` for factors of matrix products that are searched on a node first, ``default`` for those of a
+    #: ``searched`` for factors of matrix products that are searched on a node first, ``default`` for factors of a
     #: model; of nodes that compute.
     tiling: str = DEFAULT
     #: Far memory of nodes that compute text; by default all saved maps are kept.
     far: FarMemory | None = None
     #: Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
-    #: taken at their word.
+    #: trusted.
     check: bool = True
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class TrainingConfig:
 
     @property
     def align(self) -> int:
-        """Elements of which each layer of a perceptron takes a multiple, so that parts of a model travel alone."""
+        """Alignment of a perceptron's layers, in elements, so that parts of a model can be sent on their own."""
         return 1 if self.overlap is None and self.compute == HOST else GROUP
 
     @property
@@ -165,7 +165,7 @@ class Step:
     cycles: Cycles
     bound: int
 
-    #: The same for its scatter-reduce phase alone.
+    #: The same for only its scatter-reduce phase.
     scatter_cycles: Cycles
     scatter_bound: int
 
@@ -176,25 +176,25 @@ class Step:
 
     #: Non-zero elements at each hop of scatter-reduce, or of the compressed gradient.
     density: list[float]
-    #: Words of scatter-reduce among those on all links.
+    #: Words of scatter-reduce among the words on all links.
     scatter_words: int = 0
-    #: Weights that all links have carried, and words that those took, without headers and CRCs.
+    #: Weights that all links have carried, and the words of these weights, without headers and CRCs.
     weight_elements: int = 0
     weight_words: int = 0
 
-    #: Words of codebooks that all nodes were given before this step.
+    #: Words of codebooks that all nodes got before this step.
     codebook_words: int = 0
-    #: Cycles of sparsification on the node that took longest; 0 where everything is sent.
+    #: Cycles of sparsification on the node that took longest; 0 where all elements are sent.
     sparsify_cycles: Cycles = 0
-    #: Least magnitude of elements that are sent, where not all are.
+    #: Least magnitude of elements that are sent, where not all elements are.
     threshold: float | None = None
     #: Cycles of the commands that mask, one after the other, each on the node where it took longest.
     mask_cycles: Cycles = 0
-    #: Elements that masks have replaced in this step, and all that nodes were given to mask.
+    #: Elements that masks have replaced in this step, and all elements that nodes were to mask.
     elements_masked: int = 0
     elements_through: int = 0
 
-    #: Schedule of the step, where nodes have a program; ``cycles`` are then those of the whole pass.
+    #: Schedule of the step, where nodes have a program; ``cycles`` are then of the whole pass.
     schedule: str | None = None
     #: Cycles of the pass by the golden model of time with the durations that were measured, and the sum of these in
     #: each queue, of the node where it is largest; 0 without a program, but for the commands of nodes that compute.
@@ -213,11 +213,11 @@ class Step:
     words_repeated: int = 0
     checks_failed: int = 0
 
-    #: Faults that the simulated links were given, since the step before.
+    #: Faults that were injected in the simulated links, since the step before.
     faults_injected: int = 0
-    #: Times that the step was done again after a failure of the ring; all other figures are of the last time.
+    #: Repetitions of the step after a failure of the ring; all other figures are of the last repetition.
     repeats: int = 0
-    #: Nodes that have done it.
+    #: Nodes of the step.
     nodes: int = 0
 
 
@@ -233,19 +233,19 @@ class Change:
     shape: str
     #: Nodes of the grid in the new rings, in the order of their shares of a batch.
     nodes: list[int]
-    #: Nodes that are no longer there, and those that were not there before.
+    #: Nodes that have left, and nodes that have joined.
     left: list[int]
     joined: list[int]
 
-    #: Pairs of a node that has left and the one that has its residuals and errors now, where nodes have such.
+    #: Pairs of a node that has left and the node that has its residuals and errors now, where nodes have any.
     heirs: list[list[int]]
-    #: Elements whose state and masters have another owner.
+    #: Elements with another owner of their state and master weights.
     moved: int
-    #: Elements of residuals and errors whose sum was not finite, and which are zeros now.
+    #: Elements of residuals and errors with a sum that was not finite, now zeros.
     dropped: int
-    #: Cycles until the new rings were in order: counters read, SWITCH on all nodes, and links begun anew.
+    #: Cycles until the new rings were in order: counters read, SWITCH on all nodes, and links started again.
     switch_cycles: Cycles
-    #: Cycles in which the host read what nodes have and wrote it to those that have it now.
+    #: Cycles of the host's reads from the old owners and writes to the new ones.
     carry_cycles: Cycles
 
     @property
@@ -275,8 +275,8 @@ class Training:
 
     #: Steps after which the model was measured.
     measured: list[int] = dataclasses.field(default_factory=list)
-    #: Sums over all commands that mask, those of measurements included: cycles on the node where each took longest,
-    #: and elements that nodes were given to mask.
+    #: Sums over all commands that mask, measurements included: cycles on the node where each took longest,
+    #: and elements that nodes were to mask.
     mask_cycles: Cycles = 0
     elements_through: int = 0
 
@@ -292,7 +292,7 @@ class Training:
     search: list[str] = dataclasses.field(default_factory=list)
     #: See :meth:`host.training.workloads.Workload.sample`.
     sample: dict[str, Any] | None = None
-    #: True where every comparison was made and held; None where none was asked for. (One that fails is an exception.)
+    #: True where every comparison was made and held; None without comparisons. (One that fails is an exception.)
     bit_exact: bool | None = None
 
     def figures(self) -> dict[str, Any]:

@@ -21,13 +21,13 @@ __all__ = ["Codebooks", "Part", "Places", "Reference", "golden_settings", "is_pa
 
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
-#: Elements of a vector: those of a slice, or at indices.
+#: Elements of a vector: a slice, or indices.
 Places: TypeAlias = slice | npt.NDArray[np.int64]
 _ALL = slice(None)
 
 
 class Part(NamedTuple):
-    """A collective of a step: the name of its operation, its elements, and its turn."""
+    """A collective of a step: the name of its operation, its elements, and its block offset."""
 
     operation: str
     base: int
@@ -41,7 +41,7 @@ def words_of(vector: Vector) -> Bits:
 
 
 def golden_settings(settings: Settings | FixedSettings) -> Any:
-    """Settings in the form that the golden model takes them; whether state is packed is not among them."""
+    """Settings in the form for the golden model; whether state is packed is not among them."""
     from sim.golden import ring as golden
 
     return golden.settings(**{name: value for name, value in dataclasses.asdict(settings).items()
@@ -54,8 +54,8 @@ def is_packed(settings: Settings | FixedSettings) -> bool:
 
 
 class Reference:
-    """Golden state of a run on a ring, in arrays with the elements of the whole vector; operations are of elements at
-    some ``places``, which are a vector of their own to the nodes."""
+    """Golden state of a run on a ring, in arrays with the elements of the whole vector; operations are on elements at
+    some ``places``, a separate vector to the nodes."""
 
     #: The counter of the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
@@ -133,7 +133,7 @@ class Reference:
 
     def sparsify(self, gradients: Sequence[Vector], threshold: float, places: Places = _ALL) -> (
             tuple[list[Vector], list[int]]):
-        """Gradients that nodes send, and the number of elements that each has dropped."""
+        """Gradients that nodes send, and the number of elements that each node has dropped."""
         golden = self._golden
         bound = int(golden.bits([threshold])[0])
         kept, self.errors[:, places] = self._masking.sparsify(golden.bits(np.stack(gradients)),
@@ -144,12 +144,12 @@ class Reference:
 
     def all_reduce(self, gradients: Sequence[Vector], places: Places | None) -> tuple[Bits, "Traffic"]:
         """Sum of gradients, with the residuals at some places, or with none; and the traffic of an all-reduce."""
-        given = self._golden.bits(np.stack(gradients))
+        patterns = self._golden.bits(np.stack(gradients))
         residuals = None
         if self.residuals is not None:
-            residuals = np.zeros_like(given) if places is None else self.residuals[:, places]
+            residuals = np.zeros_like(patterns) if places is None else self.residuals[:, places]
         formats = self._ring.formats
-        total, traffic = self._golden.all_reduce(given, gradient_codec=self._gradient_codec, residuals=residuals,
+        total, traffic = self._golden.all_reduce(patterns, gradient_codec=self._gradient_codec, residuals=residuals,
                                                  segment=formats.segment, lanes=formats.lanes)
         if self.residuals is not None and residuals is not None and places is not None:
             self.residuals[:, places] = residuals
@@ -159,11 +159,11 @@ class Reference:
              parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
         """Do the ring's step, and return its traffic. ``parts`` are collectives that together do the step, by default
         one fused update of the whole vector; they change the traffic, and no bits."""
-        given = self._golden.bits(np.stack(gradients))
+        patterns = self._golden.bits(np.stack(gradients))
         residuals = None if self.residuals is None else self.residuals[:, places].copy()
         before = None if residuals is None else residuals.copy()
-        update = self._update(given, settings, places, 0, residuals)
-        traffics = None if parts is None else [self._part(one, given, settings, before, update) for one in parts]
+        update = self._update(patterns, settings, places, 0, residuals)
+        traffics = None if parts is None else [self._part(part, patterns, settings, before, update) for part in parts]
         self.weights, self.master = (_put(old, places, new) for old, new in (
             (self.weights, update.weights), (self.master, update.master)))
         self.state = [_put(old, places, new) for old, new in zip(self.state, update.state, strict=True)]
@@ -228,7 +228,7 @@ class Reference:
 
 
 def _put(array: Bits, places: Places, values: Bits) -> Bits:
-    """An array with other values at some places: of all places a new one, since others may keep the old one."""
+    """An array with other values at some places: for all places a new array, since callers may keep the old one."""
     if places is _ALL:
         return values
     array[places] = values
@@ -236,7 +236,7 @@ def _put(array: Bits, places: Places, values: Bits) -> Bits:
 
 
 def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
-    """Traffic of collectives that are done one after the other, with the densities of the whole vector."""
+    """Traffic of collectives that run one after the other, with the densities of the whole vector."""
     words = {name: sum((getattr(part, name) for part in parts if getattr(part, name).size),
                        start=np.zeros_like(getattr(whole, name))) for name in ("scatter_words", "gather_words")}
     return dataclasses.replace(whole, **words, **{
@@ -247,8 +247,8 @@ def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
 def reference_of(ring: VectorRing, plan: Any, weights: Vector, planes: int,
                  centroids: Bits | None = None) -> Reference:
     """Golden model of the nodes of a ring, or of the rings of a plan, if there is one."""
-    found = (feature.reference(ring, plan, weights, planes, centroids) for feature in features_of(ring.config))
-    return next((model for model in found if model is not None), None) or Reference(ring, weights, planes, centroids)
+    models = (feature.reference(ring, plan, weights, planes, centroids) for feature in features_of(ring.config))
+    return next((model for model in models if model is not None), None) or Reference(ring, weights, planes, centroids)
 
 
 class Codebooks:
@@ -258,7 +258,7 @@ class Codebooks:
         self._ring, self._interval = ring, interval
         #: Centroids that the nodes have.
         self.centroids: Bits | None = None
-        #: Words that all nodes were given for the step to come, or for the first weights.
+        #: Words that all nodes got for the next step, or for the first weights.
         self.words = 0
 
     def load(self, weights: Array) -> None:
@@ -267,7 +267,7 @@ class Codebooks:
         self.words = self._ring.memory.write_codebook(self.centroids)
 
     def refresh(self, number: int, reference: Reference) -> int:
-        """Make a codebook of the master weights before a step if one is due; the words for nodes since then."""
+        """Make a codebook of the master weights before a step if one is due; return its words for nodes."""
         if self.centroids is None:
             return 0
         if number > 1:

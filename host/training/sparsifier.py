@@ -21,7 +21,7 @@ __all__ = ["STATE", "Sparsifier", "Threshold", "check_zeros"]
 
 
 class Sparsifier:
-    """Sparsification on the nodes, whose counts are compared with the golden model."""
+    """Sparsification on the nodes, with counts compared with the golden model."""
 
     def __init__(self, ring: TrainingRing, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
         self._ring, self._reference, self._form, self._check = ring, reference, form, config.check
@@ -34,7 +34,7 @@ class Sparsifier:
         self.cycles: Cycles = 0
 
     def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
-        """Sparsify the gradients that nodes have in memory, and return those that they send."""
+        """Sparsify the gradients that nodes have in memory, and return the gradients that they send."""
         if self._controller is None:
             return gradients
         threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
@@ -83,8 +83,8 @@ class Threshold:
     """Choice of the threshold of every step of a run.
 
     At hop h of scatter-reduce, sums of the elements that h nodes have kept are sent, of at most h times a node's
-    density. In the mean over the N - 1 hops this is at most N / 2 times that density, whatever the nodes have in
-    common. So a node may keep ``2 * density / nodes`` of its elements, here called m, in the mean over the run.
+    density. In the mean over the N - 1 hops this is at most N / 2 times that density, for any common elements of the
+    nodes. So a node may keep ``2 * density / nodes`` of its elements, called m here, in the mean over the run.
 
     A node keeps more at the beginning, where weights move fast, and less afterwards: with x the share of the run that
     is over in the middle of a step, the share of elements to keep is ::
@@ -108,20 +108,20 @@ class Threshold:
     steps add up to log(last threshold / first threshold) / gain. This does not grow with the number of steps, so that
     the mean of d / t goes to 1 in a long run, wherever it began.
 
-    In a run whose end is not known, each step's target and aim is m.
+    In a run with an unknown end, each step's target and aim is m.
 
     Parameters
     ----------
     density : float
         Density of gradients sent, in the mean over hops and steps: above 0 and at most 1.
     nodes : float
-        Nodes of the ring; in two dimensions, those of a ring with the same mean over its hops.
+        Nodes of the ring; in two dimensions, nodes of a ring with the same mean over its hops.
     steps : int or None
         Steps of the run, or None if their number is not known.
     decay : float
         Ratio of the first targets to the last, at least 1.
     ramp, gain : float
-        Share of the run in which targets fall, and gain of the controller; each above 0 and at most 1.
+        Share of the run with falling targets, and gain of the controller; each above 0 and at most 1.
     limit : float
         Bound on a threshold's growth in a step, and on the reduction of a target; above 1.
     """
@@ -149,14 +149,14 @@ class Threshold:
         self._threshold: float | None = None
 
     def target(self, step: int) -> float:
-        """Share of its elements that a node is to keep in a step, from 1."""
+        """Share of its elements that a node should keep in a step, from 1."""
         if self._steps is None:
             return min(self._last, 1.0)
         over = (step - 0.5) / self._steps
         return min(self._last * power(self._decay, max(0.0, 1 - over / self._ramp)), 1.0)
 
     def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
-        """Threshold of the next step, a binary32 number above zero; it depends on values of gradients as long as all
+        """Threshold of the next step, a binary32 number above zero; it depends on values of gradients while all
         earlier ones have been zero, or not finite."""
         self._step += 1
         target = self.target(self._step)
@@ -175,7 +175,7 @@ class Threshold:
         return _SMALLEST if self._threshold is None else float(np.float32(self._threshold))
 
     def observe(self, dropped: int) -> None:
-        """Take the number of elements of the step that all nodes together have not kept."""
+        """Take the number of elements that all nodes together have not kept in the step."""
         if not 0 <= dropped <= self._elements:
             raise ValueError(f"Dropped elements must be at most {self._elements}, not {dropped!r}")
         density = 1 - dropped / self._elements if self._elements else 0.0

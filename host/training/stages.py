@@ -1,4 +1,4 @@
-"""Rings that a run trains on, one after the other, as training asks for them."""
+"""Rings that a run trains on, one after the other, at the request of training."""
 
 import abc
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ __all__ = ["RingStages"]
 
 
 class RingStages(abc.ABC):
-    """Rings of nodes that leave and come."""
+    """Rings of nodes that leave and join."""
 
     #: Driver of the nodes of the present stage, and its number.
     ring: TrainingRing
@@ -38,7 +38,7 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def due(self, steps: int) -> bool:
-        """Whether the step after the first ``steps`` is one of another stage."""
+        """Whether the step after the first ``steps`` belongs to another stage."""
 
     @abc.abstractmethod
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
@@ -54,4 +54,4 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def forget(self) -> None:
-        """Count words again from zero, after a failure in which some were lost."""
+        """Count words again from zero, after a failure that lost some."""

@@ -33,7 +33,7 @@ ExecutorT = TypeVar("ExecutorT", bound=Executor[Any])
 
 
 class Trainer(Generic[ExecutorT]):
-    """A run of ``total`` steps that is under way; by default the executor finds whether there is another step.
+    """A run of ``total`` steps that is under way; by default the executor decides whether there is another step.
 
     A block ends after each ``every`` steps, so that there can be a checkpoint. ``on_step`` is called after each step
     and each measurement of the model.
@@ -45,12 +45,12 @@ class Trainer(Generic[ExecutorT]):
         self._batches, self._total, self._every, self._on_step = batches, total, every, on_step
         #: Whether the model was measured after the last step.
         self.due = False
-        #: Steps so far, without those of an abandoned block.
+        #: Steps so far, without steps of an abandoned block.
         self.number = batches.number
 
     @property
     def left(self) -> int:
-        """Steps that follow, as far as is known."""
+        """Remaining steps, as far as known."""
         return self.executor.left if self._total is None else self._total - self.number
 
     @property
@@ -99,7 +99,7 @@ class Trainer(Generic[ExecutorT]):
             on_block()
 
     def finish(self) -> None:
-        """Do what is left after the last step: compare all memories, and take a sample."""
+        """Do the remaining work after the last step: compare all memories, and take a sample."""
         self.executor.finish()
 
     def state(self) -> dict[str, Any]:
@@ -117,8 +117,8 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
                  every: int | None = None, on_step: Callable[[Training], None] = lambda training: None,
                  on_repeat: Callable[[str], None] = lambda line: None,
                  faults: Callable[[], int] = lambda: 0) -> Trainer[UpdateExecutor]:
-    """A trainer of steps in which nodes sum gradients and update weights; ``on_step`` is given the outcome so far.
-    Other parameters are those of :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
+    """A trainer of steps that sum gradients and update weights on nodes; ``on_step`` gets the outcome so far. Other
+    parameters are as for :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
     kind: type[UpdateExecutor] = feature("programs").overlapping() if config.overlaps else UpdateExecutor
     executor = kind(ring, workload, config, on_repeat=on_repeat, faults=faults)
     return Trainer(executor, Batches(workload.examples, config), total=config.steps(workload.examples), every=every,
@@ -126,7 +126,7 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
 
 
 def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, **options: Any) -> Training:
-    """Train on the ring, on a data set a perceptron that classifies it; options are those of :func:`make_trainer`.
+    """Train on the ring, on a data set a perceptron that classifies it; options are as for :func:`make_trainer`.
 
     Raises ``DivergenceError`` if a node does not agree with the golden model, ``TrainingError`` if gradients are not
     finite, and ``RingError`` if a command has failed, and failed again each time that it was repeated.

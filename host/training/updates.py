@@ -1,14 +1,14 @@
-"""Steps in which nodes sum gradients and update weights, checked bit for bit.
+"""Steps that sum gradients and update weights on nodes, checked bit for bit.
 
 In each step a batch is split into one share per node. The host differentiates every share in float32 and writes the
 gradients to the nodes, or writes inputs and labels to nodes that compute; the ring sums the gradients, the owner of
 each block updates it, and the new weights come back to every node. Then all nodes' weights are compared with each
 other and with the golden model, as bit patterns, and the number of words that each node has sent with the golden
-model's. With a weight codec, the new weights come back through it, gradients are those at the decoded weights, and
-the owners' master weights are compared as well; a codec with a codebook is given one of the first weights, and new
-ones of the master weights at intervals. With a lossy gradient codec, residuals are compared at the end of the run.
+model's. With a weight codec, the new weights come back through it, gradients are taken at the decoded weights, and
+the owners' master weights are compared as well; a codec with a codebook gets one from the first weights, and new ones
+from the master weights at intervals. With a lossy gradient codec, residuals are compared at the end of the run.
 
-Nodes also apply the masks of the workload, and all masked elements are compared likewise. With a density, nodes send
+Nodes also apply the masks of the workload, and all masked elements are compared as well. With a density, nodes send
 only the largest elements of their gradients, and add the rest to the next ones.
 
 A step that the ring could not do, for a word that was damaged or lost on a link, is done again from its beginning.
@@ -49,7 +49,7 @@ class UpdateExecutor(Executor[Step]):
     """Steps of a run that sum gradients and update weights, on one ring or on rings one after the other.
 
     ``on_repeat`` is called with a line that names the part that is done again, and the reason; ``faults`` returns the
-    number of faults that the links were given so far.
+    number of faults injected in the links so far.
     """
 
     def __init__(self, ring: TrainingRing | RingStages, workload: Workload, config: TrainingConfig, *,
@@ -62,7 +62,7 @@ class UpdateExecutor(Executor[Step]):
         first = ring.ring if isinstance(ring, RingStages) else ring
         self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
         self._bind(first)
-        # Without a golden model, only the nodes have the state from which a step would be done again.
+        # Without a golden model, only the nodes have the state to repeat a step from.
         self._blind = self._computer is not None and not config.check
         #: Outcome so far.
         self.training = Training(nodes=first.nodes, parameters=self._length)
@@ -79,7 +79,7 @@ class UpdateExecutor(Executor[Step]):
         self._computer = self._execution.computer
 
     def _executes(self, ring: TrainingRing) -> Execution:
-        """The way in which nodes do steps."""
+        """Execution of steps on nodes."""
         return execution_of(ring, self._workload, self._config)
 
     def begin(self) -> None:
@@ -95,12 +95,12 @@ class UpdateExecutor(Executor[Step]):
         self._counters = self._ring.counters.read()
 
     def _prepare(self) -> None:
-        """Give nodes that compute their lists."""
+        """Write the lists of nodes that compute."""
         if self._computer is not None:
             self._computer.prepare()
 
     def _model(self, weights: Vector) -> None:
-        """Make the golden model, and the masks and the sparsifier that go with it."""
+        """Make the golden model, and the masks and the sparsifier that belong to it."""
         ring, config = self._ring, self._config
         self._reference: Reference = reference_of(
             ring, None if self._rings is None else self._rings.plan, weights, config.optimizer.planes,
@@ -135,14 +135,14 @@ class UpdateExecutor(Executor[Step]):
         return [dataclasses.replace(step, repeats=repeats) for step, _, _ in done]
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
-        """Do the steps of a block; of each its figures, the sum of losses over the batch, and their number."""
+        """Do the steps of a block; return each one's figures, its sum of losses over the batch, and their number."""
         return [self._step(number, batch) for number, batch in enumerate(batches, first)]
 
     def record(self, step: Step) -> None:
         self.training.steps.append(step)
 
     def _change(self, rings: RingStages) -> None:
-        """Continue in other rings, to which the state of nodes and golden model is handed over."""
+        """Continue in other rings, after a hand-over of the state of nodes and golden model."""
         number, memory, old = self._number, self._memory(), rings.plan
         change = rings.move(number, self._length, self._config)
         self._bind(rings.ring)
@@ -178,7 +178,7 @@ class UpdateExecutor(Executor[Step]):
         return workload.measure(self._ring.nodes, self._masks, last=self._number == self._total)
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
-        """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
+        """Do a step; return its figures, its loss summed over the batch, and the number of losses in that sum."""
         ring, config, reference, masks = self._ring, self._config, self._reference, self._masks
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
@@ -187,8 +187,8 @@ class UpdateExecutor(Executor[Step]):
         count = self._workload.count(batch.examples)
         losses, gradients = [], []
         if not self._blind:
-            found, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
-            losses, gradients = list(found), comparison.gradients_of(number, self._form, differences)
+            sums, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
+            losses, gradients = list(sums), comparison.gradients_of(number, self._form, differences)
         settings = self._settings(number, count)
         ring.settings.write(settings)
         self._give(shares, gradients)
@@ -220,27 +220,27 @@ class UpdateExecutor(Executor[Step]):
             elements_masked=masks.replaced - replaced, elements_through=masks.elements - elements), sum(losses), count
 
     def _settings(self, number: int, count: int) -> Settings | FixedSettings:
-        """Settings of a step, whose losses are ``count``."""
+        """Settings of a step with ``count`` losses."""
         optimizer, left = self._config.optimizer, 1 - (number - 1) / self._total
         return self._form.settings(optimizer, number, count=count, packed_state=self._config.packed_state,
                                    learning_rate=optimizer.learning_rate * left)
 
     def _give(self, shares: list[npt.NDArray[np.intp]], gradients: list[Vector]) -> None:
-        """Give nodes the gradients, or the examples from which they compute them."""
+        """Give nodes the gradients, or the examples to compute them from."""
         if self._computer is None:
             self._execution.write(gradients)
         else:
             self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
-        """Losses of the shares: those of nodes that compute, compared with the given ones, or these."""
+        """Losses of the shares: of nodes that compute, compared with the ``losses``, or these."""
         if self._computer is None:
             return losses
-        found = self._computer.losses()
-        if self._config.check and found != losses:
-            raise DivergenceError(f"Step {number}: nodes have computed losses of {comparison.names(found)}, and must "
+        own = self._computer.losses()
+        if self._config.check and own != losses:
+            raise DivergenceError(f"Step {number}: nodes have computed losses of {comparison.names(own)}, and must "
                                   f"have computed {comparison.names(losses)}")
-        return found
+        return own
 
     def _repairs(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
         """Faults of links since the step before, and their repairs."""
@@ -257,7 +257,7 @@ class UpdateExecutor(Executor[Step]):
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
-        """Do an action in which nodes may mask, and count their masking."""
+        """Do an action with possible masking on nodes, and count it."""
         elements = self._masks.elements
         result = action()
         if self._masks.elements > elements or self._computer is not None:
@@ -281,7 +281,7 @@ class UpdateExecutor(Executor[Step]):
 
     @property
     def _newest(self) -> int:
-        """Lists of nodes that compute with the newest weights: those of even passes, 0, or of odd ones."""
+        """Lists of nodes that compute with the newest weights: of even passes, 0, or of odd ones."""
         return 0
 
     def _laid_out(self) -> npt.NDArray[np.uint32]:
@@ -300,11 +300,11 @@ class UpdateExecutor(Executor[Step]):
 
     def _fetch(self, number: int) -> None:
         """Take the weights of the nodes after a step as the parameters of the model."""
-        found = comparison.read_weights(self._ring, self._reference, self._config, number)
-        self._workload.parameters[...] = self._form.parameters(found)
+        weights = comparison.read_weights(self._ring, self._reference, self._config, number)
+        self._workload.parameters[...] = self._form.parameters(weights)
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Restore the state of the host, and with ``nodes`` that of the nodes."""
+        """Restore the state of the host, and with ``nodes`` also of the nodes."""
         self._codebooks.restore(memory["codebooks"], self._reference)
         self._reference.restore(memory["reference"])
         self._masks.restore(memory["masks"])
@@ -362,7 +362,7 @@ class UpdateExecutor(Executor[Step]):
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
         """Make nodes do the commands of a step, and discard the results. Memories serve their readers in turn; cycles
-        depend a little on the turn, which differs between new nodes and nodes after a step."""
+        depend a little on this turn, which differs for new nodes."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
@@ -375,13 +375,13 @@ class UpdateExecutor(Executor[Step]):
         self._execution.warm_up()
 
 
-#: Times that an action is done again in a row.
+#: Maximum number of repetitions of an action in a row.
 REPEATS = 3
 
 
 def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
     """Do an action until it succeeds, at most ``1 + REPEATS`` times; ``RingError`` if it failed every time, or in a
-    way that another try does not mend.
+    way that another try does not correct.
 
     Before each repeat ``again`` is called with a line for the user, which names the action as in ``what``; it
     restores the state from before the action.

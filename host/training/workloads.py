@@ -20,7 +20,7 @@ from sim.golden.operands import FP32
 
 __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Workload", "WorkloadName", "mask_jobs"]
 
-#: At the first step of training the character model, unless another one is asked for.
+#: Default learning rates at the first step of training the character model.
 TEXT_LEARNING_RATES = {**LEARNING_RATES, OptimizerName.ADAM: 0.03, OptimizerName.ADAMW: 0.03}
 
 #: Beginning of the text that a model writes, the number of characters that it adds, and their temperature.
@@ -28,7 +28,7 @@ _PROMPT, _WRITTEN, _TEMPERATURE = "the ", 76, 0.6
 
 Examples = npt.NDArray[np.intp]
 
-#: Of the jobs of each node and of the alternative, makes the masked matrices of each job.
+#: Makes the masked matrices of each job, from the jobs of each node and the alternative.
 Masks = Callable[[Sequence[Sequence[MaskJob]], float], list[list[Matrices]]]
 
 
@@ -93,7 +93,7 @@ class Classifier(Workload):
 
     @property
     def layers(self) -> list[Dense]:
-        """Layers, and the places of their parameters on nodes that compute or in a schedule."""
+        """Layers, and the positions of their parameters on nodes that compute or in a schedule."""
         return layers_of(self.widths)
 
     def initialize(self, seed: int) -> None:
@@ -118,7 +118,7 @@ class Classifier(Workload):
         return self._data.test_x
 
     def rate(self, scores: Array) -> float:
-        """Fraction of the test set whose label has the largest of the given scores."""
+        """Fraction of the test set with the largest score at the label."""
         return float((scores.argmax(axis=1) == self._data.test_y).mean())
 
     def scores(self) -> Array:
@@ -172,8 +172,8 @@ class CharacterModel(Workload):
         total = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for n in range(0, len(chunks), nodes):
-                given = [*chunks[n:n + nodes], *[[]] * nodes][:nodes]
-                total += sum(lockstep([self.model.loss_pass(collate(one)) for one in given], _answer(masks)))
+                group = [*chunks[n:n + nodes], *[[]] * nodes][:nodes]
+                total += sum(lockstep([self.model.loss_pass(collate(part)) for part in group], _answer(masks)))
         return total / sum(len(sequence) - 1 for sequence in sequences)
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
@@ -182,13 +182,13 @@ class CharacterModel(Workload):
         config = self.model.config
         longest = max(self._text.test, key=len)
         middle = 2 + 2 * (len(longest) - 1) // 3
-        sequence = min(self._text.test, key=lambda one: abs(len(one) - middle))
+        sequence = min(self._text.test, key=lambda part: abs(len(part) - middle))
         _, weights = self._output([sequence, longest], nodes, masks)
         written = list(encode(_PROMPT))
         generator = np.random.default_rng(0)
         for _ in range(_WRITTEN):
             scores = self._output([np.array([*written[-config.context:], 0])], nodes, masks)[0][0, -1] / _TEMPERATURE
-            # The first number up to which the drawn share of the probability is reached; 0 is an unknown character.
+            # The first number that reaches the drawn share of the probability; 0 is an unknown character.
             powers = exp(scores[1:] - scores[1:].max()).astype(np.float64).cumsum()
             written.append(1 + int(np.searchsorted(powers, generator.random() * powers[-1])))
         return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}
@@ -212,12 +212,12 @@ def mask_jobs(request: Request) -> list[MaskJob]:
 
 
 def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
-    """Answer to requests: each node masks those of one pass."""
+    """Answer to requests: each node masks the values of one pass."""
     def answer(requests: list[Request | None]) -> list[Array | None]:
         use = next(request.use for request in requests if request is not None)
-        found = masks([[] if request is None else mask_jobs(request) for request in requests],
-                      ALTERNATIVE if use is Use.SCORES else 0.0)
+        masked = masks([[] if request is None else mask_jobs(request) for request in requests],
+                       ALTERNATIVE if use is Use.SCORES else 0.0)
         return [None if request is None else np.stack(results)
-                for request, results in zip(requests, found, strict=True)]
+                for request, results in zip(requests, masked, strict=True)]
 
     return answer

@@ -1,7 +1,7 @@
 """Transport that bypasses the host port of simulated nodes to access memories and to read counters.
 
-The bits are those of the port, in the same order. The words and cycles of the port are computed, so no figure gets
-better by the bypass. Settings, commands and events still use the port.
+The bits equal the port's, in the same order. The words and cycles of the port are computed, so no figure improves by
+the bypass. Settings, commands and events still use the port.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 class PortTime:
     """Time of the host ports of a ring's nodes for transfers that bypassed them.
 
-    It is exact as long as the host waits for a node's answers before it sends the node other requests than for
+    It is exact as long as the host waits for a node's answers before it sends the node requests other than for
     memory. ``cycle`` returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
     """
 
@@ -61,11 +61,11 @@ class BackdoorTransport:
         self._memories = [ring.memory(node, space) for space in range(ring.spaces[node])]
         self._owners, self._lanes = ring.owners(node), config.lanes
         names = config.memory_map.names
-        self._owned = names.index("activations") if self._owners.size else None  # space whose rows have owners
+        self._owned = names.index("activations") if self._owners.size else None  # space with buffer tags
         self._time = time
-        self._tenants = config.has("tenants")  # whose windows the node knows
+        self._tenants = config.has("tenants")  # with windows that the node checks
         self._model = PortModel(config)
-        self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles in which they would be complete
+        self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles of their completion
         self._waiting = 0  # responses to come from the node
 
     def send(self, packet: Words) -> None:
@@ -85,7 +85,7 @@ class BackdoorTransport:
         return response
 
     def close(self) -> None:
-        """Close the way through the port."""
+        """Close the transport through the port."""
         self._transport.close()
 
     def _serve(self, packet: Words) -> bool:

@@ -34,7 +34,7 @@ _STEP = 16
 class PysimRing:
     """Nodes in a ring, or in another wiring, simulated cycle by cycle.
 
-    A word on the wires of its sender in cycle t is on those of the receiver in cycle t + ``latency``, and a word on
+    A word on the wires of its sender in cycle t is on the receiver's in cycle t + ``latency``, and a word on
     the wire back likewise.
 
     Parameters
@@ -58,7 +58,7 @@ class PysimRing:
         if latency < 1:
             raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
         self.nodes = nodes
-        self.transports = tuple(PysimTransport(self, n) for n in range(nodes))  # the way to each node
+        self.transports = tuple(PysimTransport(self, n) for n in range(nodes))  # one per node
         module = Module()
         self._ports: list[Any] = [node() for _ in range(nodes)]
         for n, part in enumerate(self._ports):
@@ -80,7 +80,7 @@ class PysimRing:
         self._responses: list[deque[Words]] = [deque() for _ in range(self.nodes)]
         for link in self._links:
             link.begin()
-        # Faults of each link so far, by the name of the wire: those of words, and those of the wire back.
+        # Faults of each link so far, by the name of the wire: faults of words, and faults of the wire back.
         self.faults = [link.faults for link in self._links]
 
     def reset(self) -> None:
@@ -131,10 +131,10 @@ class PysimRing:
         cycle = 0
         async for _, _, *values in context.tick().sample(*sampled):
             for n, port in enumerate(self._ports):
-                taken, given, payload = itertools.islice(values, 3 * n, 3 * n + 3)
+                taken, valid, payload = itertools.islice(values, 3 * n, 3 * n + 3)
                 if offered[n] and taken:
                     self._requests[n].popleft()
-                if given:
+                if valid:
                     self._response[n].append(payload & 0xFFFFFFFF)
                     if payload >> 32:
                         self._responses[n].append(np.array(self._response[n], np.uint32))
@@ -172,7 +172,7 @@ class _Link:
         self.faults: dict[str, int] = {}
 
     def carry(self, context: Any, cycle: int, values: list[int]) -> None:
-        """Take what one end has driven in a cycle, and drive the other end for the next one."""
+        """Take the values that one end has driven in a cycle, and drive the other end for the next one."""
         number = self._random.wire(self._index, cycle, replay=self._replay)
         if number is not None:
             self._flip(self._names[number], values)
@@ -182,10 +182,10 @@ class _Link:
 
     def _flip(self, wire: str, values: list[int]) -> None:
         name, _, bit = wire.partition("[")
-        place = self._forward.index(name) if name in self._forward else -1
-        if values[self._forward.index("valid")] or name == "valid" or place < 0:
+        index = self._forward.index(name) if name in self._forward else -1
+        if values[self._forward.index("valid")] or name == "valid" or index < 0:
             self.faults[wire] = self.faults.get(wire, 0) + 1
-        values[place] ^= 1 << int(bit.removesuffix("]") or 0)
+        values[index] ^= 1 << int(bit.removesuffix("]") or 0)
 
 
 class PysimTransport:
@@ -209,4 +209,4 @@ class PysimTransport:
         return packet
 
     def close(self) -> None:
-        """Do nothing: the ring goes with its last transport."""
+        """Do nothing: the ring is freed with its last transport."""

@@ -71,8 +71,8 @@ def _advice(device: str) -> str:
     """Advice for the user of a port that cannot be opened."""
     if device.startswith("/") and not Path(device).exists():
         ports = sorted(port.device for port in serial.tools.list_ports.comports())
-        found = f"; ports found: {', '.join(ports)}" if ports else ""
-        return f"there is no such port: check that the board is plugged in{found}"
+        listed = f"; ports found: {', '.join(ports)}" if ports else ""
+        return f"there is no such port: check that the board is plugged in{listed}"
     return ("check that no other program has it open, and that you may use it (on Linux, group dialout: "
             "sudo usermod -a -G dialout $USER, and log in again)")
 
@@ -90,13 +90,13 @@ class SerialBoard:
     device : str
         The port, such as /dev/ttyUSB0 or COM3.
     baud : int
-        Bits per second, for which the board must have been built.
+        Bits per second that the board must have been built for.
     nodes : int
         Nodes of the board to use, from number 0 on.
     frequency : float
         Cycles of the nodes' clock per second, for limits of time.
     silence : float
-        Seconds without any answer after which the board is lost.
+        Seconds without any answer until the board counts as lost.
     persistence : float
         Seconds to wait for a lost port before an error; the board then continues where it was.
     clock : callable
@@ -314,7 +314,7 @@ class SerialBoard:
     # Frames.
 
     def _turn(self) -> None:
-        """Send all frames that are due, and read for a short time."""
+        """Send all due frames, and read for a short time."""
         self._patience.look()
         self._transmit()
         self._read()

@@ -41,7 +41,7 @@ class LinkCounters:
     frames_received: int = 0
     retries: int = 0  # frames sent again because the board did not get them
     requests: int = 0  # requests to the board to send again
-    timeouts: int = 0  # times that frames were sent again because nothing came for too long
+    timeouts: int = 0  # times that frames were sent again after too long a silence
     polls: int = 0  # requests for a sign of life, because a response took long
     # damaged frames, as :class:`~host.transports.serial_link.FrameDecoder` counts them
     crc_errors: int = 0
@@ -51,11 +51,11 @@ class LinkCounters:
     reconnects: int = 0  # lost ports that were opened again
 
 
-#: Seconds without an answer after which words are sent again, until the board's own pace is known.
+#: Seconds without an answer until words are sent again, until the board's own pace is known.
 _FIRST = 0.25
 #: Bounds of that time, in seconds.
 _SHORTEST, LONGEST = 0.05, 0.5
-#: Seconds between two looks at the port that nobody can blame the board for.
+#: Seconds between two looks at the port that do not count against the board.
 _AWAY = 0.1
 
 
@@ -64,7 +64,7 @@ class Patience:
     (RFC 6298).
 
     The board acknowledges every frame, so a wait is the time since its last frame, for any number of frames on the
-    way. Time in which nobody looked at the port does not count.
+    way. Time without a look at the port does not count.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -119,7 +119,7 @@ class Patience:
         return self._clock() - self._heard
 
 
-#: Bits per second of a serial port, unless another number is asked for.
+#: Default bits per second of a serial port.
 BAUD = 3_000_000
 
 _FIELDS = places(header_layout())
@@ -243,8 +243,8 @@ class Channel:
         self.queued = 0  # words of all requests
         self.acknowledged = 0
         self.limit = limit
-        self.frames = _MAX_FRAMES  # most frames on the way
-        self.farthest = 0  # word up to which pieces were sent at least once
+        self.frames = _MAX_FRAMES  # maximum number of frames on the way
+        self.farthest = 0  # end of the words that were sent at least once
         self.expected = 0
         self.partial: list[bytes] = []
         self.owed = 0  # responses
@@ -310,13 +310,13 @@ class Channel:
             self.owed -= 1
 
     def go_back(self) -> None:
-        """Send everything again that is not acknowledged, and after a loss less at a time from now on."""
+        """Send all unacknowledged words again, and after a loss fewer at a time from now on."""
         if self.sent:
             self.frames = max(self.frames / 2, _FEWEST_FRAMES)
         self.sent = 0
 
     def allowed(self) -> list[Piece]:
-        """Pieces to send that the board has room for; few on a bad line, where all after a loss are in vain."""
+        """Pieces to send that the board has room for; few on a bad line: all after a loss are in vain."""
         rest = itertools.islice(self.pieces, self.sent, max(self.sent, int(self.frames)))
         return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
 

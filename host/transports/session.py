@@ -46,22 +46,22 @@ if TYPE_CHECKING:
 __all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "MAX_LATENCY", "BoardOptions", "Elapsed", "LinkOptions",
            "ProgressOptions", "Session", "SimulationOptions", "TransportName", "grid_of", "open_session"]
 
-#: Cycles of a link, unless another number is asked for, and most cycles.
+#: Default and maximum cycles of a link.
 LATENCY, MAX_LATENCY = 16, 1_000_000
 
-#: Most cycles of the grid at which a simulation stops for the host.
+#: Maximum cycles of the grid at which a simulation stops for the host.
 LONGEST_GRID = 256
 
 #: Cycles from a request to the answer of far memories.
 FAR_LATENCY = 40
 
-#: Most cycles of a link that repeats words: the answer to START comes before the third one is sent.
+#: Maximum cycles of a link that repeats words: the answer to START comes before the third one is sent.
 LONGEST_REPLAYED = 480
 
 
 def grid_of(latency: int) -> int:
     """Cycles between stops of a simulation for the host: with links of this latency its nodes, and processes, can run
-    ahead of each other for as long."""
+    ahead of each other by this number."""
     return max(LATENCY, min(latency, LONGEST_GRID) // LATENCY * LATENCY)
 
 
@@ -73,11 +73,11 @@ class TransportName(enum.Enum):
     PYSIM = "pysim"
     BOARD = "board"  # a simulated board at a pseudo-terminal
     SERIAL = "serial"  # a board at a serial port
-    GOLDEN = "golden"  # golden models in place of nodes, with modelled cycles: docs/golden.md
+    GOLDEN = "golden"  # golden models in place of nodes, with modelled cycles: docs/simulation.md
 
 
 class _Stopwatch:
-    """A transport that adds the time of its waits for responses, in which a simulation runs, to ``seconds``."""
+    """A transport that adds the time of its waits for responses, with a running simulation, to ``seconds``."""
 
     seconds = 0.0
 
@@ -103,7 +103,7 @@ class Elapsed(NamedTuple):
 
     @property
     def cycles(self) -> int:
-        """Cycles of a simulation in which everything uses the host ports."""
+        """Cycles of a simulation with all transfers through the host ports."""
         return self.simulated + self.port_cycles
 
     def since(self, other: "Elapsed") -> "Elapsed":
@@ -176,8 +176,8 @@ class LinkOptions(Section):
 
     #: Cycles of each link, for words and for credits.
     latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
-    #: Cycles that a node waits for the ring before it abandons a command, in addition to those that follow from the
-    #: latency.
+    #: Cycles that a node waits for the ring before it abandons a command, in addition to the cycles that follow from
+    #: the latency.
     timeout: int = option(TIMEOUT, kind=Integer(1))
     #: Random faults of all links, of transports verilated and pysim.
     faults: RandomFaults | None = option(None, kind=Optional(Instance(RandomFaults, "RandomFaults")))
@@ -198,7 +198,7 @@ class LinkOptions(Section):
 class BoardOptions(Section):
     """A board, simulated or at a serial port."""
 
-    #: Clock and baud rate of a simulated board; by default those with the fewest cycles to a bit.
+    #: Clock and baud rate of a simulated board; by default the rates with the fewest cycles to a bit.
     rates: Mapping[str, int] | None = option(None, kind=Optional(
         Table(Integer(1), "a mapping of clock and baud to integers of at least 1")))
     #: The serial port of a board.
@@ -207,7 +207,7 @@ class BoardOptions(Section):
     baud: int = option(BAUD, kind=Integer(1))
     #: Cycles per second of the nodes on that board.
     frequency: float = option(24e6, kind=Number(0, above=True))
-    #: Seconds for which a serial port that is lost is waited for.
+    #: Seconds of the wait for a lost serial port.
     persistence: float = option(0.0, kind=Number(0))
 
 
@@ -289,7 +289,7 @@ def _open_golden(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_verilated(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Simulated nodes, of which only the first one has a host with transport messages."""
+    """Simulated nodes; with transport messages only the first one has a host."""
     from host.transports.verilated import open_ring
 
     simulation, links, announce = request.simulation, request.links, request.progress.announce
@@ -370,13 +370,13 @@ def open_session(
         config: Configuration, *, nodes: int, transport: TransportName = TransportName.VERILATED,
         simulation: SimulationOptions, links: LinkOptions, board: BoardOptions,
         progress: ProgressOptions) -> contextlib.AbstractContextManager[Session]:
-    """Build and start a ring, connect to it, and close it in the end: ``with open_session(…) as session:``.
+    """Build and start a ring, connect to it, and close it at the end: ``with open_session(…) as session:``.
 
-    All nodes, also those of a whole grid, have the same ``config``. Parameters of sections are keyword arguments, in
-    place of the sections: ``open_session(node, nodes=2, threads=4)``. The ``simulation`` is that of Verilated nodes;
+    All nodes, also in a whole grid, have the same ``config``. Parameters of sections are keyword arguments, in
+    place of the sections: ``open_session(node, nodes=2, threads=4)``. The ``simulation`` is for Verilated nodes;
     transport messages has threads and a waveform.
 
-    Raises ``TypeError``: an argument is of another type; ``ValueError``: there can be no such ring.
+    Raises ``TypeError``: an argument is of another type; ``ValueError``: such a ring is impossible.
     """
     return _session(_Request(config, nodes, transport, simulation, links, board, progress))
 

@@ -1,4 +1,4 @@
-"""Several hosts on one simulated ring, each in a thread of its own: simulated time passes while all of them wait."""
+"""Several hosts on one simulated ring, each in its own thread: simulated time passes while all of them wait."""
 
 import threading
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ class SharedTime:
 
     def __init__(self, ring: "VerilatedRing", hosts: int) -> None:
         self._ring = ring
-        self._hosts = hosts  # that have not ended
+        self._hosts = hosts  # hosts that have not ended
         self._waiting = 0
         self._passed = 0  # times that all have waited
         self._condition = threading.Condition()
@@ -35,7 +35,7 @@ class SharedTime:
             self._condition.notify_all()
 
     def leave(self) -> None:
-        """End a host, for which no other waits any more."""
+        """End a host, so that no other host waits for it any more."""
         with self._condition:
             self._hosts -= 1
             self._pass()

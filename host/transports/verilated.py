@@ -65,15 +65,15 @@ class VerilatedTransport:
 class OpenRing:
     """A simulated ring and the transports to its nodes; see :func:`open_ring` for the parameters.
 
-    The ``library`` is that of all nodes, or of each: see :class:`~sim.verilated.ring.VerilatedRing`. Member
+    The ``library`` is for all nodes, or one for each: see :class:`~sim.verilated.ring.VerilatedRing`. Member
     ``simulation`` has links, states, waveforms and the cycle count.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
                  wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None) -> None:
-        libraries = {one.path: one for one in ([library] if isinstance(library, Library) else library)}
+        libraries = {item.path: item for item in ([library] if isinstance(library, Library) else library)}
         self.seconds: dict[str, float] = {}  # time of each stage of the build of its libraries
-        for stage, seconds in itertools.chain(*(one.seconds.items() for one in libraries.values())):
+        for stage, seconds in itertools.chain(*(item.seconds.items() for item in libraries.values())):
             self.seconds[stage] = self.seconds.get(stage, 0) + seconds
         if processes is None:
             self.simulation = VerilatedRing(library, nodes=nodes, threads=threads, wiring=wiring)
@@ -118,11 +118,11 @@ def open_ring(config: Configuration | Sequence[Configuration], *, nodes: int | N
     """
     configs = [config] if isinstance(config, Configuration) else list(config)
     size = len(configs) if nodes is None else nodes
-    for one in configs:
-        one.check_ring(size)
-    libraries = {one: build_ring(node_of(one), traced=wave is not None, identity=f"Node({one})",
-                                 arithmetic=arithmetic, announce=announce) for one in dict.fromkeys(configs)}
-    ring = OpenRing(libraries[config] if isinstance(config, Configuration) else [libraries[one] for one in configs],
+    for each in configs:
+        each.check_ring(size)
+    libraries = {each: build_ring(node_of(each), traced=wave is not None, identity=f"Node({each})",
+                                  arithmetic=arithmetic, announce=announce) for each in dict.fromkeys(configs)}
+    ring = OpenRing(libraries[config] if isinstance(config, Configuration) else [libraries[each] for each in configs],
                     nodes=size, threads=threads, wiring=wiring, processes=processes)
     if wave is not None:
         ring.simulation.start_wave(wave)

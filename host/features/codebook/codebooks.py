@@ -28,8 +28,8 @@ def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
     """Cluster numbers from equidistant centroids; fewer centroids, in ascending order, if there are fewer numbers.
 
     In each step a number belongs to the nearest centroid, the lower one of two, and a centroid moves to the mean of
-    its numbers, which are added up in ascending order. A centroid without numbers takes the one that is farthest from
-    its own.
+    its numbers, which are added up in ascending order. A centroid without numbers takes the number farthest from its
+    centroid.
     """
     numbers = np.asarray(values, np.float64).reshape(-1)
     if not len(numbers):
@@ -114,7 +114,7 @@ def _with_centroids(codec: str) -> Codec:
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
-    """Bounds between fractions: the least compared bits whose middle fraction is nearer to the upper centroid."""
+    """Bounds between fractions: the least compared bits with a middle fraction nearer to the upper centroid."""
     if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
         raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
                          f"others")
@@ -176,7 +176,7 @@ class Codebook:
         return dataclasses.replace(self, centroids=moved.astype(np.float32))
 
     def refreshed(self, weights: npt.ArrayLike) -> "Codebook":
-        """Codebook in which each centroid is the mean of its present weights; an unused centroid stays."""
+        """Codebook with each centroid at the mean of its present weights; an unused centroid stays."""
         counts = np.bincount(self.indices.reshape(-1), minlength=len(self.centroids))
         means = self._sums(weights) / np.maximum(counts, 1)
         return dataclasses.replace(

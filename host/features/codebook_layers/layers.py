@@ -1,6 +1,6 @@
-"""Linear layers whose weights are indices of centroids, which are their parameters.
+"""Linear layers with indices of centroids as weights; the centroids are their parameters.
 
-Products and gradients are those of :mod:`sim.golden.features.codebook_layers.centroid_product`: the matrix is never
+Products and gradients come from :mod:`sim.golden.features.codebook_layers.centroid_product`: the matrix is never
 expanded.
 """
 

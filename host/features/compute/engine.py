@@ -70,7 +70,7 @@ class TextComputer(Differentiator):
         for number in range(0, max(self.lengths), lists.together):
             lengths = [lists.context if number < count else 0 for count in self.lengths]
             backward = lists.further if number else lists.first
-            cycles = total([cycles, *(one.cycles for one in self._ring.compute.run_layers(
+            cycles = total([cycles, *(outcome.cycles for outcome in self._ring.compute.run_layers(
                 (*lists.forward, *backward), lengths, offset=number * lists.stride,
                 patience=lists.together * lists.multiplications))])
         return cycles
@@ -133,7 +133,7 @@ class Computer(Differentiator):
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
     def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
-        """Write the inputs and labels of each node's share, of an odd pass to another place."""
+        """Write the inputs and labels of each node's share, of an odd pass to other addresses."""
         places, further = self.lists.places, odd * self.lists.distance
         self._ring.memory.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
         self._ring.memory.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
@@ -146,9 +146,9 @@ class Computer(Differentiator):
         return np.ascontiguousarray(rows, np.float32).view(np.uint32).ravel()
 
     def run(self) -> Cycles:
-        outcomes = self._commands([one.fields["weight_base"] for one in self.lists.commands])
-        self.multiplications = sum(one.multiplied for one in outcomes) * self._ring.config.lanes
-        return total(one.cycles for one in outcomes)
+        outcomes = self._commands([item.fields["weight_base"] for item in self.lists.commands])
+        self.multiplications = sum(item.multiplied for item in outcomes) * self._ring.config.lanes
+        return total(item.cycles for item in outcomes)
 
     def losses(self) -> list[float]:
         return [float(loss) for loss in self._ring.memory.read_activations(self.lists.places.loss, 1)[:, 0]]
@@ -159,7 +159,7 @@ class Computer(Differentiator):
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)
         further = odd * self.lists.distance
-        forward = [one.fields["weight_base"] + further for one in self.lists.commands[:len(places.layers)]]
+        forward = [command.fields["weight_base"] + further for command in self.lists.commands[:len(places.layers)]]
         scores = []
         for first in range(0, len(x), nodes * places.examples):
             shares = np.array_split(x[first:first + nodes * places.examples], nodes)
@@ -217,19 +217,19 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
     node = node.replace(compute={"rows": rows, "buffer_tags": True}, programs={})
     if isinstance(workload, CharacterModel):
         if config.far is not None:
-            found: NodeConfig = feature("far").training_node(node, workload, config, nodes=nodes)
-            return found
+            result: NodeConfig = feature("far").training_node(node, workload, config, nodes=nodes)
+            return result
         return _text_node(node, workload, config, nodes)
     assert isinstance(workload, Classifier)
     tables = {layer.centroids for layer in workload.layers if isinstance(layer, Shared)}
-    found = node.replace(compute={
+    result = node.replace(compute={
         "operands": config.compute_format, "codebook": max(tables, default=node.compute.codebook)})
-    lists = _lists(workload, config, found, nodes, 1 << 24)
-    words = max(found.compute.activations, 1 << (lists.end - 1).bit_length())
+    lists = _lists(workload, config, result, nodes, 1 << 24)
+    words = max(result.compute.activations, 1 << (lists.end - 1).bit_length())
     if config.overlaps:  # there are two copies of inputs, labels and lists, at the distance of the copies of weights
-        words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), found.memories.weight)
-        found = found.replace(memories={"weight": words})
-    return found.replace(compute={"activations": words})
+        words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), result.memories.weight)
+        result = result.replace(memories={"weight": words})
+    return result.replace(compute={"activations": words})
 
 
 def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:

@@ -15,7 +15,7 @@ __all__ = ["GoldenCompute"]
 
 
 class GoldenCompute(GoldenPart):
-    """Lists of layers, of each node by itself."""
+    """Lists of layers, separate for each node."""
 
     def __init__(self, nodes: GoldenNodes):
         config, compute = nodes.config, nodes.config.compute

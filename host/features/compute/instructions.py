@@ -65,7 +65,7 @@ def node_engine(config: NodeConfig) -> Engine:
 def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool = False, transpose_b: bool = False,
                  ones: bool = False, starts: bool = False, gated: bool = False,
                  resumes: bool = False) -> Mapping[str, int]:
-    """Factors and order with the fewest cycles in quiet memories, as fields of an instruction.
+    """Factors and order with the fewest cycles in idle memories, as fields of an instruction.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
     """Job with the factors that take the fewest cycles by a bound, among a few with the fewest beats."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
-                          key=lambda one: model.loops.cycles(one.loops))
+                          key=lambda candidate: model.loops.cycles(candidate.loops))
     return min(few, key=functools.partial(bound, model))
 
 
@@ -109,7 +109,7 @@ ADDRESSES = 1 << BASE_BITS
 
 
 def up(words: int, multiple: int) -> int:
-    """The next multiple."""
+    """Round up to the next multiple."""
     return -(-words // multiple) * multiple
 
 
@@ -139,7 +139,7 @@ def with_strides(operands: Mapping[str, Matrix]) -> dict[str, Any]:
 
 
 class Buffers:
-    """Buffers of activations: each has a place from its first use on, by default after the last, and a number."""
+    """Buffers of activations: each has a number, and from its first use on an address, by default after the last."""
 
     def __init__(self, lanes: int, places: Mapping[str, int] | None):
         self._lanes = lanes

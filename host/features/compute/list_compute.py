@@ -23,7 +23,7 @@ class ListsOutcome:
     """End of a list on all nodes that have run it."""
 
     cycles: Cycles  # on the node where it took longest
-    multiplied: int = 0  # cycles in which all lanes of a unit for centroids have multiplied, of all nodes
+    multiplied: int = 0  # cycles with all lanes of a unit for centroids multiplying, over all nodes
 
 
 class ListCompute:

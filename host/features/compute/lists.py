@@ -1,8 +1,8 @@
-"""Lists of instructions for the layers of a perceptron, and the places of its activations.
+"""Lists of instructions for the layers of a perceptron, and the addresses of its activations.
 
-A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum from its bias on, with a ReLU
-except after the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the
-columns of dY, and, except in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
+A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum beginning with its bias, with a
+ReLU except after the last layer; the last list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of
+the columns of dY, and, except in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
 examples are left to the command, so that one list serves batches of all sizes.
 
 The parameters of a layer with a codebook are its table and its biases: products with W use its indices, and the table
@@ -13,9 +13,9 @@ In a schedule with overlapping passes, even and odd passes have their own inputs
 apart, so that the host can write the next pass's during a pass.
 
 Gradients are where the ring expects them. Activations are rows of whole memory rows, one per example: inputs, the
-output of each layer, and the gradients of outputs, with labels and the loss. Lists are first made with a place for
-each of these buffers; from their instructions follow lifetimes and a plan, by which buffers share places
-(:mod:`host.features.compute.memory.plan`), and the lists are made again. Indices and lists follow the buffers.
+output of each layer, and the gradients of outputs, with labels and the loss. Lists are first made with a separate
+address for each of these buffers; lifetimes and a plan follow from their instructions, and by the plan buffers share
+addresses (:mod:`host.features.compute.memory.plan`); then lists are made again. Indices and lists follow the buffers.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ MAX_SIZE = 4095
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shared(Dense):
-    """A linear layer with a table, and the place of its parameters in the vector of all."""
+    """A linear layer with a table, and the position of its parameters in the vector of all."""
 
     indices: npt.NDArray[np.integer[Any]]  # of the weights, in shape (outputs, inputs)
     centroids: int  # entries of the table
@@ -77,12 +77,12 @@ class _Owned(Region):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Places in the activation memory, each at a multiple of 32."""
+    """Addresses in the activation memory, all multiples of 32."""
 
     layers: Sequence[Dense]
-    examples: int  # most examples of a command
+    examples: int  # maximum examples of a command
     lanes: int  # elements of a memory row
-    bases: Mapping[str, int] | None = None  # places of the buffers by a plan; by default no two buffers share a place
+    bases: Mapping[str, int] | None = None  # addresses of the buffers by a plan; by default no two buffers share one
     #: Place and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer, ``labels``
     #: and ``loss``.
     rooms: Mapping[str, Room] = dataclasses.field(init=False)
@@ -148,7 +148,7 @@ class Lists:
     words: Words  # words of all indices and lists, which are written from ``places.lists`` on
     commands: list[Work]  # commands of a pass: all layers forward, and backward from the last to the first
     odd: Words  # words of the lists of odd passes; none where passes do not overlap
-    #: Elements from inputs, labels and lists of even passes to those of odd ones.
+    #: Elements between the inputs, labels and lists of even passes and of odd ones.
     distance: int
     plan: Plan
 
@@ -167,7 +167,7 @@ class Lists:
 def _program(words: Words, places: Activations, commands: Sequence[Work], further: int = 0) -> ListProgram:
     """Lists as a program of buffers."""
     return ListProgram(words=words, base=places.lists + further, further=further, examples=places.examples,
-                       starts=[one.fields["weight_base"] + further for one in commands],
+                       starts=[command.fields["weight_base"] + further for command in commands],
                        given=("inputs", "labels"), taken=("loss",))
 
 
@@ -195,13 +195,13 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     plan.check(profile)
     places = dataclasses.replace(apart, bases=plan.places)
     copies = copies or Copies()
-    even, *others = (_compiled(array, places, copies, odd, factors) for odd in ((0, 1) if copies.distance else (0,)))
+    even, *rest = (_compiled(array, places, copies, odd, factors) for odd in ((0, 1) if copies.distance else (0,)))
     used = places.lists + sum(map(len, even.words))
     if copies.distance and copies.distance < used:
         raise ValueError(f"Inputs, labels and lists of odd passes must lie at least {used:,} elements further on, "
                          f"not {copies.distance!r}")
     lists = Lists(places=places, words=np.concatenate(even.words), commands=even.commands, distance=copies.distance,
-                  plan=plan, odd=np.concatenate([word for other in others for word in other.words]
+                  plan=plan, odd=np.concatenate([word for other in rest for word in other.words]
                                                 or [np.zeros(0, np.uint32)]))
     if lists.end > words:
         raise _no_room(places, words, lists.end)
@@ -265,8 +265,8 @@ class ListCompiler:
 
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
         """Operand in a region of activations or weights, in the passes of these lists."""
-        place = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
-        return at(place, region.base + self._odd * region.alternate + offset, owner=getattr(region, "owner", 0))
+        memory = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
+        return at(memory, region.base + self._odd * region.alternate + offset, owner=getattr(region, "owner", 0))
 
     def _given(self, region: Region) -> Region:
         """Region that the host writes for each pass."""
@@ -315,33 +315,33 @@ class ListCompiler:
         places = self.places
         x, upstream = self._output(layer.number - 1), places.gradient(layer.number)
         stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)
-        given = self._in(upstream), stride
+        dy = self._in(upstream), stride
         reads, writes = [x, upstream], [Region("gradients", layer.base, layer.length)]
         below, weights = places.gradient(max(1, layer.number - 1)), self._copies.weights(layer)
         if isinstance(layer, Shared):
             biases = layer.centroids
-            listed = [self._centroids(layer, reads, gradient=1, x=(self._in(x), inward), start=given,
+            listed = [self._centroids(layer, reads, gradient=1, x=(self._in(x), inward), start=dy,
                                       target=(at(Place.GRADIENTS, layer.base), 0))]
         else:
             biases = layer.inputs * layer.outputs
-            listed = [self._product((layer.outputs, 0, layer.inputs), transpose_a=1, a=given, b=(self._in(x), inward),
+            listed = [self._product((layer.outputs, 0, layer.inputs), transpose_a=1, a=dy, b=(self._in(x), inward),
                                     c=(at(Place.GRADIENTS, layer.base), layer.inputs))]
-        listed.append(self._product((1, 0, layer.outputs), a=(at(Place.ONES, 0), 0), b=given,
+        listed.append(self._product((1, 0, layer.outputs), a=(at(Place.ONES, 0), 0), b=dy,
                                     c=(at(Place.GRADIENTS, layer.base + biases), stride)))
         if layer.number > 1:
             if isinstance(layer, Shared):
                 listed.append(self._centroids(
-                    layer, reads, transposed=True, x=given, table=self._in(weights), target=(self._in(below), inward),
+                    layer, reads, transposed=True, x=dy, table=self._in(weights), target=(self._in(below), inward),
                     gate=(self._in(x), inward), gated=1))
             else:
                 listed.append(self._product(
-                    (0, layer.outputs, layer.inputs), a=given, b=(self._in(weights), layer.inputs),
+                    (0, layer.outputs, layer.inputs), a=dy, b=(self._in(weights), layer.inputs),
                     c=(self._in(below), inward), gate=(self._in(x), inward)))
             reads.append(weights)
             writes.append(below)
         self._command("backward", layer, listed, reads, writes)
 
-    def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **given: Any) -> Words:
+    def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **fields: Any) -> Words:
         """A product with the indices of a layer, or transposed ones, for all examples of a command.
 
         Indices are added to ``reads``. Fields are flags of :func:`~hdl.features.compute.layer_list.centroid_layout`,
@@ -353,9 +353,9 @@ class ListCompiler:
         if indices not in reads:
             reads.append(indices)
         columns, outputs = (layer.outputs, layer.inputs) if transposed else (layer.inputs, layer.outputs)
-        operands = {name: value for name, value in given.items() if isinstance(value, tuple)}
+        operands = {name: value for name, value in fields.items() if isinstance(value, tuple)}
         operands["indices"] = self._in(indices), index_line(columns, self._array.lanes)
-        return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs, **given,
+        return pack(centroid_layout(), {"kind": Kind.CENTROID, "columns": columns, "outputs": outputs, **fields,
                                         **instructions.with_strides(operands)})
 
     def _command(self, name: str, layer: Dense, listed: list[Words], reads: list[Region],

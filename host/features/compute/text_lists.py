@@ -10,9 +10,9 @@ Tokens, labels and the loss of each sequence follow the lists, and are addressed
 list serves all groups. Buffers of a group are planned from the instructions, like a perceptron's
 (:mod:`host.features.compute.lists`). Tokens, labels and losses have the buffer tag 1, and buffers the tags from 2 on.
 
-:class:`TextOperations` takes the words of lists apart: the buffers that each instruction touches, and its words at
-other places. Instructions that touch no buffer, as the one which clears gradients, belong to the next one that does:
-so both lists of backward have the same operations. :class:`ListCycles` has their cycles.
+:class:`TextOperations` decodes the words of lists: the buffers that each instruction touches, and its words at other
+addresses. Instructions that touch no buffer, such as the one that clears gradients, belong to the next one that
+touches one: so both lists of backward have the same operations. :class:`ListCycles` has their cycles.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class TextLists:
     further: tuple[int, ...]
     data: int  # address of the first sequence's tokens, which labels and the loss follow
     context: int  # tokens, and labels, of a sequence
-    sequences: int  # most sequences of a share
+    sequences: int  # maximum sequences of a share
     together: int  # sequences of a group
     plan: Plan
     multiplications: int  # multiply-adds of a sequence, without sums of columns
@@ -212,15 +212,15 @@ class _Compiler:
         """Each head of each sequence: number of the sequence, and of the head."""
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
-    def _part(self, name: str, one: tuple[int, int], part: int = 0) -> Matrix:
+    def _part(self, name: str, pair: tuple[int, int], part: int = 0) -> Matrix:
         """Queries (0), keys (1) or values (2) of a head, or its part of another matrix: from 0 on, the sequence's."""
-        (sequence, head), stride = one, self._buffers[name][1]
+        (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
                                   + head * self._size)
 
-    def _of(self, name: str, one: tuple[int, int]) -> Matrix:
+    def _of(self, name: str, pair: tuple[int, int]) -> Matrix:
         """Rows of a head, in a matrix of heads one below the other."""
-        (sequence, head), stride = one, self._buffers[name][1]
+        (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, (sequence * self._config.heads + head) * self._config.context * stride)
 
     def _attend(self, n: int) -> None:
@@ -356,7 +356,7 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
     Parameters
     ----------
     sequences, words : int
-        Most sequences of a node in a step, and elements of its activation memory.
+        Maximum sequences of a node in a step, and elements of its activation memory.
     together : int
         Sequences of a group; a share's last group is filled up with padding.
     scaled_again : bool
@@ -413,7 +413,7 @@ def _multiplications(config: TransformerConfig) -> int:
 class ListCycles:
     """Model of an engine, for a command of some length and an activation memory of ``words`` elements.
 
-    GATHER and SCATTER read ``characters``, of which repeated ones take longer; by default all differ. The default
+    GATHER and SCATTER read ``characters``; repeated ones take longer, by default all differ. The default
     vector unit has a pipeline for each lane.
     """
 
@@ -434,11 +434,11 @@ class ListCycles:
         match instruction:
             case Gemm():
                 fields.pop("scale_mask")
-                sides: dict[str, Any] = {name: gemm.Matrix(**one) if isinstance(one, dict) else one
-                                         for name, one in fields.items()}
+                sides: dict[str, Any] = {name: gemm.Matrix(**arg) if isinstance(arg, dict) else arg
+                                         for name, arg in fields.items()}
                 product = GemmJob(**sides)
-                key = tuple((name, one.stride > 0 if isinstance(one, gemm.Matrix) else one, getattr(one, "place", 0))
-                            for name, one in vars(product).items())
+                key = tuple((name, arg.stride > 0 if isinstance(arg, gemm.Matrix) else arg, getattr(arg, "place", 0))
+                            for name, arg in vars(product).items())
                 if key not in self._known:
                     self._known[key] = self._product.cycles(product)
                 return "products" if product.a.place != Place.ONES else "sums", self._known[key]
@@ -448,11 +448,11 @@ class ListCycles:
                     instruction.source.rows, instruction.source.columns, softmax=softmax)
             case Centroid():
                 raise ValueError("Instruction must be one of a sequence, not of centroids")
-        strides = {f"stride_{name}": one["stride"] for name, one in fields.items()
-                   if isinstance(one, dict) and "stride" in one}
-        known = {one.name for one in dataclasses.fields(row_unit.Job)}
-        operands: dict[str, Any] = {name: (one["place"], one["row"]) if isinstance(one, dict) else one
-                                    for name, one in fields.items() if name in known}
+        strides = {f"stride_{name}": arg["stride"] for name, arg in fields.items()
+                   if isinstance(arg, dict) and "stride" in arg}
+        known = {arg.name for arg in dataclasses.fields(row_unit.Job)}
+        operands: dict[str, Any] = {name: (arg["place"], arg["row"]) if isinstance(arg, dict) else arg
+                                    for name, arg in fields.items() if name in known}
         rows = row_unit.Job(**strides, **operands)
         return "rows", self._function.job(rows, row_unit.run(rows, self._memories(instruction)).blocks)
 
@@ -484,7 +484,7 @@ class Operation:
     #: Names of buffers.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    words: tuple[Words, ...]  # of each instruction, at the places of the lists that were taken apart
+    words: tuple[Words, ...]  # of each instruction, at the addresses of the decoded lists
     instructions: tuple[Instruction, ...]
     multiplications: int  # multiply-adds, without sums of columns
 
@@ -502,7 +502,7 @@ class TextOperations:
         self._jobs: dict[int, int] = {}  # cycles of instructions, by their identity
         self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS)
         self._variants = [self._taken_apart(array, number) for number in range(2)]
-        touched = [[(one.reads, one.writes) for one in variant] for variant in self._variants]
+        touched = [[(operation.reads, operation.writes) for operation in variant] for variant in self._variants]
         assert touched[0] == touched[1]
         #: Maps, and the operations that write and read them.
         self.saved = Saved(self._variants[0], "d output",
@@ -525,21 +525,21 @@ class TextOperations:
         program = self.lists.programs[number]
         raw: list[Words] = []
         for start in program.starts:
-            place = start - self.lists.base
-            while self.lists.words[place] & 15:
-                raw.append(self.lists.words[place:place + layer_list.INSTRUCTION_WORDS])
-                place += layer_list.INSTRUCTION_WORDS
+            position = start - self.lists.base
+            while self.lists.words[position] & 15:
+                raw.append(self.lists.words[position:position + layer_list.INSTRUCTION_WORDS])
+                position += layer_list.INSTRUCTION_WORDS
         operations: list[Operation] = []
         waiting: list[tuple[Instruction, Words]] = []
-        for one in zip(itertools.chain(*program.lists(engine_of(array))), raw, strict=True):
-            waiting.append(one)
-            reads, writes = (self._named(side, len(operations) + 1) for side in (sources(one[0]), one[0].targets))
+        for entry in zip(itertools.chain(*program.lists(engine_of(array))), raw, strict=True):
+            waiting.append(entry)
+            reads, writes = (self._named(side, len(operations) + 1) for side in (sources(entry[0]), entry[0].targets))
             if reads or writes:
                 listed, words = zip(*waiting, strict=True)
                 operations.append(Operation(
                     reads=reads, writes=writes, instructions=listed, words=words,
-                    multiplications=sum(one.job.m * one.job.n * one.job.k for one in listed
-                                        if isinstance(one, Gemm) and one.a.place is not Place.ONES)))
+                    multiplications=sum(entry.job.m * entry.job.n * entry.job.k for entry in listed
+                                        if isinstance(entry, Gemm) and entry.a.place is not Place.ONES)))
                 waiting = []
         assert not waiting
         return operations
@@ -547,17 +547,17 @@ class TextOperations:
     def _named(self, operands: Sequence[Operand], number: int) -> tuple[str, ...]:
         """Names of the buffers among operands of an operation, by its number in the plan."""
         names = set()
-        for one in operands:
-            if one.place is Place.ACTIVATIONS and one.end <= self.lists.plan.peak:
-                (name,) = (name for name, room in self._rooms.items() if room.has(one, number))
-                self._owners[name] = one.owner
+        for operand in operands:
+            if operand.place is Place.ACTIVATIONS and operand.end <= self.lists.plan.peak:
+                (name,) = (name for name, room in self._rooms.items() if room.has(operand, number))
+                self._owners[name] = operand.owner
                 names.add(name)
         return tuple(sorted(names))
 
     def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
-        """Words of an operation at other places, with the first sequence's characters at the address ``data``.
+        """Words of an operation at other addresses, with the first sequence's characters at the address ``data``.
 
-        Places have for each of its buffers the name of another buffer in its place, and that one's first word.
+        Places have, for each of its buffers, the name and the first word of the buffer that replaces it.
         """
         rooms = [(name, self._rooms[name]) for name in {*operation.reads, *operation.writes}]
         relocated = [words.copy() for words in operation.words]
@@ -570,7 +570,7 @@ class TextOperations:
                 if bits & _RELATIVE:
                     words[word] = bits & ~_BASE | base - self.lists.data + data
                     continue
-                (name, room), = (one for one in rooms if one[1].base <= base < one[1].base + one[1].words)
+                (name, room), = (pair for pair in rooms if pair[1].base <= base < pair[1].base + pair[1].words)
                 other, begin = places[name]
                 words[word] = bits & ~(_BASE | _OWNER) | self._owners[other] << BASE_BITS | begin + base - room.base
         return relocated

@@ -1,7 +1,7 @@
 """A step of the text model on one sequence, as steps of a node: forward, loss and backward.
 
-Numbers are those of :mod:`host.models.transformer`, bit for bit. Row vectors, such as means and sums, are buffers of
-their own.
+Numbers equal the results of :mod:`host.models.transformer`, bit for bit. Row vectors, such as means and sums, are
+buffers of their own.
 """
 
 import math
@@ -169,9 +169,9 @@ class _Builder:
 
     def _attend(self, n: int) -> None:
         rows, width, heads = self._rows, self._config.width, self._config.heads
-        given, kept, count = self._parameters[f"attention_{n}"], keep(rows, np.array([rows]))[0], heads * rows
+        parameters, kept, count = self._parameters[f"attention_{n}"], keep(rows, np.array([rows]))[0], heads * rows
         sizes = rows, width // heads, rows
-        self._product(f"parts {n}", f"scaled norm_{n}", lambda x: product(x, given["inward"]),
+        self._product(f"parts {n}", f"scaled norm_{n}", lambda x: product(x, parameters["inward"]),
                       (rows, width, 3 * width), shape=(rows, 3 * width))
         self._product(f"scores {n}", f"parts {n}", lambda parts: self._heads(lambda head: np.where(
             kept, product(self._part(parts, 0, head), self._part(parts, 1, head).T) * self._gain,
@@ -183,7 +183,7 @@ class _Builder:
         self._product(f"heads {n}", f"weights {n}, parts {n}", lambda weights, parts: np.hstack([
             product(self._of(weights, head), self._part(parts, 2, head)) for head in range(heads)]),
             sizes, count=heads, shape=(rows, width))
-        self._product(f"outward {n}", f"heads {n}", lambda x: product(x, given["outward"]), (rows, width, width),
+        self._product(f"outward {n}", f"heads {n}", lambda x: product(x, parameters["outward"]), (rows, width, width),
                       shape=(rows, width))
 
     def _powers(self, name: str, scores: str) -> None:
@@ -271,7 +271,7 @@ class _Builder:
 
     def _attend_back(self, n: int, upstream: str) -> None:
         rows, width, heads = self._rows, self._config.width, self._config.heads
-        given, gradients = self._parameters[f"attention_{n}"], self._gradients[f"attention_{n}"]
+        parameters, gradients = self._parameters[f"attention_{n}"], self._gradients[f"attention_{n}"]
         sizes, shape = (rows, width // heads, rows), self.shapes[f"weights {n}"]
 
         def matrix(side: str) -> Callable[..., None]:
@@ -284,7 +284,7 @@ class _Builder:
                 columns=(number * width, (number + 1) * width))
 
         self._product(None, f"heads {n}, {upstream}", matrix("outward"), (rows, width, width))
-        self._product(f"d heads {n}", upstream, lambda x: product(x, given["outward"].T), (rows, width, width),
+        self._product(f"d heads {n}", upstream, lambda x: product(x, parameters["outward"].T), (rows, width, width),
                       shape=(rows, width))
         self._product(f"d weights {n}", f"d heads {n}, parts {n}", lambda x, parts: self._heads(
             lambda head: product(self._part(x, 0, head), self._part(parts, 2, head).T)), sizes, count=heads,
@@ -301,7 +301,7 @@ class _Builder:
             self._of(x, head).T, self._part(parts, 0, head)))
         self._product(None, f"{self._scaled(f'scaled norm_{n}')}, d parts {n}", matrix("inward"),
                       (rows, width, 3 * width))
-        self._product(f"d scaled norm_{n}", f"d parts {n}", lambda x: product(x, given["inward"].T),
+        self._product(f"d scaled norm_{n}", f"d parts {n}", lambda x: product(x, parameters["inward"].T),
                       (rows, 3 * width, width), shape=(rows, width))
 
 

@@ -1,20 +1,20 @@
-"""Lists whose saved maps do not all stay in the activation memory, and the moves to far memory and back.
+"""Lists with saved maps that do not all stay in the activation memory, and the moves to far memory and back.
 
 A map is kept, swapped or made again by its plan (:mod:`host.features.compute.memory.chain`): its first version lives
-from its forward list on; a map that is moved back, or made again, is another version at another place. Lists and
-moves have the order of the timeline, and versions live in its times; places follow from these
+from its forward list on; a map that is moved back, or made again, is another version at another address. Lists and
+moves have the order of the timeline, and versions the lifetimes of its times; addresses follow from these
 (:mod:`host.features.compute.memory.plan`). Lists are commands of the computing queue and moves of the moving one, and
 their waits follow from the regions that they touch: so a program with other times than the timeline has the same
-bits. All versions of a map have one buffer tag, and rows that a move has written are of any buffer.
+bits. All versions of a map have one buffer tag, and rows that a move has written match any tag.
 
 Maps of a perceptron are the outputs of all layers except the last.
 
-Instructions of the text model are those of a sequence's lists (:mod:`host.features.compute.text_lists`), cut into a
-list for each forward, the loss, each backward, and each map that is made again: by the instructions that wrote it,
-and those of what they read, up to maps that are there. What they write in addition to the map has places of its own.
-Maps and other buffers are planned together, by the times in which they live. One set of lists serves all sequences,
-with two of backward: the first sequence of a share begins the gradients, each other one adds to them. Each sequence
-is a program of three queues.
+Instructions of the text model come from a sequence's lists (:mod:`host.features.compute.text_lists`), cut into a
+list for each forward, the loss, each backward, and each map that is made again: by the instructions that wrote it and
+that wrote their operands, back to maps that are there. Their other results have addresses of their own. Maps and
+other buffers are planned together, by their lifetimes. One set of lists serves all sequences, with two
+of backward: the first sequence of a share begins the gradients, each other one adds to them. Each sequence is a
+program of three queues.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ _Version = tuple[int, int]
 
 def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
                     cycles: Mapping[str, int] | None = None) -> Chain:
-    """Chain of a perceptron's lists, with given cycles, such as of ``forward 1``, or those of :func:`product_cycles`.
+    """Chain of a perceptron's lists, with these cycles, such as of ``forward 1``, or by :func:`product_cycles`.
 
     Map n is the output of layer n + 1, which the forward list of the next layer reads and its backward list frees.
     The first layer's backward list, which reads the inputs, belongs to map 0, and all lists of the last layer are the
@@ -94,7 +94,7 @@ class Versions:
         self.swapped = {number for number, policy in enumerate(decision.policies) if policy is Policy.SWAP}
         times = {(event.kind, event.number): event for event in decision.run.events}
         self.lifetimes: dict[_Version, Lifetime] = {}  # lifetime of each version, in cycles of the timeline
-        for number, (one, policy) in enumerate(zip(chain.maps, self._policies, strict=True)):
+        for number, (item, policy) in enumerate(zip(chain.maps, self._policies, strict=True)):
             begin, left = times["forward", number].start, times[chain.reader(number)].end
             freed = times["backward", number].end
             if policy is Policy.SWAP:
@@ -104,7 +104,7 @@ class Versions:
             else:
                 lives = [(begin, freed)]
             for version, (first, end) in enumerate(lives):
-                self.lifetimes[number, version] = Lifetime(first, end, one.words, f"{one.name}, version {version}")
+                self.lifetimes[number, version] = Lifetime(first, end, item.words, f"{item.name}, version {version}")
 
     def latest(self, number: int) -> _Version:
         """The version that backward lists read."""
@@ -188,7 +188,7 @@ def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, example
 def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
     """Places of swapped maps in far memory, by number, and their words; ``PlanError`` if there are fewer."""
     swapped = [number for number, policy in enumerate(plan.decision.policies) if policy is Policy.SWAP]
-    ends = list(itertools.accumulate((plan.chain.maps[one].words for one in swapped), initial=0))
+    ends = list(itertools.accumulate((plan.chain.maps[index].words for index in swapped), initial=0))
     if ends[-1] > far_words:
         raise PlanError(f"Maps that are swapped must fit into the {far_words:,} words of the far memory, not take "
                         f"{ends[-1]:,}")
@@ -244,7 +244,7 @@ class FarText:
     def line(self) -> str:
         """The plan in a line."""
         run, chain = self.plan.decision.run, self.plan.chain
-        policies = ", ".join(f"{one.name} {policy.name.lower()}" for one, policy in
+        policies = ", ".join(f"{saved.name} {policy.name.lower()}" for saved, policy in
                              zip(chain.maps, self.plan.decision.policies, strict=True) if policy)
         return (f"activations: planned, {self.base:,} words, at most {run.peak:,} for {chain.words:,} of saved maps; "
                 f"{policies or 'all kept'}; moved {run.far_words:,} words, {run.multiplications:,} more "
@@ -252,18 +252,18 @@ class FarText:
                 f"kept")
 
     def program(self, *, further: bool) -> CompiledProgram:
-        """Program of a sequence, without the number of it."""
+        """Program of a sequence, without its number."""
         program = Program(queues=3)
-        for one in self.commands[further]:
-            length = {} if one.queue is not Queue.COMPUTE else {"length": self.whole.context}
-            program.add(one.name, operation=one.operation, queue=one.queue, reads=one.reads, writes=one.writes,
-                        duration=one.duration or 0, fields={**one.fields, **length, "duration": one.duration or 0})
+        for work in self.commands[further]:
+            length = {} if work.queue is not Queue.COMPUTE else {"length": self.whole.context}
+            program.add(work.name, operation=work.operation, queue=work.queue, reads=work.reads, writes=work.writes,
+                        duration=work.duration or 0, fields={**work.fields, **length, "duration": work.duration or 0})
         return program.compile()
 
     def node_program(self, program: CompiledProgram, number: int, rank: int, nodes: int) -> list[list[Command]]:
-        """Commands of each queue of a node for the sequence of a number."""
-        place = number * self.whole.stride
-        return [[dataclasses.replace(one, state_base=place) if one.operation is Code.LAYERS else one for one in queue]
+        """Commands of each queue of a node for the sequence with a number."""
+        base = number * self.whole.stride
+        return [[dataclasses.replace(op, state_base=base) if op.operation is Code.LAYERS else op for op in queue]
                 for queue in program.commands(rank, nodes)]
 
 
@@ -280,7 +280,7 @@ class _Span(Lifetime):
     moved: bool = False
 
     def meets(self, other: Lifetime) -> bool:
-        """Whether both need different places."""
+        """Whether both need different addresses."""
         if isinstance(other, _Span) and (self.moved or other.moved):
             return self.begin < other.behind and other.begin < self.behind
         return super().meets(other)
@@ -318,23 +318,23 @@ class _Placed:
         ranges = {"forward": saved.forward, "backward": saved.backward, "loss": lambda number: saved.loss}
         numbers = ranges[event.kind](number)
         return _Part(event=event, name=name, numbers=numbers, keys=[
-            {buffer: self._key(buffer, after=event.kind == "backward") for buffer in (*one.reads, *one.writes)}
-            for one in self._steps(numbers)])
+            {buffer: self._key(buffer, after=event.kind == "backward") for buffer in (*step.reads, *step.writes)}
+            for step in self._steps(numbers)])
 
     def _steps(self, numbers: Sequence[int]) -> list[Operation]:
         """Operations of a share's first sequence, by their numbers."""
         return [self._operations.operations(further=False)[number] for number in numbers]
 
     def _key(self, name: str, *, after: bool) -> _Key:
-        """The version of a map that work before the loss, or after it, touches; of another buffer itself."""
+        """The version of a map that work before the loss, or after it, touches; any other buffer has no version."""
         return name, self._versions.latest(self._number[name])[1] if after and name in self._number else 0
 
     def _remade(self, number: int, numbers: Sequence[int]) -> Iterator[dict[str, _Key]]:
         """Keys of the operations that make a map again; they scale normal rows as backward does."""
         made: dict[str, _Key] = {}
-        for one in self._steps(numbers):
-            keys = {name: made.get(name) or self._key(name, after=True) for name in one.reads}
-            for name in one.writes:
+        for operation in self._steps(numbers):
+            keys = {name: made.get(name) or self._key(name, after=True) for name in operation.reads}
+            for name in operation.writes:
                 plain = self._operations.plain(name)
                 made[plain] = ((plain, 1) if plain == self._saved.maps[number] else
                                (plain, 0) if plain in self._saved.beside else (plain, f"remake {number}"))
@@ -351,9 +351,9 @@ class _Placed:
                 for key in keys.values():
                     first, _, start, _ = touched.get(key, (times_of[0], 0, begin, 0))
                     touched[key] = first, times_of[1], start, end
-        moved = {(self._saved.maps[number], version): one for (number, version), one in
+        moved = {(self._saved.maps[number], version): lifetime for (number, version), lifetime in
                  self._versions.lifetimes.items() if number in self._versions.swapped}
-        touched |= {key: (one.first, one.end) * 2 for key, one in moved.items() if key in touched}
+        touched |= {key: (lifetime.first, lifetime.end) * 2 for key, lifetime in moved.items() if key in touched}
         return {key: _Span(first=first, end=last, begin=begin, behind=end, moved=key in moved,
                            words=self._operations.words(key[0]), name=f"{key[0]}, {key[1]}")
                 for key, (first, last, begin, end) in touched.items()}
@@ -367,14 +367,14 @@ class _Placed:
                 variant[number], {name: (key[0], self.places[key]) for name, key in keys.items()}, data)])
 
     def works(self, part: _Part, starts: Sequence[int]) -> list[Work]:
-        """Commands of the lists of an event, which begin at some addresses; all touch what the event does."""
+        """Commands of the lists of an event, which begin at some addresses; all touch the event's buffers."""
         operations = self._steps(part.numbers)
         reads, writes = (list(dict.fromkeys(
             Region("activations", self.places[keys[name]], self._operations.words(keys[name][0]))
-            for one, keys in zip(operations, part.keys, strict=True) for name in getattr(one, side)))
+            for operation, keys in zip(operations, part.keys, strict=True) for name in getattr(operation, side)))
             for side in ("reads", "writes"))
         return [Work(name=part.name if not number else f"{part.name}, {number + 1}", operation="LAYERS", reads=reads,
-                     writes=writes, multiplications=sum(one.multiplications for one in operations),
+                     writes=writes, multiplications=sum(operation.multiplications for operation in operations),
                      fields={"weight_base": start}, duration=0 if number else part.event.end - part.event.start)
                 for number, start in enumerate(starts)]
 
@@ -384,8 +384,8 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
     """Make the lists and the moves of the text model, for at most ``sequences`` sequences of a node in a step.
 
     The plan is for the chain of :meth:`TextOperations.chain`; ``placed`` has its places, if they are known. The
-    activation memory has ``words`` elements, and the far memory ``far_words``, of which ``rate`` are moved per cycle.
-    Raises ``PlanError``: one of them has no room.
+    activation memory has ``words`` elements, the far memory ``far_words``, and moves ``rate`` words per cycle. Raises
+    ``PlanError``: one of them has no room.
     """
     placed = placed or _Placed(operations, plan)
     far, used = far_places(plan, far_words)
@@ -395,7 +395,7 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
         return {(part.name, further): placed.words(part, further=further, data=data) for part in placed.parts
                 for further in (False, True)[:1 + (part.event.kind == "backward")]}
 
-    data = placed.end + sum(len(one) for lists in lists_of(0).values() for one in lists)
+    data = placed.end + sum(len(item) for lists in lists_of(0).values() for item in lists)
     lists = lists_of(data)
     starts: dict[tuple[str, bool], list[int]] = {}
     end = placed.end
@@ -406,9 +406,9 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
         parts = iter(placed.parts)
         for event in plan.decision.run.events:
             if event.kind in ("out", "back"):
-                one = plan.chain.maps[event.number]
-                works.append(move_of(event.kind, event.number, one.words, event.end - event.start, far[event.number],
-                                     placed.places[one.name, int(event.kind == "back")]))
+                item = plan.chain.maps[event.number]
+                works.append(move_of(event.kind, event.number, item.words, event.end - event.start, far[event.number],
+                                     placed.places[item.name, int(event.kind == "back")]))
             else:
                 part = next(parts)
                 works += placed.works(part, starts.get((part.name, bool(further)), starts[part.name, False]))
@@ -430,7 +430,7 @@ def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: f
     """Make the lists and the moves of the text model with buffers of a sequence in at most ``activations`` words.
 
     Budgets of maps are tried from all words down; the first with a fastest plan, of a kind of
-    :data:`host.features.compute.memory.chain.KINDS`, that fits is taken. Other parameters, and errors, are those of
+    :data:`host.features.compute.memory.chain.KINDS`, that fits is taken. Other parameters, and errors, are as for
     :func:`compile_far_text`; ``PlanError`` is also raised if no plan fits.
     """
     chain = operations.chain(further=sequences > 1)

@@ -1,7 +1,7 @@
 """Steps of a perceptron on nodes with far memories: saved maps kept, moved or made again, by a plan for each policy.
 
-Lists are run once by themselves, all maps kept, for the cycles that they take; plans are made with these. Then each
-step runs as a program of three queues, and what it leaves is compared with the model on the host.
+Lists run once on their own, with all maps kept, to measure their cycles; plans are made with these. Then each step
+runs as a program of three queues, and its results are compared with the model on the host.
 """
 
 import collections
@@ -81,7 +81,7 @@ def _moved(simulation: VerilatedRing) -> int:
 
 def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
                  shares: Sequence[tuple[Numbers, Labels]], *, share: float, rate: float) -> list[FarStep]:
-    """Differentiate under each policy for which there is a plan, on nodes with far memories and three queues.
+    """Differentiate under each policy that has a plan, on nodes with far memories and three queues.
 
     Nodes have equal shares: their inputs and labels. Their losses and gradients are compared with the model's.
 
@@ -102,8 +102,8 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
     (_, plan), = _plans(chain_of(), share, rate, ("keep",))
     kept = compiled(plan)
     _give(ring, kept, model, shares)
-    outcomes = ring.compute.run_layers([one.fields["weight_base"] for one in kept.commands], [examples] * ring.nodes)
-    cycles = {one.name: known(outcome.cycles) for one, outcome in zip(kept.commands, outcomes, strict=True)}
+    outcomes = ring.compute.run_layers([job.fields["weight_base"] for job in kept.commands], [examples] * ring.nodes)
+    cycles = {job.name: known(outcome.cycles) for job, outcome in zip(kept.commands, outcomes, strict=True)}
     expected = [model.differentiate(x, labels) for x, labels in shares]
     return [_run(ring, simulation, model, layers, shares, expected, kind, compiled(plan))
             for kind, plan in _plans(chain_of(cycles=cycles), share, rate, tuple(KINDS))]
@@ -126,7 +126,7 @@ def _run(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[D
     program = build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=examples),
                     computed=Computed(lists.commands, [examples] * nodes), depth=len(lists.commands))
     local = Operation.LAYERS, Operation.MOVE_OUT, Operation.MOVE_IN
-    ring.programs.load([[[one for one in queue if one.operation in local] for queue in program.commands(rank, nodes)]
+    ring.programs.load([[[op for op in queue if op.operation in local] for queue in program.commands(rank, nodes)]
                         for rank in range(nodes)])
     before = _moved(simulation)
     cycles = ring.programs.run(collectives=0).outcome.cycles
@@ -177,8 +177,8 @@ def _open_node(config: NodeConfig) -> Iterator[tuple[Ring, VerilatedRing]]:
 
 def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer, sequence: Characters, *,
                       share: float, rate: float, kinds: Sequence[str] = tuple(KINDS)) -> list[FarStep]:
-    """Differentiate a sequence on all nodes, which have functions of sequences, under each policy for which there is
-    a plan; see :func:`run_policies`."""
+    """Differentiate a sequence on all nodes, which have functions of sequences, under each policy that has a plan;
+    see :func:`run_policies`."""
     config = ring.devices[0].config
     operations = operations_of(model.config, Array(rows=config.compute.rows, lanes=config.lanes))
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
@@ -186,7 +186,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     loss, gradient = model.differentiate(collate([sequence]))
 
     def computer_of(plan: MapPlan) -> FarTextComputer:
-        """Computation of the sequence, which nodes have been given."""
+        """Computation of the sequence, which nodes already hold."""
         computer = FarTextComputer(ring, compile_far_text(
             operations, plan, rate=rate, sequences=1, words=config.compute.activations, far_words=config.far_words))
         computer.prepare()
@@ -215,7 +215,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
 def _measured(ring: Ring, operations: TextOperations, lists: FarText) -> Chain:
     """Chain with the cycles of the lists of a plan, which run in order on the sequence that nodes have."""
     works = lists.commands[0]
-    outcomes = ring.compute.run_layers([one.fields["weight_base"] for one in works],
+    outcomes = ring.compute.run_layers([part.fields["weight_base"] for part in works],
                                        [lists.whole.context] * ring.nodes)
     taken: collections.Counter[str] = collections.Counter()
     for work, outcome in zip(works, outcomes, strict=True):
@@ -228,7 +228,7 @@ def far_text_steps(*, share: float, rate: float) -> list[FarStep]:
     """A sequence of the text model, with random parameters and characters, on one simulated node of four by four
     units under each policy.
 
-    The node has room for the sequence, of which all maps can be moved; see :func:`run_text_policies`.
+    The node has room for the sequence, and all of its maps can be moved; see :func:`run_text_policies`.
     """
     model = Transformer(CONFIG)
     model.initialize(0)

@@ -1,6 +1,6 @@
 """Training on nodes with far memories, where saved maps of the text model are kept, moved or made again.
 
-Each sequence is a program of three queues (:mod:`host.features.far.lists`), which all nodes are given before it: a
+Each sequence is a program of three queues (:mod:`host.features.far.lists`), which is loaded on all nodes before it: a
 node without a further sequence in its share runs it with a sequence of padding, which adds zeros to its gradients.
 """
 
@@ -41,7 +41,7 @@ class FarTextComputer(TextComputer):
 
     def give(self, shares: Sequence[Sequence[Characters]], *, odd: int = 0) -> None:
         most = max(map(len, shares))
-        empty = np.zeros(1, np.int64)  # of no character: all padding
+        empty = np.zeros(1, np.int64)  # no character: all padding
         super().give([[*share, *[empty] * (most - len(share))] for share in shares])
         self.lengths = [len(share) for share in shares]
 

@@ -21,7 +21,7 @@ __all__ = ["FEATURE", "GridFeature"]
 
 
 class GridFeature(Feature):
-    """Rings that change while a run goes on."""
+    """Rings that change during a run."""
 
     def grid_nodes(self, devices: "Sequence[Device]", *, golden: "GoldenNodes | None", rows: int, columns: int,
                    timeout: int) -> "GridNodes":

@@ -1,4 +1,4 @@
-"""Grid of nodes whose parts can be disabled, and the rings that the enabled nodes form.
+"""Grid of nodes with parts that can be disabled, and the rings that the enabled nodes form.
 
 Node (r, c) of R x C has the number r · C + c. Its port 0 sends to (r, c + 1 mod C), its port 1 to (r + 1 mod R, c);
 each link ends at the port of the same number. A card is a row.
@@ -30,7 +30,7 @@ Link = tuple[int, int]
 
 
 class TopologyError(ValueError):
-    """The enabled parts do not form the rings that are asked for."""
+    """The enabled parts do not form the requested rings."""
 
 
 class Shape(enum.Enum):
@@ -73,7 +73,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """Seat of a node in a ring: the ports by which it receives and sends, its rank, and the size of the ring."""
+    """Seat of a node in a ring: its receiving and sending ports, its rank, and the size of the ring."""
 
     receives: int
     sends: int
@@ -111,7 +111,7 @@ class Plan:
         return self.rings[0] if self.shape is Shape.FLAT else self.active
 
     def gradient_scale(self, node: int) -> float:
-        """Factor that makes the mean of a sum: one over the nodes whose gradients are summed with this node's."""
+        """Factor that makes the mean of a sum: one over the number of nodes in the sum."""
         if self.shape in (Shape.FLAT, Shape.GRID):
             return 1 / len(self.active)
         return 1 / next(len(ring) for ring in self.rings if node in ring)
@@ -239,7 +239,7 @@ class Topology:
             raise TopologyError(f"Enabled links must lead round through all enabled nodes, not without "
                                 f"{_names(self._links_off())}: {self._advice()}")
         ring: list[int] = []
-        ports: list[tuple[int, int]] = []  # by which each node of the ring receives and sends
+        ports: list[tuple[int, int]] = []  # receiving and sending port of each node
         receives = trail[-1][1]  # a link ends at the port of the same number
         for node, sends in trail:
             if node in there and node not in ring:
@@ -261,7 +261,7 @@ class Topology:
         return sorted(set(self.links) - set(self.enabled_links))
 
     def _advice(self) -> str:
-        """Parts each of which would make a flat ring possible on its own."""
+        """Parts, each enough to make a flat ring possible."""
         def helps(make: Callable[[Part], Topology], parts: Iterable[Part]) -> list[Part]:
             return [part for part in parts if make(part)._trail() is not None]
 
@@ -281,7 +281,7 @@ def _names(parts: Iterable[int | Link]) -> str:
 # Closed trails.
 
 def reach(start: int, links: Mapping[Link, int]) -> set[int]:
-    """Nodes to which words can come from a node, and the node itself."""
+    """Nodes that words from a node can reach, and the node itself."""
     reached, open_ = {start}, [start]
     while open_:
         node = open_.pop()
@@ -297,7 +297,7 @@ def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link
 
     ``links`` have the node at the end of each link. A trail may pass other nodes, and a node more than once, but uses
     no link twice: each link has one source of words. It begins at the lowest of the nodes, and takes the lowest port
-    wherever several trails are as short.
+    where several trails have this length.
     """
     start = min(nodes)
     backward = {(target, number): source for number, ((source, _), target) in enumerate(links.items())}
@@ -322,7 +322,7 @@ class _Search:
         self._nodes = nodes
         self._start = start
         self._length = length
-        self._dead: set[tuple[int, int]] = set()  # nodes and used links from which the trail cannot be closed
+        self._dead: set[tuple[int, int]] = set()  # nodes and used links without a closed trail
 
     def run(self) -> list[Link] | None:
         trail: list[Link] = []

@@ -1,7 +1,7 @@
-"""Owners of a vector's elements in the rings of a plan, and the change from some rings to others.
+"""Owners of a vector's elements in the rings of a plan, and the change from old rings to new ones.
 
 State and master of an element are only at its owner; residuals and errors of the whole vector are on every node.
-The functions do not change the arrays that they are given.
+The functions do not change their arguments.
 """
 
 import dataclasses
@@ -56,18 +56,18 @@ def _owner_of(owned: Mapping[int, Indices], length: int) -> npt.NDArray[np.int64
 
 
 def moved(old: Mapping[int, Indices], new: Mapping[int, Indices]) -> int:
-    """Number of elements whose owner changes."""
+    """Number of elements that change their owner."""
     length = sum(map(len, new.values()))
     return int(np.count_nonzero(_owner_of(old, length) != _owner_of(new, length)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Handover:
-    """Rows of the nodes that are there after a change."""
+    """Rows of the nodes after a change."""
 
     rows: dict[int, Bits]  # row of each node
-    heirs: dict[int, int]  # node to which each node that has left gave its row
-    dropped: int  # elements whose sum was not finite, and which are zeros
+    heirs: dict[int, int]  # node that got the row of each node that has left
+    dropped: int  # elements with a sum that was not finite, now zeros
 
 
 def hand_over(rows: Mapping[int, Bits], old: Plan, new: Plan) -> Handover:
@@ -110,20 +110,20 @@ class Carried:
 
     left: tuple[int, ...]  # nodes of the grid that have left
     joined: tuple[int, ...]
-    heirs: dict[int, int]  # node to which each node that has left gave its residuals and errors, if it has such
-    moved: int  # elements whose owner has changed
-    dropped: int  # elements of residuals and errors whose sum was not finite, and which are zeros now
+    heirs: dict[int, int]  # node that got the residuals and errors of each node that has left, if there are any
+    moved: int  # elements with another owner
+    dropped: int  # elements of residuals and errors with a sum that was not finite, now zeros
 
 
 def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
     """Give the nodes of new rings the vectors of the old ones, at the start of each memory.
 
-    Each element of a state plane and of the masters is read from its old owner and written to its new one. Residuals
+    Each element of a state plane and of master weights moves from its old owner to its new one. Residuals
     and errors stay with their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node gets
     the weights of rank 0. Everything is read before anything is written, since a node may be in both rings. Both must
-    be at rest, in the order of their plans, which are of a flat ring, or of rings in two dimensions.
+    be at rest, in the order of their plans, for a flat ring, or rings in two dimensions.
 
-    Raises ``ValueError``, before anything is read or written: a plan is of rings apart, each with the whole vector,
+    Raises ``ValueError``, before anything is read or written: a plan has separate rings, each with the whole vector,
     or of another number of nodes, or the new nodes have no room.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):

@@ -1,4 +1,4 @@
-"""Course of a grid through a run: the parts that leave and come after each step, and the rings in between.
+"""Reconfiguration plan of a grid in a run: the parts that leave and join after each step, and the rings between.
 
 Example
 -------
@@ -31,7 +31,7 @@ from host.training.workloads import Workload
 
 __all__ = ["ReconfigurationPlan", "Request", "Rings", "Stage", "grid_size", "reconfiguration_plan"]
 
-SHAPES = (Shape.GRID, Shape.FLAT)  # shapes in which all nodes train one model
+SHAPES = (Shape.GRID, Shape.FLAT)  # shapes where all nodes train one model
 
 
 def grid_size(text: str) -> tuple[int, int]:
@@ -44,7 +44,7 @@ def grid_size(text: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A part that leaves, or comes, after a number of steps."""
+    """A part that leaves or joins after a number of steps."""
 
     step: int
     part: Part
@@ -70,7 +70,7 @@ class Stage:
     step: int  # steps before it
     requests: tuple[Request, ...]  # requests that begin it
     plan: Plan
-    why_flat: str | None = None  # reason why the enabled nodes are in a flat ring, where no shape was asked for
+    why_flat: str | None = None  # reason why the enabled nodes are in a flat ring, where no shape was requested
 
     def __str__(self) -> str:
         nodes = len(self.plan.active)
@@ -81,14 +81,14 @@ class Stage:
 class ReconfigurationPlan:
     """Rings of a grid from the first step of a run to the last.
 
-    Requests of one step are carried out together; ``TopologyError`` names one that cannot be. The shape is ``FLAT``,
+    Requests of one step are carried out together; ``TopologyError`` names an impossible one. The shape is ``FLAT``,
     or ``GRID`` for sums in two dimensions: by default ``GRID`` where the enabled nodes are whole rows and columns,
     more than one of each, and all their links are enabled, else ``FLAT``.
     """
 
     def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None):
         if shape is not None and shape not in SHAPES:
-            possible = " or ".join(one.value for one in SHAPES)
+            possible = " or ".join(option.value for option in SHAPES)
             raise ValueError(f"Shape must be {possible} for nodes that train one model, not {shape.value}: rings of "
                              f"that shape are apart, and have no sum in common")
         self.rows, self.columns, self.shape = rows, columns, shape
@@ -110,7 +110,7 @@ class ReconfigurationPlan:
 
     @property
     def fewest(self) -> int:
-        """Nodes of the stage with the fewest, whose memories hold the most."""
+        """Nodes of the smallest stage; their memories hold the most."""
         return min(len(stage.plan.active) for stage in self.stages)
 
     def at(self, steps: int) -> int:
@@ -156,20 +156,20 @@ class ReconfigurationPlan:
 
 
 def reconfiguration_plan(ring: Ring) -> ReconfigurationPlan:
-    """Course of a grid by the options of a run; ``ValueError`` for a request that is malformed or impossible."""
+    """Reconfiguration plan by the options of a run; ``ValueError`` for a request that is malformed or impossible."""
     rows, columns = grid_size(ring.topology or "")
     NodeConfig().check_ring(rows * columns)
     if ring.nodes is not None and ring.nodes != rows * columns:
         raise ValueError(f"Nodes must be {rows * columns} with --topology {ring.topology}, not {ring.nodes}: leave "
                          f"out --nodes")
     requests = [Request.parse(text.strip(), enable=enables)
-                for given, enables in ((ring.disable, False), (ring.enable, True)) if given
-                for text in given.split(",")]
+                for option, enables in ((ring.disable, False), (ring.enable, True)) if option
+                for text in option.split(",")]
     return ReconfigurationPlan(rows, columns, requests, None if ring.shape is None else Shape(ring.shape))
 
 
 def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
-    """The grid after some requests, each of which must change it."""
+    """The grid after some requests; each must change it."""
     for request in requests:
         if request.enable and request.part not in grid.disabled:
             grid.enable(request.part)  # a part that the grid does not have is named first
@@ -185,7 +185,7 @@ def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
     """Rings of the enabled nodes, and the reason for a flat one."""
     if shape is not None:
         return grid.plan(shape), None
-    rows, columns = ({divmod(node, grid.columns)[place] for node in grid.enabled_nodes} for place in (0, 1))
+    rows, columns = ({divmod(node, grid.columns)[axis] for node in grid.enabled_nodes} for axis in (0, 1))
     if min(len(rows), len(columns)) < 2:
         return grid.plan(Shape.FLAT), None
     try:
@@ -247,18 +247,18 @@ class Rings(RingStages):
 
     def balance(self, steps: int) -> None:
         counters = self._grid.counters.read()
-        sent, received = (sum(one[name] for one in counters) for name in ("WORDS_SENT", "WORDS_RECEIVED"))
+        sent, received = (sum(counts[name] for counts in counters) for name in ("WORDS_SENT", "WORDS_RECEIVED"))
         if (sent - received) % (1 << 32):
             raise DivergenceError(f"Step {steps}: nodes have sent {sent:,} words since their rings were formed, and "
                                   f"received {received:,}")
 
     def handed_over(self, arrays: dict[str, Any], old: Plan) -> dict[str, Any]:
-        found = dict(arrays)
+        result = dict(arrays)
         for name in ("errors", "residuals"):
             if arrays[name] is not None:
                 rows = hand_over(dict(zip(old.order, arrays[name], strict=True)), old, self.plan).rows
-                found[name] = np.stack([rows[node] for node in self.plan.order])
-        return found
+                result[name] = np.stack([rows[node] for node in self.plan.order])
+        return result
 
     def forget(self) -> None:
         self._grid.counters.clear()

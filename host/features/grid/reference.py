@@ -18,7 +18,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 class GridReference(Reference):
-    """Golden model of a training run on the nodes of a plan in two dimensions; options are those of
+    """Golden model of a training run on the nodes of a plan in two dimensions; options are as for
     :class:`Reference`."""
 
     def __init__(self, ring: VectorRing, plan: Plan, *options: Any):
@@ -57,19 +57,19 @@ class GridReference(Reference):
         parts = np.array([sizes[(column + 1) % columns] for column in range(columns)]) / max(len(self.master), 1)
 
         def spread(words: list[npt.NDArray[np.int64]], *, by_row: bool) -> npt.NDArray[np.int64]:
-            """Words of each node at each hop, from those of each row or column."""
+            """Words of each node at each hop, from the words of each row or column."""
             together = np.stack(words, axis=1 if by_row else 2)  # hops, rows, columns
             return together.reshape(len(together), rows * columns)
 
         return Traffic(
-            scatter_words=np.concatenate([spread([one.scatter_words for one in sums], by_row=True),
-                                          spread([one.scatter_words for one in updates], by_row=False)]),
-            gather_words=np.concatenate([spread([one.gather_words for one in updates], by_row=False),
+            scatter_words=np.concatenate([spread([ring.scatter_words for ring in sums], by_row=True),
+                                          spread([ring.scatter_words for ring in updates], by_row=False)]),
+            gather_words=np.concatenate([spread([ring.gather_words for ring in updates], by_row=False),
                                          spread([gather.gather_words] * rows, by_row=True)]),
-            dense_words=sum(one.dense_words for one in (*sums, *updates)) + rows * gather.dense_words,
-            density=np.concatenate([np.mean([one.density for one in sums], axis=0),
-                                    (parts[:, np.newaxis] * [one.density for one in updates]).sum(axis=0)]),
-            scatter_bound=max(one.scatter_bound for one in sums) + max(one.scatter_bound for one in updates),
-            bound=max(one.bound for one in sums) + max(one.bound for one in updates) + gather.bound,
-            gather_elements=sum(one.gather_elements for one in updates) + rows * gather.gather_elements,
-            gather_payload=sum(one.gather_payload for one in updates) + rows * gather.gather_payload)
+            dense_words=sum(ring.dense_words for ring in (*sums, *updates)) + rows * gather.dense_words,
+            density=np.concatenate([np.mean([ring.density for ring in sums], axis=0),
+                                    (parts[:, np.newaxis] * [ring.density for ring in updates]).sum(axis=0)]),
+            scatter_bound=max(ring.scatter_bound for ring in sums) + max(ring.scatter_bound for ring in updates),
+            bound=max(ring.bound for ring in sums) + max(ring.bound for ring in updates) + gather.bound,
+            gather_elements=sum(ring.gather_elements for ring in updates) + rows * gather.gather_elements,
+            gather_payload=sum(ring.gather_payload for ring in updates) + rows * gather.gather_payload)

@@ -47,8 +47,8 @@ __all__ = ["GoldenGrid", "GridCollectives", "GridNodes", "GridPartition", "GridR
 
 
 def operand(setting: NodeSetting) -> int:
-    """Setting of a node for field ``gradient_base`` of SWITCH. A node listens to the ports by which it receives in
-    rings of more than one node."""
+    """Setting of a node for field ``gradient_base`` of SWITCH. A node listens to its receiving ports in rings of more
+    than one node."""
     receives, sends, listens = [0, 1], [0, 1], 0
     for number, seat in enumerate(setting.seats):
         if seat is not None:
@@ -165,8 +165,8 @@ class GridCollectives(WeightUpdates):
                                               explain=lambda pending: self._explain(pending, ring))
 
     def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
-        """Error of a failed command, once no word moves any more. The cause is a node that refused something, or else
-        a link after which packets are missing, but no node that stood still."""
+        """Error of a failed command, after the last word has moved. The cause is a node that refused something, or
+        else a link with missing packets, but never a node that stood still."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         reason, cause = "nodes stood still, or gave no event", None
@@ -199,8 +199,8 @@ class GridCollectives(WeightUpdates):
         return self.submit(Operation.ALL_REDUCE, fields, ring=ring).result()
 
     def submit_fused_update(self, where: Where) -> tuple[PendingCommand[Outcome], ...]:
-        """Queue the three commands of an update in two dimensions: sums to the owners in rows; the update of what
-        each node then has, in columns; and new weights to all nodes in rows."""
+        """Queue the three commands of an update in two dimensions: sums to the owners in rows; the update of each
+        node's sums, in columns; and new weights to all nodes in rows."""
         if self._plan.shape is not Shape.GRID:
             raise ValueError(f"Plan must be of rings in two dimensions, not of shape {self._plan.shape.value}")
         gradients, weights = place(where, "gradients"), place(where, "weights")
@@ -229,7 +229,7 @@ class GridCollectives(WeightUpdates):
 
 
 def _in_flat_rings(what: str) -> property:
-    """A part that only nodes in one flat ring have: a ``ValueError``."""
+    """Property that raises ``ValueError``: only nodes in one flat ring have this part."""
     def refuse(rings: "GridRings") -> None:
         raise ValueError(f"{what} nodes in one flat ring, not in rings of shape {rings.plan.shape.value}")
 
@@ -270,7 +270,7 @@ _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, *_
 
 
 def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
-    """Links that are to blame: the nodes of the grid at their ends, and what they have not done.
+    """Failed links: the nodes of the grid at their ends, and the missing action.
 
     Counters of words are of a node, not of its ports, so they do not distinguish links. Events do. A node that waits
     for a packet has taken all that have come, and its event gives their number. It is the first to time out, so the
@@ -279,7 +279,7 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
 
     ``events`` are by the numbers of nodes in the grid, ``ring`` is the number of the collective's rings.
     """
-    found = []
+    broken = []
     for members in _rings(plan, ring):
         ended = [known(events[node].cycles) for node in members if node in events]
         told = sum(node in events and events[node].status is EventStatus.PEER_ABORT for node in members)
@@ -293,10 +293,10 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
                 missing = (other.detail - (event.detail >> 16)) % (1 << 16)
             waited_twice = known(event.cycles) - min(ended) > timeout // 2
             if 0 < missing < 1 << 15:
-                found.append((before, node, f"has not delivered {missing} packet{'s' if missing > 1 else ''}"))
+                broken.append((before, node, f"has not delivered {missing} packet{'s' if missing > 1 else ''}"))
             elif told == len(members) - 1 or waited_twice:
-                found.append((before, node, f"has not delivered what node {node} waited for"))
-    return found
+                broken.append((before, node, f"has not delivered what node {node} waited for"))
+    return broken
 
 
 def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:

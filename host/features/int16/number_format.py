@@ -1,7 +1,7 @@
 """Binary points of weights and gradients of nodes of 16-bit integers.
 
 Such nodes have no exponents, so the host chooses the binary points, of weights and of gradients. Both stay for a
-whole run, so that gradients which a node has kept (:meth:`host.driver.node_operations.NodeOperations.sparsify`) keep
+whole run, so that gradients that a node has kept (:meth:`host.driver.node_operations.NodeOperations.sparsify`) keep
 their meaning.
 
 - Weights have :data:`WEIGHT_FRACTION` bits of fraction: from -8 to 8, in steps of 1/4096.

@@ -18,7 +18,7 @@ from host.output import write_bytes
 
 __all__ = ["CLOCK", "Command", "Kind", "needed", "write"]
 
-#: Cycles per second of the nodes, unless another number is given: that of the larger boards.
+#: Default cycles per second of the nodes, as on the larger boards.
 CLOCK = 62.5e6
 #: Version of the schema, as traces for ASTRA-sim have it.
 _VERSION = "0.0.4"
@@ -61,8 +61,8 @@ class Command:
 
     #: Names of commands that must end before.
     after: tuple[str, ...] = ()
-    #: Elements of a collective's vector, and its bytes; in a prediction, the bytes of a vector without codec that
-    #: would put as many words on the links of a ring.
+    #: Elements of a collective's vector, and its bytes; in a prediction, the bytes of a vector without codec with the
+    #: same number of words on the links of a ring.
     elements: int = 0
     size: int = 0
 
@@ -135,7 +135,7 @@ def _content(commands: Sequence[Command], metadata: Any, clock: float) -> bytes:
     """Messages of a trace, each after its length."""
     numbers = {command.name: number for number, command in enumerate(commands)}
     messages = [metadata, *(_node(numbers[command.name], command, numbers, clock) for command in commands)]
-    return b"".join(_varint(len(text)) + text for text in (one.SerializeToString() for one in messages))
+    return b"".join(_varint(len(text)) + text for text in (message.SerializeToString() for message in messages))
 
 
 def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str, clock: float = CLOCK
@@ -143,7 +143,7 @@ def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str
     """Write a trace of a step for each node, and return the path of the first.
 
     The commands of a node have different names, and each follows the commands that it waits for. ``prefix`` begins
-    the files' names, ``note`` says where the times come from, and ``clock`` is in cycles per second.
+    the files' names, ``note`` gives the source of the times, and ``clock`` is in cycles per second.
     """
     metadata = _schema().GlobalMetadata(version=_VERSION)
     metadata.attr.add(name="source", string_val=note)

@@ -86,7 +86,7 @@ class DelayedExecutor(UpdateExecutor):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self.most, self.equal = self._execution.most, self._computer is not None
-        self._passes = 0  # since nodes were given weights
+        self._passes = 0  # since weights were written
 
     def _executes(self, ring: TrainingRing) -> "OverlappingExecution":
         workload, config = self._workload, self._config
@@ -122,7 +122,7 @@ class DelayedExecutor(UpdateExecutor):
         return self._with_first_layers(self._copies()[0])
 
     def _with_first_layers(self, weights: Bits) -> Bits:
-        """The newest weights, but for those of the layers with two copies."""
+        """The newest weights, except for the layers with two copies."""
         mixed = self._reference.weights.copy()
         mixed[self._apart] = weights[self._apart]
         return mixed
@@ -174,7 +174,7 @@ class DelayedExecutor(UpdateExecutor):
         return steps
 
     def _golden(self, number: int, batch: Batch) -> _Golden:
-        """Do a step of the golden model, after which the parameters are the newest ones."""
+        """Do a step of the golden model and leave the newest parameters."""
         reference, parameters = self._reference, self._workload.parameters
         shares = np.array_split(batch.examples, self._ring.nodes)
         parameters[...] = self._form.parameters(self._with_first_layers(self._older).view(np.float32))
@@ -241,7 +241,7 @@ class OverlappingExecution(ProgramExecution):
 
     @property
     def most(self) -> int:
-        """Most passes of a block: a trace holds their records."""
+        """Maximum passes of a block: a trace holds their records."""
         commands = 3 * len(self._layers) + 1
         return max(1, int(TRACE_WORDS) // _RECORD_WORDS // (2 * commands))
 
@@ -266,7 +266,7 @@ class OverlappingExecution(ProgramExecution):
 
     def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
                   give: Callable[[int], None]) -> tuple[Passes, list[Timing]]:
-        """Do passes as :func:`run_passes`, with an engine all with the numbers of examples that were given last;
+        """Do passes as :func:`run_passes`, on an engine, all with the latest numbers of examples;
         ``DivergenceError`` if a layer has computed with weights of the wrong version."""
         program = self.load()
         passes = run_passes(self._ring, program, settings, first=first, give=give,
@@ -307,10 +307,10 @@ class OverlappingExecution(ProgramExecution):
                     _lasts(self.spans, count), _lasts(golden, count), strict=True))]
 
 
-def _lasts(found: Sequence[Span], count: int) -> list[int]:
+def _lasts(spans: Sequence[Span], count: int) -> list[int]:
     """Cycles from the last communication of the pass before, or the first start, to the last one of each pass."""
-    ends = [min(span.start for span in found)]
-    ends += [max(span.end for span in found if (span.number, span.queue) == (number, Queue.COMMUNICATE))
+    ends = [min(span.start for span in spans)]
+    ends += [max(span.end for span in spans if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]
     return [after - before for before, after in itertools.pairwise(ends)]
 
@@ -319,7 +319,7 @@ def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[
                first: int, after: str, give: Callable[[int], None]) -> Passes:
     """Run a program of kind ``delayed``, which the nodes have loaded, for several passes that overlap.
 
-    The nodes were given their weights ``first`` passes ago; ``give`` gives them the data of a pass by its number,
+    The nodes got their weights ``first`` passes ago; ``give`` brings them the data of a pass by its number,
     from 0. The command ``after`` is the last of a pass that uses the data, or needs the memory of the next data:
     ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have inputs of their own.
     """

@@ -2,7 +2,7 @@
 
 Without a schedule the program is one fused update, and the host writes the gradients to its buffer. With a schedule
 the host stages the gradients, and COMPUTE copies the gradients of each layer when a real engine would have them.
-Nodes that compute (:mod:`host.features.compute.engine`) are given inputs and labels instead, in both cases. The bits
+Nodes that compute (:mod:`host.features.compute.engine`) get inputs and labels instead, in both cases. The bits
 are the same.
 """
 
@@ -70,7 +70,7 @@ class ProgramExecution(Execution):
     schedule, with its layers and the durations of its commands.
 
     The program of a schedule on nodes that compute, which have a ``computer``, has the number of each node's
-    examples. Where that changes, the node is given the commands of its compute queue again.
+    examples. When it changes, the commands of the compute queue are loaded again.
     """
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule | None = None,
@@ -96,7 +96,7 @@ class ProgramExecution(Execution):
 
     @property
     def schedule(self) -> Schedule | None:
-        """Schedule of the next step: the one that was asked for, or that a search tries or has chosen."""
+        """Schedule of the next step: the requested one, or one that a search tries or has chosen."""
         return Schedule(Kind.CHUNKS, self._trials.size) if self._searches else self._asked
 
     @property
@@ -183,7 +183,7 @@ class ProgramExecution(Execution):
         return program
 
     def state(self) -> dict[str, Any]:
-        return {"trials": [list(one) for one in self._trials.trials],
+        return {"trials": [list(trial) for trial in self._trials.trials],
                 "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -209,8 +209,8 @@ def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
 
 
 def durations_of(found: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
-    """Cycles of each command, by node, pass, queue and place; a collective begins when its last node does."""
-    latest = {(span.number, span.queue, span.place): span.start for span in sorted(found, key=lambda one: one.start)}
+    """Cycles of each command, by node, pass, queue and position; a collective begins when its last node does."""
+    latest = {(span.number, span.queue, span.place): span.start for span in sorted(found, key=lambda run: run.start)}
 
     def begun(span: Span) -> int:
         together = program.queues[span.queue][span.place].task.collective
@@ -220,10 +220,10 @@ def durations_of(found: Sequence[Span], program: CompiledProgram) -> dict[tuple[
 
 
 def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0) -> dict[str, int]:
-    """Most cycles of a node in each queue, ``compute`` and ``communicate``, in a pass."""
+    """Largest cycles of a node in each queue, ``compute`` and ``communicate``, in a pass."""
     cycles: collections.Counter[tuple[int, int]] = collections.Counter()
-    for (node, one, queue, _), duration in durations.items():
-        if one == number:
+    for (node, pass_number, queue, _), duration in durations.items():
+        if pass_number == number:
             cycles[queue, node] += duration
     return {name: max((count for (where, _), count in cycles.items() if where == queue), default=0)
             for name, queue in (("compute", Queue.COMPUTE), ("communicate", Queue.COMMUNICATE))}
@@ -231,11 +231,11 @@ def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0)
 
 def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
     """Timing of a run of one pass."""
-    found = spans_of(passes, program)
-    durations = durations_of(found, program)
+    measured = spans_of(passes, program)
+    durations = durations_of(measured, program)
     golden = timeline(program.timed(), nodes=len(passes.traces), duration=lambda *where: durations[where])
-    return Timing(schedule=name, cycles=makespan(found), modelled=makespan(golden), **busiest(durations),
-                  spans=found)
+    return Timing(schedule=name, cycles=makespan(measured), modelled=makespan(golden), **busiest(durations),
+                  spans=measured)
 
 
 def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
@@ -300,16 +300,16 @@ def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = Fals
     updates of weights, and has master weights and room for two copies of weights."""
     programs = Programs() if node.programs is None else node.programs
     depth = max(programs.depth, 1 << (2 * layers - 1).bit_length())
-    found = node.replace(programs=programs.replace(depth=depth))
+    built = node.replace(programs=programs.replace(depth=depth))
     if stale:
-        found = found.replace(
-            programs={"versions": True}, weights=found.weights if found.weights.has_master else Weights(master=True),
+        built = built.replace(
+            programs={"versions": True}, weights=built.weights if built.weights.has_master else Weights(master=True),
             memories={"weight": max(node.memories.weight, 2 << (length - 1).bit_length()),
                       "state": max(node.memories.state, 1 << (largest_block(length, nodes) - 1).bit_length())})
     if node.compute:
-        return found
+        return built
     words = max(node.memories.gradient, 1 << (2 * length - 1).bit_length())
-    return found.replace(stub={}, memories={"gradient": words})
+    return built.replace(stub={}, memories={"gradient": words})
 
 
 def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:

@@ -123,8 +123,8 @@ class GoldenPrograms:
         if run is None or command is None or run.done[queue] != count or command.wait & ~self._nodes.flags[rank]:
             return False
         number = count // len(run.queues[queue])
-        others = [other for other in range(len(run.queues)) if other != queue]
-        waits = [(rank, other) for other in others]
+        other_queues = [other for other in range(len(run.queues)) if other != queue]
+        waits = [(rank, other) for other in other_queues]
         if command.remote:
             waits = [*waits[:1], (command.unit, command.unit_queue)]
         for (unit, other), after, lag in zip(waits, (command.after_0, command.after_1),

@@ -33,33 +33,33 @@ def timeline_names() -> list[str]:
 
 
 def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> list[pathlib.Path]:
-    """Write the timeline of each run's last step, as a trace and as a picture; their paths.
+    """Write the timeline of each run's last step, as a trace and as a picture; return their paths.
 
-    That of a single run is timeline.json and timeline.png; of several, each name ends with the schedule.
+    A single run has timeline.json and timeline.png; with several runs, each name ends with the schedule.
     """
-    found = []
+    paths = []
     for run in report["schedules"]:
         if run["timeline"] is None:
             continue
-        spans = [Span(*one) for one in run["timeline"]]
+        spans = [Span(*entry) for entry in run["timeline"]]
         end = "" if len(report["schedules"]) == 1 else _ending(run["schedule"])
         trace, picture = directory / f"timeline{end}.json", directory / f"timeline{end}.png"
         write_trace(spans, trace, compute=report["compute"])
-        draw(spans, picture, title=f"{nodes} nodes, {run['schedule']}: {max(one.end for one in spans):,} cycles",
+        draw(spans, picture, title=f"{nodes} nodes, {run['schedule']}: {max(entry.end for entry in spans):,} cycles",
              note=f"measured; compute: {report['compute']}")
-        found += [trace, picture]
-    return found
+        paths += [trace, picture]
+    return paths
 
 
 def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool) -> list[chakra.Command]:
     """Commands of a node, in the order of their starts.
 
-    Each comes after the one before it in its queue, and after those of other queues that had ended last when it
-    began. Bytes of a collective are those of its elements, whatever codec they have gone through.
+    Each follows the command before it in its queue, and the latest ended commands of other queues at its start.
+    Bytes of a collective are the bytes of its elements, before any codec.
     """
     lengths = {layer.number: layer.length for layer in layers}
     passes = len({span.number for span in spans}) > 1
-    found: list[chakra.Command] = []
+    commands: list[chakra.Command] = []
     done: list[tuple[Span, str]] = []
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
         what, _, numbers = span.name.partition(" ")
@@ -73,21 +73,21 @@ def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool)
         for other, label in done:
             if other.end <= span.start and (other.queue not in latest or latest[other.queue][0].end <= other.end):
                 latest[other.queue] = other, label
-        found.append(chakra.Command(name=name, kind=kind, start=span.start, end=span.end, elements=elements,
-                                    size=4 * elements, after=tuple(label for _, label in latest.values())))
+        commands.append(chakra.Command(name=name, kind=kind, start=span.start, end=span.end, elements=elements,
+                                       size=4 * elements, after=tuple(label for _, label in latest.values())))
         done.append((span, name))
-    return found
+    return commands
 
 
 def write_traces(report: dict[str, Any], layers: Sequence[Dense], prefix: pathlib.Path, *,
                  nodes: int) -> list[pathlib.Path]:
-    """Write traces of the last step of each schedule of a report; the path of the first node's of each.
+    """Write traces of the last step of each schedule of a report; return the path of each first node's.
 
-    Where there are several schedules each name ends with that of its schedule.
+    Where there are several schedules each name ends with its schedule.
     """
     written = []
     for run in report["schedules"]:
-        spans = [Span(*one) for one in run["timeline"]]
+        spans = [Span(*fields) for fields in run["timeline"]]
         strict = Schedule.parse(run["schedule"]).kind is Kind.STRICT
         ranks = [commands_of([span for span in spans if span.node == node], layers, strict=strict)
                  for node in range(nodes)]

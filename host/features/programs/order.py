@@ -1,11 +1,11 @@
-"""Order of a program's commands: which must end before which, and which waits that takes.
+"""Order of a program's commands: which must end before another starts, and the waits that this takes.
 
-Commands of a queue run in order, one at a time. A wait of a command says which command of another queue, of this pass
+Commands of a queue run in order, one at a time. A wait of a command names the command of another queue, of this pass
 or of an earlier one, must have ended before it starts. A wait for a pass before the first one holds at once. Commands
 are in order because of the regions of memory that they read and write, where two of these meet.
 
-Everything here counts commands by their place in the program; a pass takes all of them once. A :class:`Clock` has a
-number for each queue: the commands of it, over all passes, that have ended for certain before a command starts.
+Commands are counted by their index in the program; a pass takes each once. A :class:`Clock` has a number for each
+queue: its commands, over all passes, that have certainly ended before a command starts.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ __all__ = ["LAGS", "PASSES", "Clock", "Conflict", "Region", "Remotes", "Touch", 
 class Region:
     """Elements of a memory that a command touches."""
 
-    #: Memory, as ``gradients``, ``weights`` or ``state``; any name stands for a space of its own.
+    #: Memory, as ``gradients``, ``weights`` or ``state``; any other name is a separate space.
     space: str
     #: First element; a multiple of 32.
     base: int
@@ -32,8 +32,7 @@ class Region:
     length: int
     #: Distance of a group from the one before, in groups; 1 is contiguous.
     stride: int = 1
-    #: Elements by which the region lies further on in odd passes: a multiple of 32, negative where the region lies
-    #: further back.
+    #: Elements by which the region is further on in odd passes: a multiple of 32, negative where it is further back.
     alternate: int = 0
 
     def __post_init__(self) -> None:
@@ -66,25 +65,25 @@ class Region:
         return self.space == other.space and _common(self._groups(odd), other._groups(other_odd))
 
 
-def _common(one: range, other: range) -> bool:
+def _common(first: range, other: range) -> bool:
     """Whether two arithmetic progressions have a number in common."""
-    if not one or not other:
+    if not first or not other:
         return False
-    divisor = math.gcd(one.step, other.step)
-    distance = other.start - one.start
+    divisor = math.gcd(first.step, other.step)
+    distance = other.start - first.start
     if distance % divisor:
         return False
-    # The first number from the start of the first progression on that is in both, if neither had an end or the other
-    # one a beginning (Chinese remainder theorem).
+    # First common number from the start of the first progression on, if neither had an end and the other no beginning
+    # (Chinese remainder theorem).
     modulus = other.step // divisor
-    number = one.start + one.step * (distance // divisor * pow(one.step // divisor, -1, modulus) % modulus)
-    period = one.step * modulus
+    number = first.start + first.step * (distance // divisor * pow(first.step // divisor, -1, modulus) % modulus)
+    period = first.step * modulus
     number += max(0, -(-(other.start - number) // period)) * period
-    return number <= min(one[-1], other[-1])
+    return number <= min(first[-1], other[-1])
 
 
 #: Passes over which commands are compared. Two commands of neighbouring passes meet in the first two. Where a region
-#: alternates, two that are two passes apart have to be looked at, in even passes and in odd ones: four passes. Any
+#: alternates, commands two passes apart must be compared, in even passes and in odd ones: four passes. Any
 #: later pass repeats one of these, with more waits that hold.
 PASSES = 4
 
@@ -119,9 +118,9 @@ class Touch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Conflict:
-    """Two commands of different queues, of which the first must end before the second starts."""
+    """Two commands of different queues: the first must end before the second starts."""
 
-    #: Places in the program.
+    #: Indices in the program.
     first: int
     second: int
     #: Passes from the first to the second.
@@ -133,21 +132,21 @@ class Conflict:
 
 
 def places(queues: Sequence[int]) -> list[int]:
-    """Place of each command in its own queue."""
+    """Position of each command in its own queue."""
     count: dict[int, int] = {}
-    found = []
+    positions = []
     for queue in queues:
-        found.append(count.get(queue, 0))
-        count[queue] = found[-1] + 1
-    return found
+        positions.append(count.get(queue, 0))
+        count[queue] = positions[-1] + 1
+    return positions
 
 
 def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Region | None:
     """Region of the second command that both touch and that at least one of them writes."""
-    for regions, others in ((second.reads, first.writes), (second.writes, first.writes),
-                            (second.writes, first.reads)):
+    for regions, other_regions in ((second.reads, first.writes), (second.writes, first.writes),
+                                   (second.writes, first.reads)):
         for region in regions:
-            if any(region.meets(other, second_odd, first_odd) for other in others):
+            if any(region.meets(other, second_odd, first_odd) for other in other_regions):
                 return region
     return None
 
@@ -158,11 +157,11 @@ def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
     Earlier commands of that queue have ended when the latest one has. Commands further apart than two passes need
     no look: the same command two passes later is between them.
     """
-    found = []
+    result = []
     alternating = any(region.alternate for touch in touches for region in (*touch.reads, *touch.writes))
     for second, touch in enumerate(touches):
-        others = sorted({other.queue for other in touches} - {touch.queue})
-        for queue in others:
+        other_queues = sorted({other.queue for other in touches} - {touch.queue})
+        for queue in other_queues:
             for lag in range(3 if alternating else 2):
                 for odd in (0, 1) if alternating else (None,):
                     for first in reversed(range(second if lag == 0 else len(touches))):
@@ -170,19 +169,19 @@ def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
                             continue
                         region = _shared(touches[first], touch, ((odd or 0) + lag) % 2, odd or 0)
                         if region is not None:
-                            found.append(Conflict(first, second, lag, odd, region))
+                            result.append(Conflict(first, second, lag, odd, region))
                             break
-    return found
+    return result
 
 
 def needed(queues: Sequence[int], found: Sequence[Conflict]) -> list[dict[int, Wait]]:
-    """The latest wait of each command for each other queue that its conflicts ask for."""
-    place = places(queues)
+    """The latest wait of each command for each other queue that its conflicts require."""
+    positions = places(queues)
     waits: list[dict[int, Wait]] = [{} for _ in queues]
     for conflict in found:
-        wait = Wait(place[conflict.first] + 1, conflict.lag)
-        mine, queue = waits[conflict.second], queues[conflict.first]
-        mine[queue] = later(mine.get(queue, Wait()), wait)
+        wait = Wait(positions[conflict.first] + 1, conflict.lag)
+        own_waits, queue = waits[conflict.second], queues[conflict.first]
+        own_waits[queue] = later(own_waits.get(queue, Wait()), wait)
     return waits
 
 
@@ -192,29 +191,29 @@ def later(one: Wait, other: Wait) -> Wait:
 
 
 def _before(queues: Sequence[int], waits: Waits) -> list[list[int]]:
-    """Commands of the same pass that each command has to follow."""
-    members = {queue: [place for place, other in enumerate(queues) if other == queue] for queue in set(queues)}
+    """Commands of the same pass that each command must follow."""
+    members = {queue: [index for index, other in enumerate(queues) if other == queue] for queue in set(queues)}
     number = places(queues)
-    return [[*(members[queue][number[place] - 1:number[place]] if number[place] else []),
-             *(members[other][wait.after - 1] for other, wait in sorted(waits[place].items())
+    return [[*(members[queue][number[index] - 1:number[index]] if number[index] else []),
+             *(members[other][wait.after - 1] for other, wait in sorted(waits[index].items())
                if wait.after and wait.lag == 0)]
-            for place, queue in enumerate(queues)]
+            for index, queue in enumerate(queues)]
 
 
 def _sorted(before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Commands of a pass in an order in which each follows those it has to; and those that have no place in it."""
+    """Commands of a pass in an order that respects ``before``; and the commands that have no place in it."""
     order: list[int] = []
     left = list(range(len(before)))
     done: set[int] = set()
-    while ready := [place for place in left if done.issuperset(before[place])]:
+    while ready := [index for index in left if done.issuperset(before[index])]:
         order += ready
         done.update(ready)
-        left = [place for place in left if place not in done]
+        left = [index for index in left if index not in done]
     return order, left
 
 
 def find_cycle(queues: Sequence[int], waits: Waits) -> list[int]:
-    """Commands each of which has to follow the next one, and the last one the first; empty if there are none.
+    """Commands that each must follow the next one, and the last one the first; empty without a cycle.
 
     Waits with a lag take no part, since they are for passes that come before.
     """
@@ -223,39 +222,39 @@ def find_cycle(queues: Sequence[int], waits: Waits) -> list[int]:
 
 def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, collective: Sequence[bool],
                     nodes: int) -> list[tuple[int | None, int]]:
-    """Commands of nodes each of which has to follow the next one, as (rank, place), and the last one the first.
+    """Commands of nodes, as (rank, index), that each must follow the next one, and the last one the first.
 
-    A collective ends on each node after it has started on all of them; its end is that of no rank. Waits with a lag
-    take no part, since all that is to end in earlier passes does so before.
+    A collective ends on each node after it has started on all of them; its end belongs to no rank. Waits with a lag
+    take no part, since earlier passes have ended before.
     """
     count = len(queues)
-    members = {queue: [place for place, other in enumerate(queues) if other == queue] for queue in set(queues)}
+    members = {queue: [index for index, other in enumerate(queues) if other == queue] for queue in set(queues)}
     local = _before(queues, waits)
 
-    def start(rank: int, place: int) -> int:
-        return rank * count + place
+    def start(rank: int, index: int) -> int:
+        return rank * count + index
 
-    def end(rank: int, place: int) -> int:
-        return nodes * count + place if collective[place] else start(rank, place)
+    def end(rank: int, index: int) -> int:
+        return nodes * count + index if collective[index] else start(rank, index)
 
-    before = [[end(rank, other) for other in local[place]] for rank in range(nodes) for place in range(count)]
-    before += [[start(rank, place) for rank in range(nodes)] for place in range(count)]
-    for place, mine in enumerate(remotes):
-        for rank, remote in enumerate(mine):
+    before = [[end(rank, other) for other in local[index]] for rank in range(nodes) for index in range(count)]
+    before += [[start(rank, index) for rank in range(nodes)] for index in range(count)]
+    for index, own in enumerate(remotes):
+        for rank, remote in enumerate(own):
             if remote is not None and remote.after and remote.lag == 0:
-                before[start(rank, place)].append(end(remote.unit, members[remote.queue][remote.after - 1]))
+                before[start(rank, index)].append(end(remote.unit, members[remote.queue][remote.after - 1]))
     return [(None if vertex >= nodes * count else vertex // count, vertex % count) for vertex in _cycle(before)]
 
 
 def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
-    """Members each of which has to follow the next one, and the last one the first; empty if there are none."""
+    """Members that each must follow the next one, and the last one the first; empty without a cycle."""
     _, left = _sorted(before)
     if not left:
         return []
-    # Each of those that are left has one before it that is left too: some way back there is one for the second time.
+    # Each remaining member has a remaining one before it, so the path back meets a member for the second time.
     path = [left[0]]
     while True:
-        path.append(next(place for place in before[path[-1]] if place in left))
+        path.append(next(index for index in before[path[-1]] if index in left))
         if path[-1] in path[:-1]:
             circle = path[path.index(path[-1]) + 1:]
             first = circle.index(min(circle))
@@ -263,28 +262,28 @@ def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
 
 
 def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list[list[Clock]]:
-    """Clock of each command of each pass, by pass and place."""
+    """Clock of each command of each pass, by pass and index."""
     number = places(queues)
     width = max(queues, default=-1) + 1
     lengths = [list(queues).count(queue) for queue in range(width)]
-    members = [[place for place, other in enumerate(queues) if other == queue] for queue in range(width)]
+    members = [[index for index, other in enumerate(queues) if other == queue] for queue in range(width)]
     order, left = _sorted(_before(queues, waits))
     if left:
         raise ValueError("Program must not have a cycle")
-    found: list[list[Clock]] = [[[] for _ in queues] for _ in range(passes)]
+    result: list[list[Clock]] = [[[] for _ in queues] for _ in range(passes)]
     latest = [[0] * width for _ in range(width)]  # of the command that each queue had last
     for turn in range(passes):
-        for place in order:
-            queue = queues[place]
+        for index in order:
+            queue = queues[index]
             clock = list(latest[queue])
-            clock[queue] = turn * lengths[queue] + number[place]
-            for other, wait in waits[place].items():
+            clock[queue] = turn * lengths[queue] + number[index]
+            for other, wait in waits[index].items():
                 if wait.after and wait.lag <= turn:
-                    awaited = found[turn - wait.lag][members[other][wait.after - 1]]
+                    awaited = result[turn - wait.lag][members[other][wait.after - 1]]
                     clock = list(map(max, clock, awaited))
                     clock[other] = max(clock[other], (turn - wait.lag) * lengths[other] + wait.after)
-            found[turn][place] = latest[queue] = clock
-    return found
+            result[turn][index] = latest[queue] = clock
+    return result
 
 
 def races(queues: Sequence[int], waits: Waits, found: Sequence[Conflict]) -> Iterator[tuple[Conflict, int]]:
@@ -303,13 +302,13 @@ def races(queues: Sequence[int], waits: Waits, found: Sequence[Conflict]) -> Ite
 
 
 def reduced(queues: Sequence[int], waits: Waits, found: Sequence[Conflict], least: Waits) -> list[dict[int, Wait]]:
-    """The same waits without those that the others see to. Of each wait, that in ``least`` stays."""
-    result = [dict(mine) for mine in waits]
-    candidates = [(wait.lag, place, queue) for place, mine in enumerate(result) for queue, wait in mine.items()
-                  if wait != least[place].get(queue, Wait())]
-    for _, place, queue in sorted(candidates, reverse=True):
-        wait = result[place][queue]
-        result[place][queue] = least[place].get(queue, Wait())
+    """The same waits without redundant ones; of each wait, its part in ``least`` stays."""
+    result = [dict(own) for own in waits]
+    candidates = [(wait.lag, index, queue) for index, own in enumerate(result) for queue, wait in own.items()
+                  if wait != least[index].get(queue, Wait())]
+    for _, index, queue in sorted(candidates, reverse=True):
+        wait = result[index][queue]
+        result[index][queue] = least[index].get(queue, Wait())
         if next(races(queues, result, found), None) is not None:
-            result[place][queue] = wait
+            result[index][queue] = wait
     return result

@@ -4,7 +4,7 @@ A :class:`Program` is written as if its commands ran one after the other, pass a
 memory that it reads and writes. :meth:`Program.compile` derives the waits that give queues which run at the same time
 the same result: a command that reads a region waits for the one that wrote it, and one that writes it waits for the
 commands that read or wrote it before, in this pass and in earlier ones. Queues are in order, so one wait for each
-other queue is enough, and a wait that follows from others is left out. A :class:`CompiledProgram`, which has waits,
+other queue is enough, and redundant waits are left out. A :class:`CompiledProgram`, which has waits,
 gives descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
 
 Example
@@ -36,7 +36,7 @@ from sim.golden.features.programs.program_nodes import Placed
 __all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue", "RaceError", "Task",
            "origin_of", "spans"]
 
-#: Most commands by which a queue may be ahead of one that waits for it: waits compare counts of 16 bits.
+#: Maximum commands by which a queue may be ahead of one that waits for it: waits compare counts of 16 bits.
 _AHEAD = (1 << 15) - 1
 
 #: Passes by which queues of two nodes with a collective in each pass can be apart: each node's queues by 15, the
@@ -51,7 +51,7 @@ _NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROA
 
 
 class ProgramError(ValueError):
-    """A program that a node must not be given."""
+    """A program that must not be loaded on a node."""
 
 
 class RaceError(ProgramError):
@@ -72,7 +72,7 @@ class Task:
 
     #: Name in messages, pictures and tables.
     name: str
-    #: Place in the program, from 0.
+    #: Index in the program, from 0.
     place: int
     queue: int
     operation: str
@@ -97,17 +97,17 @@ class Instruction:
 
     def fields(self, rank: int) -> dict[str, int]:
         """Fields of the descriptor of a rank, with its waits."""
-        found = {name: value if isinstance(value, int) else value[rank] for name, value in self.task.fields.items()}
+        values = {name: value if isinstance(value, int) else value[rank] for name, value in self.task.fields.items()}
         waits, remote = list(self.waits), remote_of(self.remotes, rank)
         if remote is not None and remote.unit == rank:
             number = remote.queue - (remote.queue > self.task.queue)
             waits[number] = order.later(waits[number], Wait(remote.after, remote.lag))
         for number, wait in enumerate(waits):
-            found |= {f"after_{number}": wait.after, f"lag_{number}": wait.lag}
+            values |= {f"after_{number}": wait.after, f"lag_{number}": wait.lag}
         if remote is not None and remote.unit != rank:
-            found |= {"remote": 1, "unit": remote.unit, "unit_queue": remote.queue, "after_1": remote.after,
-                      "lag_1": remote.lag}
-        return found
+            values |= {"remote": 1, "unit": remote.unit, "unit_queue": remote.queue, "after_1": remote.after,
+                       "lag_1": remote.lag}
+        return values
 
 
 def _touches(tasks: Sequence[Task]) -> list[order.Touch]:
@@ -115,7 +115,7 @@ def _touches(tasks: Sequence[Task]) -> list[order.Touch]:
 
 
 def _refuse_cycle(tasks: Sequence[Task], waits: order.Waits) -> None:
-    _refuse_circle([tasks[place].name for place in order.find_cycle([task.queue for task in tasks], waits)])
+    _refuse_circle([tasks[index].name for index in order.find_cycle([task.queue for task in tasks], waits)])
 
 
 def _refuse_circle(names: Sequence[str]) -> None:
@@ -135,7 +135,7 @@ class CompiledProgram:
                  nodes: int | None = None):
         self.tasks = tasks
         self._waits = tuple(waits)
-        self._remotes = [tuple(mine) for mine in remotes] or [()] * len(tasks)
+        self._remotes = [tuple(row) for row in remotes] or [()] * len(tasks)
         self._nodes = nodes
         #: Instructions of each queue.
         self.queues = tuple(
@@ -151,59 +151,59 @@ class CompiledProgram:
 
     @property
     def max_passes(self) -> int | None:
-        """Most passes of one run; None for any number.
+        """Maximum passes of one run; None for any number.
 
-        Counts of commands have 16 bits, so a queue that others wait for must not run ahead of them without end. It
+        Counts of commands have 16 bits, so a queue must not run ahead without limit of queues that wait for it. It
         cannot where it waits for them in turn.
         """
         far = [len(self.queues[wait.queue]) for _, _, wait in self.remote_waits()]
         together = any(task.collective for task in self.tasks)
         apart = [_AHEAD // length for length in far if not together or _APART * length > _AHEAD]
-        edges = {(self.tasks[place].queue, other) for place, other, _ in self.waits()}
+        edges = {(self.tasks[index].queue, other) for index, other, _ in self.waits()}
         loose = [other for queue, other in edges if queue not in _reachable(other, edges)]
         return min((*apart, *(_AHEAD // len(self.queues[queue]) for queue in loose)), default=None)
 
     def timed(self) -> list[list[Timed]]:
         """Commands of each queue, for the golden model of time."""
-        return [[Timed(one.task.name, one.task.duration, one.task.collective, one.waits, one.remotes)
-                 for one in queue] for queue in self.queues]
+        return [[Timed(item.task.name, item.task.duration, item.task.collective, item.waits, item.remotes)
+                 for item in queue] for queue in self.queues]
 
     def placed(self, nodes: int) -> list[list[Placed]]:
         """Commands of each queue, for the golden model of nodes."""
-        return [[Placed(one.task.operation, [one.fields(rank) for rank in range(nodes)], one.task.collective,
-                        one.waits, one.remotes) for one in queue] for queue in self.queues]
+        return [[Placed(item.task.operation, [item.fields(rank) for rank in range(nodes)], item.task.collective,
+                        item.waits, item.remotes) for item in queue] for queue in self.queues]
 
     def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
         """Commands of each queue for the program memory of the node with a rank, in a ring of ``nodes``; tags are
-        places in the program. ``ProgramError`` if nodes lack an operation, or the program is for another number."""
+        indices in the program. ``ProgramError`` if nodes lack an operation, or the program is for another number."""
         if any(self._remotes) and nodes != self._nodes:
             raise ProgramError(f"Nodes must be the {self._nodes} that commands wait for each other on, not {nodes!r}")
         for task in self.tasks:
             if task.operation not in Operation.__members__:
                 raise ProgramError(f"Operation of {task.name} must be one of a node, not {task.operation!r}")
-        numbers = {place: number for number, place in enumerate(
+        numbers = {index: number for number, index in enumerate(
             task.place for task in self.tasks if task.operation in _NUMBERED)}
-        return [[Command(**{"operation": Operation[one.task.operation], "rank": rank, "size": nodes, "epoch": epoch,
-                            "model": model, "tag": one.task.place, "collective": numbers.get(one.task.place, 0),
-                            **one.fields(rank)}) for one in queue] for queue in self.queues]
+        return [[Command(**{"operation": Operation[item.task.operation], "rank": rank, "size": nodes, "epoch": epoch,
+                            "model": model, "tag": item.task.place, "collective": numbers.get(item.task.place, 0),
+                            **item.fields(rank)}) for item in queue] for queue in self.queues]
 
     def waits(self) -> Iterator[tuple[int, int, Wait]]:
-        """All waits: the place of the command that waits, the queue that it waits for, and the wait."""
-        for place, mine in enumerate(self._waits):
-            for queue, wait in sorted(mine.items()):
+        """All waits: the index of the command that waits, the queue that it waits for, and the wait."""
+        for index, own in enumerate(self._waits):
+            for queue, wait in sorted(own.items()):
                 if wait.after:
-                    yield place, queue, wait
+                    yield index, queue, wait
 
     def remote_waits(self) -> Iterator[tuple[int, int, Remote]]:
-        """All waits for other nodes: the place of the command that waits, its rank, and the wait."""
-        for place, mine in enumerate(self._remotes):
-            for rank, remote in enumerate(mine):
+        """All waits for other nodes: the index of the command that waits, its rank, and the wait."""
+        for index, own in enumerate(self._remotes):
+            for rank, remote in enumerate(own):
                 if remote is not None and remote.unit != rank:
-                    yield place, rank, remote
+                    yield index, rank, remote
 
     def replace(self, place: int, queue: int, wait: Wait = _NO_WAIT) -> "CompiledProgram":
         """The same program with another wait of a command for a queue, or without it; not checked."""
-        waits = [dict(mine) for mine in self._waits]
+        waits = [dict(own) for own in self._waits]
         waits[place][queue] = wait
         return CompiledProgram(self.tasks, len(self.queues), waits, remotes=self._remotes, nodes=self._nodes)
 
@@ -222,29 +222,29 @@ class CompiledProgram:
         """Refuse commands that wait for each other over nodes."""
         if self._nodes is None:
             return
-        for place, rank, _ in self.remote_waits():
-            task = self.tasks[place]
-            others = [queue for queue in range(len(self.queues)) if queue != task.queue]
+        for index, rank, _ in self.remote_waits():
+            task = self.tasks[index]
+            rest = [queue for queue in range(len(self.queues)) if queue != task.queue]
             # Of the two waits of a descriptor, the second is the one for another node.
-            if any(self._waits[place].get(queue, _NO_WAIT).after for queue in others[1:]):
-                raise ProgramError(f"{task.name} of rank {rank} must wait for queue {others[0]} of its node alone, "
+            if any(self._waits[index].get(queue, _NO_WAIT).after for queue in rest[1:]):
+                raise ProgramError(f"{task.name} of rank {rank} must wait for queue {rest[0]} of its node alone, "
                                    f"beside another node: let a QUIESCE before it wait for the other queue")
-        found = order.find_node_cycle([task.queue for task in self.tasks], self._waits, self._remotes,
+        cycle = order.find_node_cycle([task.queue for task in self.tasks], self._waits, self._remotes,
                                       [task.collective for task in self.tasks], self._nodes)
-        _refuse_circle([self.tasks[place].name + ("" if rank is None else f" of rank {rank}")
-                        for rank, place in found])
+        _refuse_circle([self.tasks[index].name + ("" if rank is None else f" of rank {rank}")
+                        for rank, index in cycle])
 
 
 def _reachable(start: int, edges: Iterable[tuple[int, int]]) -> set[int]:
-    """Queues that a queue waits for, or that those wait for."""
-    found: set[int] = set()
+    """Queues that a queue waits for, directly or through other queues."""
+    reached: set[int] = set()
     left = [start]
     while left:
         here = left.pop()
-        new = {other for queue, other in edges if queue == here} - found
-        found |= new
+        new = {other for queue, other in edges if queue == here} - reached
+        reached |= new
         left += new
-    return found
+    return reached
 
 
 #: Commands of a queue that a node's program memory has room for, by default.
@@ -260,7 +260,7 @@ class Queue(enum.IntEnum):
 
 
 class Program:
-    """The commands of a pass, in the order in which a single queue would carry them out; a queue has room for
+    """The commands of a pass, in the order of a single queue; a queue has room for
     ``depth`` of them. With ``nodes``, the number in the ring, commands can wait for other nodes."""
 
     def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):
@@ -319,12 +319,12 @@ class Program:
             does not wait. By default each node waits for its own command. Nodes report their commands to each other
             by control words, so they must have links with replay.
         """
-        for one in (task, other):
-            if one.place >= len(self._tasks) or self._tasks[one.place] is not one:
-                raise ProgramError(f"Command must be one of this program, not {one.name}")
+        for command in (task, other):
+            if command.place >= len(self._tasks) or self._tasks[command.place] is not command:
+                raise ProgramError(f"Command must be one of this program, not {command.name}")
         if not 0 <= lag < LAGS:
             raise ValueError(f"Lag must be 0 to {LAGS - 1}, not {lag!r}")
-        wait = Wait(sum(one.queue == other.queue for one in self._tasks[:other.place + 1]), lag)
+        wait = Wait(sum(command.queue == other.queue for command in self._tasks[:other.place + 1]), lag)
         if unit is not None:
             self._wait_for_nodes(task, other, wait, unit)
         elif task.queue == other.queue:
@@ -338,37 +338,37 @@ class Program:
         if self._nodes is None:
             raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
         units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
-        if len(units) != self._nodes or any(one is not None and not 0 <= one < self._nodes for one in units):
+        if len(units) != self._nodes or any(target is not None and not 0 <= target < self._nodes for target in units):
             raise ProgramError(f"Units that {task.name} waits for must be ranks of {self._nodes} nodes, one for each "
                                f"of them, not {unit!r}")
-        mine = list(self._remotes[task.place]) or [None] * self._nodes
-        for rank, one in enumerate(units):
-            if one == rank and task.queue == other.queue:
+        own = list(self._remotes[task.place]) or [None] * self._nodes
+        for rank, target in enumerate(units):
+            if target == rank and task.queue == other.queue:
                 _check_earlier(other, task, wait.lag)
                 continue
-            if one is None:
+            if target is None:
                 continue
-            known = mine[rank]
-            if known is not None and (known.unit, known.queue) != (one, other.queue):
+            known = own[rank]
+            if known is not None and (known.unit, known.queue) != (target, other.queue):
                 raise ProgramError(f"{task.name} of rank {rank} must wait for one queue of one node, not of nodes "
-                                   f"{known.unit} and {one}: let a QUIESCE before it wait for the other")
-            mine[rank] = Remote(one, other.queue, *(
+                                   f"{known.unit} and {target}: let a QUIESCE before it wait for the other")
+            own[rank] = Remote(target, other.queue, *(
                 wait if known is None else order.later(Wait(known.after, known.lag), wait)))
-        self._remotes[task.place] = mine
+        self._remotes[task.place] = own
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
         """Derive the waits, and check them; without ``derive`` there are only the waits of :meth:`wait`.
         ``ProgramError`` if commands would wait for each other for ever, ``RaceError`` if two of them may touch a
         region at the same time, or in another order, without derived waits."""
-        waits: list[dict[int, Wait]] = [dict(mine) for mine in self._by_hand]
+        waits: list[dict[int, Wait]] = [dict(own) for own in self._by_hand]
         if derive:
             queues = [task.queue for task in self._tasks]
-            found = order.conflicts(_touches(self._tasks))
-            for mine, derived in zip(waits, order.needed(queues, found), strict=True):
+            conflicts = order.conflicts(_touches(self._tasks))
+            for own, derived in zip(waits, order.needed(queues, conflicts), strict=True):
                 for queue, wait in derived.items():
-                    mine[queue] = order.later(mine.get(queue, _NO_WAIT), wait)
+                    own[queue] = order.later(own.get(queue, _NO_WAIT), wait)
             _refuse_cycle(self._tasks, waits)
-            waits = order.reduced(queues, waits, found, self._by_hand)
+            waits = order.reduced(queues, waits, conflicts, self._by_hand)
         compiled = CompiledProgram(tuple(self._tasks), self._queues, tuple(waits), remotes=self._remotes,
                                    nodes=self._nodes)
         compiled.check()
@@ -393,19 +393,19 @@ def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
 
 
 def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
-    """Spans of a run, in order of their starts, from time ``origin`` on; tags are places in the program;
+    """Spans of a run, in order of their starts, from time ``origin`` on; tags are indices in the program;
     ``TraceError`` unless records are the starts and ends of this program's commands, in the order of their queues."""
-    found = []
+    result = []
     for queue, commands in enumerate(program.queues):
-        mine = [record for record in trace if record.queue == queue]
-        for count, (start, end) in enumerate(zip(mine[::2], mine[1::2], strict=False)):
-            number, place = divmod(count, max(len(commands), 1))
-            expected = commands[place].task.place if commands else None
+        records = [record for record in trace if record.queue == queue]
+        for count, (start, end) in enumerate(zip(records[::2], records[1::2], strict=False)):
+            number, position = divmod(count, max(len(commands), 1))
+            expected = commands[position].task.place if commands else None
             if (start.tag, start.end, end.tag, end.end) != (expected, False, expected, True):
                 raise TraceError(f"Trace must have start and end of command {expected} of pass {number} in queue "
                                  f"{queue}, not {start} and {end}")
-            found.append(Span(node, queue, commands[place].task.name, (start.time - origin) % _TIMES,
-                              (end.time - origin) % _TIMES, number, place))
-        if len(mine) % 2:
-            raise TraceError(f"Trace must have the end of every command, and {mine[-1]} has none")
-    return sorted(found, key=lambda span: (span.start, span.queue))
+            result.append(Span(node, queue, commands[position].task.name, (start.time - origin) % _TIMES,
+                               (end.time - origin) % _TIMES, number, position))
+        if len(records) % 2:
+            raise TraceError(f"Trace must have the end of every command, and {records[-1]} has none")
+    return sorted(result, key=lambda span: (span.start, span.queue))

@@ -31,7 +31,7 @@ __all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_wo
 #: Largest number of a run; the first is 1.
 _RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Longest look for events, in cycles: of nodes with different numbers of commands; and in quorum updates, since a
+#: Longest poll for events, in cycles: of nodes with different numbers of commands; and in quorum updates, since a
 #: node gets its next computation when an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
@@ -52,9 +52,9 @@ class Passes:
 
     #: Events of each node, by queue.
     events: list[list[Event]]
-    #: Starts and ends of its commands; empty unless they were asked for, and on nodes with one queue.
+    #: Starts and ends of its commands; empty without ``traced``, and on nodes with one queue.
     traces: list[list[TraceRecord]]
-    #: Cycles from the first start to the last end, of the node with the most; without traces, the sum of the cycles
+    #: Cycles from the first start to the last end, of the slowest node; without traces, the sum of the cycles
     #: of its commands.
     outcome: Outcome
 
@@ -78,14 +78,14 @@ class RingPrograms:
         self._commands = commands
         self._planned = planned
         self._programs: list[list[list[Command]]] = []
-        self._all_loaded = False  # no load has failed: every node has its program of these
+        self._all_loaded = False  # no load has failed: every node has its program
         self._model = 0
         self._staged: Staged | None = None
         self._next_set: int | None = None
-        self._on_ring = {one.code for config in devices.configs for one in operations(config) if one.on_ring}
+        self._on_ring = {op.code for config in devices.configs for op in operations(config) if op.on_ring}
 
     def _next_run(self) -> int:
-        """Number of the next run, not that of the latest run of any node; 0 without control words."""
+        """Number of the next run, not in use by the latest run of any node; 0 without control words."""
         if not self._config.has_signals:
             return 0
         latest = {int(device.latest_run) for device in self._devices}
@@ -96,7 +96,7 @@ class RingPrograms:
 
     @property
     def loaded(self) -> tuple[int, list[list[list[Command]]]]:
-        """Number and commands of the program that nodes were given last; 0 and none before, and if a load failed."""
+        """Number and commands of the program that was loaded last; 0 and none before, and if a load failed."""
         return (self._model, self._programs) if self._all_loaded else (0, [])
 
     @property
@@ -130,9 +130,9 @@ class RingPrograms:
         Raises ``ProgramTooLongError``: a queue has no room for all of its commands; ``ProgramRunningError``: a
         program runs; ``ValueError``: commands wait for other nodes without control words, or with programs of other
         lengths; or a program has more queues than nodes with several of them; ``PlanError``: a program runs a list
-        that is not of the memory plan; nothing is loaded then.
+        outside the memory plan; nothing is loaded then.
 
-        Programs have the same tags on all nodes; nodes with one queue are sent commands in the order of tags. With
+        Programs have the same tags on all nodes; nodes with one queue receive commands in the order of tags. With
         ``changes`` only queues that differ from the loaded programs are sent. Runs name the number ``model``.
         """
         self._check(programs)
@@ -170,7 +170,7 @@ class RingPrograms:
             lengths = [tuple(map(len, program)) for program in programs]
             if len(set(lengths)) > 1:
                 raise ValueError(f"Queues must have as many commands on each node where commands wait for other "
-                                 f"nodes, not {' and '.join(str(one) for one in dict.fromkeys(lengths))}")
+                                 f"nodes, not {' and '.join(str(length) for length in dict.fromkeys(lengths))}")
 
     def stage(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
         """Load the idle banks of nodes with two, step by step, a queue of all nodes in each, while programs may run.
@@ -192,7 +192,7 @@ class RingPrograms:
 
     def compare_staged(self, *, number: int) -> None:
         """Make nodes compare the idle banks with the digests of the staged programs, by an edit with this number; a
-        load of no commands then takes the edit back and leaves the program as it is.
+        load of no commands then takes the edit back and leaves the program unchanged.
 
         Raises ``DeviceError`` if a node has received something else, or is in another set; its idle bank is empty
         then.
@@ -233,7 +233,7 @@ class RingPrograms:
         :meth:`TrainingRing.recover`; then the programs are still loaded; ``TraceError``: there were more commands
         than a node's trace holds.
 
-        A pass takes ``collectives`` numbers of collectives. ``passes``, ``parity`` and ``first`` are those of
+        A pass takes ``collectives`` numbers of collectives. ``passes``, ``parity`` and ``first`` are as for
         :class:`~host.driver.command.ProgramRun`; the last two have no effect on nodes with one queue. Only ``traced``
         runs read the traces, which hold 256 records. For ``on_event`` and ``over`` see :meth:`play`: a run that is
         over before its end has no error; nodes still run their programs, until :meth:`TrainingRing.recover`.
@@ -262,8 +262,8 @@ class RingPrograms:
         """Run the programs that nodes with several queues have loaded, and take their events, also of failures.
 
         Events are taken from all nodes in turn, since a node without room for another event makes all nodes wait.
-        Where nodes are in step, each look waits for an event of every node. Where they have different numbers of
-        commands, or do not wait for each other's gradients, a look is short, so that a node without an event does not
+        Where nodes are in step, each poll waits for an event of every node. Where they have different numbers of
+        commands, or do not wait for each other's gradients, a poll is short, so that a node without an event does not
         delay the events of other nodes.
 
         Raises ``DeviceTimeoutError``: a node still runs its programs, but has ended no command for ``patience``
@@ -274,11 +274,11 @@ class RingPrograms:
         passes, parity, first, collective, collectives
             Parameters of :meth:`host.driver.device.Device.run`.
         patience : int, optional
-            Most cycles of a look for an event; longer than any command.
+            Maximum cycles of a poll for an event; longer than any command.
         on_event : callable
             Called with the rank of a node and each of its events, while the programs run.
         over : callable
-            Called after each look: once it gives True no more events are taken, and nodes are left as they are.
+            Called after each poll: once it returns True no more events are taken, and nodes stay unchanged.
 
         Returns
         -------
@@ -311,14 +311,14 @@ class RingPrograms:
             waited = 0 if any(looks.values()) else waited + look
             for rank, event in looks.items():
                 stopped = event is None and not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]
-                if stopped:  # it may have come since
+                if stopped:  # it may have arrived since
                     event = self._devices[rank].pop_event(0)
                 if event is not None:
                     events[rank][event.queue].append(event)
                     missing[rank] -= 1
                     on_event(rank, event)
                 elif stopped:
-                    missing[rank] = 0  # the run was ended by a command that failed
+                    missing[rank] = 0  # a failed command has ended the run
                 elif waited >= patience:
                     raise DeviceTimeoutError(f"{self._devices[rank].name}: no command of the program has ended in "
                                              f"{patience} cycles, and {missing[rank]} events are missing")
@@ -327,7 +327,7 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Longest look for events, in cycles: any number where all nodes have their n-th events at about one time."""
+        """Longest poll for events, in cycles: any number where all nodes have their n-th events at about one time."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
@@ -349,14 +349,14 @@ class RingPrograms:
         if _waits_for_nodes(self._programs):
             raise ValueError("Commands that wait for other nodes must be run by the nodes, and not be sent")
         self._commands.wait()
-        order = sorted((command.tag, queue, place) for queue, commands in enumerate(self._programs[0])
-                       for place, command in enumerate(commands))
-        pending = [self._submit_step({rank: program[queue][place] for rank, program in enumerate(self._programs)})
-                   for _ in range(passes) for _, queue, place in order]
+        order = sorted((command.tag, queue, position) for queue, commands in enumerate(self._programs[0])
+                       for position, command in enumerate(commands))
+        pending = [self._submit_step({rank: program[queue][position] for rank, program in enumerate(self._programs)})
+                   for _ in range(passes) for _, queue, position in order]
         self._commands.wait(*pending)
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
-        for (tag, queue, _), one in zip(passes * order, pending, strict=True):
-            for rank, event in one.events.items():
+        for (tag, queue, _), result in zip(passes * order, pending, strict=True):
+            for rank, event in result.events.items():
                 events[rank][queue].append(dataclasses.replace(event, tag=tag))
         together = [list(itertools.chain(*queues)) for queues in events]
         return Passes(events=together, traces=[], outcome=_outcome(together, []))
@@ -403,7 +403,7 @@ def _queue_of(program: NodeProgram, queue: int) -> list[Command]:
 
 
 def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
-    """Commands of a queue in the name of the tenant that asks."""
+    """Commands of a queue in the name of the requesting tenant."""
     return [device.named(command) for command in _queue_of(program, queue)]
 
 

@@ -1,8 +1,8 @@
-"""Schedules of a training step: which layers travel together, and when.
+"""Schedules of a training step: which layers are reduced together, and when.
 
 A pass has a forward command for each layer, from the first to the last, and a backward command for each, from the
 last to the first. When the backward command of a layer has ended, its gradients are complete and its weights may
-change. Where layers travel in parts, the last layer, which is the first in backward, is a part of its own.
+change. Where layers are sent in parts, the last layer, which is the first in backward, is a part of its own.
 
 =========  ============================================================================================
 none       one fused update of all layers, after the last backward command
@@ -55,10 +55,10 @@ _COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A schedule, as it is asked for."""
+    """A schedule, as requested."""
 
     kind: Kind
-    #: Layers that travel together, of kind ``chunks``, or the weights of which lack an update, of kind ``delayed``.
+    #: Layers that are reduced together (``chunks``), or compute with weights that lack an update (``delayed``).
     layers: int = 1
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Schedule:
 
     @property
     def behind(self) -> int:
-        """Number of first layers that compute with weights which lack the update of the pass before."""
+        """Number of first layers that compute with weights that lack the update of the pass before."""
         return self.layers if self.kind is Kind.DELAYED else 0
 
     def check_state(self, *, packed: bool) -> None:
@@ -163,19 +163,19 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = No
                     fields={"gradient_base": layer.base, "state_base": staged + layer.base,
                             "length": layer.length if writes else 0, **copies.fields(layer)})
 
-    found = [work(layer, "forward", [copies.weights(layer)], []) for layer in layers]
+    commands = [work(layer, "forward", [copies.weights(layer)], []) for layer in layers]
     for layer in reversed(layers):
         reads = [Region("gradients", staged + layer.base, layer.length)]
         if layer.number > 1:
             reads.append(copies.weights(layer))
-        found.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
-    if copies.layers is not None:  # the first backward command, which follows all of those of the pass before
-        found[len(layers)].fields["wait"] = STAGED_FLAG
-    return found
+        commands.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
+    if copies.layers is not None:  # the first backward command, after the whole backward of the pass before
+        commands[len(layers)].fields["wait"] = STAGED_FLAG
+    return commands
 
 
 def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
-    """Layers that travel together, in the order of backward: only the last one, then ``size`` at a time."""
+    """Layers that are reduced together, in the order of backward: only the last one, then ``size`` at a time."""
     backward = list(reversed(layers))
     return [backward[:1], *(backward[n:n + size] for n in range(1, len(backward), size))]
 
@@ -192,12 +192,12 @@ class _Builder:
 
     def compute(self, commands: Sequence[Work], lengths: Sequence[int] | None) -> None:
         """All forward and backward commands."""
-        for one in commands:
-            duration = self.costs.compute(one.multiplications) if one.duration is None else one.duration
-            length = {} if lengths is None or one.queue is not Queue.COMPUTE else {"length": lengths}
-            self.program.add(one.name, operation=one.operation, queue=one.queue, reads=one.reads,
-                             writes=one.writes, duration=duration,
-                             fields={**one.fields, **length, "duration": duration})
+        for work in commands:
+            duration = self.costs.compute(work.multiplications) if work.duration is None else work.duration
+            length = {} if lengths is None or work.queue is not Queue.COMPUTE else {"length": lengths}
+            self.program.add(work.name, operation=work.operation, queue=work.queue, reads=work.reads,
+                             writes=work.writes, duration=duration,
+                             fields={**work.fields, **length, "duration": duration})
 
     def communicate(self, schedule: Schedule) -> None:
         """LATCH, so that all updates of the pass have the same settings; then all sums and updates."""
@@ -216,8 +216,8 @@ class _Builder:
                 raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def update(self, part: Sequence[Dense]) -> None:
-        """A fused update of neighbouring layers; where updates are counted, of one layer, on nodes with masters,
-        which reads no weights."""
+        """A fused update of neighbouring layers; where updates are counted, of one layer, on nodes with master
+        weights, where it reads no weights."""
         counted, state = self.copies.layers is not None, _of("state", part)
         weights = self.copies.weights(part[0]) if counted else _of("weights", part)
         self._collective("update", Collective.FUSED_UPDATE, part, writes=[weights, state], reads=[
@@ -231,8 +231,8 @@ class _Builder:
             self._collective("sum", Collective.REDUCE_SCATTER, [layer], reads=gradients, writes=gradients)
         base, length = _extent(self.layers)
         first = [(rank + 1) % self.nodes for rank in range(self.nodes)]
-        groups = [len(range(one, length // GROUP, self.nodes)) for one in first]
-        bases = [base + GROUP * one if count else base for one, count in zip(first, groups, strict=True)]
+        groups = [len(range(index, length // GROUP, self.nodes)) for index in first]
+        bases = [base + GROUP * index if count else base for index, count in zip(first, groups, strict=True)]
         regions = [_of(space, self.layers) for space in ("weights", "state")]
         self.program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, writes=regions,
                          reads=[_of("gradients", self.layers), Region(_SETTINGS, 0, 1), *regions],
@@ -290,7 +290,7 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
         commands = modelled(layers, staged=staged, copies=copies)
     else:
         raise ValueError("Staged gradients must have a place where no engine computes")
-    program = Program(queues=1 + max(Queue.COMMUNICATE, *(one.queue for one in commands)), depth=depth)
+    program = Program(queues=1 + max(Queue.COMMUNICATE, *(work.queue for work in commands)), depth=depth)
     builder = _Builder(program, layers, nodes, costs, copies)
     builder.compute(commands, lengths)
     builder.communicate(schedule)
@@ -321,8 +321,8 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 
 class Trials:
-    """The sizes of chunks that a search tries, after the earlier ``trials``; a chunk of ``most`` layers, all but the
-    last one, or of more is the last that is tried."""
+    """The sizes of chunks that a search tries, after the earlier ``trials``; the last trial has a chunk of ``most``
+    layers, all but the last one, or more."""
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:
@@ -342,13 +342,13 @@ class Trials:
 
     @property
     def size(self) -> int:
-        """The size to try next, and in the end the chosen one."""
+        """The size to try next, and finally the chosen one."""
         if self.over:
             return self.trials[-2 if self._longer else -1][0]
         return 2 * self.trials[-1][0] if self.trials else 1
 
     def note(self, cycles: int) -> None:
-        """Note the cycles of a pass with chunks of the size that was to be tried."""
+        """Note the cycles of a pass with chunks of the size to try."""
         self.trials.append((self.size, cycles))
 
     @property
@@ -358,7 +358,7 @@ class Trials:
                     None)
 
     def lines(self) -> list[str]:
-        """A line for each trial, and once the search is over one for both readings of the rule."""
+        """A line for each trial, and after the search one for both readings of the rule."""
         lines = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
         if self.over:
             literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
@@ -367,8 +367,8 @@ class Trials:
 
 
 def search(most: int, measure: Callable[[int], int]) -> Trials:
-    """Try chunks of 1, 2, 4, … layers, of which ``measure`` has the cycles of a pass, until a size is not shorter
-    than the one before it; see :class:`Trials`."""
+    """Try chunks of 1, 2, 4, … layers, with the cycles of a pass by ``measure``, until a size is not shorter than the
+    one before it; see :class:`Trials`."""
     trials = Trials(most)
     while not trials.over:
         trials.note(measure(trials.size))

@@ -1,4 +1,4 @@
-"""Timeline of a program: what every queue of every node did, and when; as a trace and as a picture.
+"""Timeline of a program: the work of every queue of every node over time; as a trace and as a picture.
 
 The trace is in the JSON format of Chrome's tracing, which https://ui.perfetto.dev opens: a process for each node, a
 thread for each queue. A cycle is shown as a microsecond.
@@ -17,7 +17,7 @@ __all__ = ["QUEUES", "busy", "draw", "trace", "write_trace"]
 #: Names of the queues.
 QUEUES = ("compute", "communicate", "move")
 
-#: Colours of commands, by the first word of their names; others take that of their queue.
+#: Colours of commands, by the first word of their names; all other words take the colour of their queue.
 _COLOURS = dict(zip(("backward", "sum", "update", "forward", "gather"), COLOURS, strict=False))
 _OTHERS = ("#8fa3b8", "#c98b96", "#b5a7d6")
 #: Height of a queue in the picture; 1 with the gap to the next one.
@@ -27,16 +27,16 @@ _LETTER = 0.075
 
 
 def busy(spans: Sequence[Span]) -> dict[tuple[int, int], int]:
-    """Cycles in which each queue of each node ran a command."""
-    found: dict[tuple[int, int], int] = {}
+    """Cycles of each queue of each node with a running command."""
+    cycles: dict[tuple[int, int], int] = {}
     for span in spans:
         key = (span.node, span.queue)
-        found[key] = found.get(key, 0) + span.end - span.start
-    return found
+        cycles[key] = cycles.get(key, 0) + span.end - span.start
+    return cycles
 
 
 def trace(spans: Sequence[Span], *, compute: str = "modelled") -> dict[str, Any]:
-    """The trace of spans; ``compute`` is what computed: ``modelled``, or ``engine``."""
+    """The trace of spans; ``compute`` names the source of computations: ``modelled``, or ``engine``."""
     names = [{"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": {"name": f"node {node}"}}
              for node in sorted({span.node for span in spans})]
     names += [{"ph": "M", "name": "thread_name", "pid": node, "tid": queue, "args": {"name": QUEUES[queue]}}
@@ -53,7 +53,7 @@ def write_trace(spans: Sequence[Span], path: pathlib.Path, *, compute: str = "mo
 
 
 def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "compute: modelled") -> None:
-    """Draw both queues of all nodes, one above the other, below a title and a note of what computed.
+    """Draw both queues of all nodes, one above the other, below a title and a note about the source of computations.
 
     Raises
     ------
@@ -91,6 +91,6 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
 
 
 def _label(span: Span, room: float) -> str:
-    """The longest of a span's names for which there is room: the whole, its number, or nothing."""
+    """The longest of a span's names that fits: the whole name, its number, or nothing."""
     width = (span.end - span.start) * room
     return next((text for text in (span.name, span.name.split(" ")[-1]) if len(text) * _LETTER <= width), "")

@@ -105,7 +105,7 @@ class ExtraOptions(Section):
 
 
 class CellCount:
-    """Synthesis of units of candidates, one after the other, while other work runs."""
+    """Synthesis of units of candidates, one after the other, in the background."""
 
     def __init__(self, units: Iterable[str]):
         self._executor = ThreadPoolExecutor(1)
@@ -118,11 +118,11 @@ class CellCount:
         return self._counts[unit].result() if unit in self._counts else None
 
     def known(self, unit: str) -> bool:
-        """Whether nobody has to wait for a unit."""
+        """Whether the result of a unit needs no wait."""
         return unit not in self._counts or self._counts[unit].done()
 
     def close(self) -> None:
-        """Begin no other synthesis, and end the one that runs."""
+        """Begin no further synthesis, and end the running one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._ended = True
@@ -130,7 +130,7 @@ class CellCount:
                 self._process.terminate()
 
     def _synthesise(self, unit: str) -> int | None:
-        # In a process of its own, so that several run at a time.
+        # In a separate process, so that several run at a time.
         name, _, option = unit.partition("-")
         options = ["--set", option] if option else []
         command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]
@@ -153,8 +153,8 @@ def quantize_command(
                                    shown_default="build/quantize")] = toolchain.BUILD / "quantize",
 ) -> None:
     """Quantise a trained perceptron by every scheme, and measure it on the nodes."""
-    given, training = given_options(context), TrainingConfig(seed=seed)
-    _refuse(given, source, scheme)
+    is_given, training = given_options(context), TrainingConfig(seed=seed)
+    _refuse(is_given, source, scheme)
     console, node = make_console(), NodeConfig(
         memories=Memories(planes=training.optimizer.planes), features=(Quantization(),))
     node.check_ring(nodes)
@@ -165,7 +165,7 @@ def quantize_command(
         data = digits()
         path, trained = ((output / "weights.npz", None) if source.retrain
                          else quantize.find_weights(source.weights, output))
-        if trained is not None and given("seed"):
+        if trained is not None and is_given("seed"):
             raise ValueError(f"Option --seed is for training, and {shown(path)} has trained weights: add --train, or "
                              f"leave it out")
         if extra.onnx:
@@ -200,11 +200,11 @@ def quantize_command(
             console.print(line, soft_wrap=True)
 
 
-def _refuse(given: Callable[[str], bool], source: WeightOptions, scheme: SchemeOptions) -> None:
+def _refuse(is_given: Callable[[str], bool], source: WeightOptions, scheme: SchemeOptions) -> None:
     """Raise ``ValueError`` for an option that is given and has no effect."""
-    if scheme.calibration != "percentile" and given("percentile"):
+    if scheme.calibration != "percentile" and is_given("percentile"):
         raise ValueError(f"Option --percentile is for calibration percentile, not {scheme.calibration}: leave it out")
-    if source.retrain and given("weights"):
+    if source.retrain and is_given("weights"):
         raise ValueError("Option --weights is for weights that are there, not with --train: leave it out")
 
 

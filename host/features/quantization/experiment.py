@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 INPUT_SCALE = 1 / 16  # pixels are multiples of this
 
-#: Units for an integer offset and for a float one, by the names that `make synth` has; each for 8 bits and for 4.
+#: Units for an integer offset and for a float one, by their names in `make synth`; each for 8 bits and for 4.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
 UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
 
@@ -59,9 +59,9 @@ SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A network and the way in which it is quantised."""
+    """A network and its quantisation."""
 
-    #: The one that was trained, or the one with a skewed last layer.
+    #: The trained network, or the network with a skewed last layer.
     network: str
     config: QuantizationConfig
 
@@ -78,12 +78,12 @@ class Candidate:
 
     @property
     def scale(self) -> str:
-        """The part that has a scale of its own: a layer or an output."""
+        """The part that has its own scale: a layer or an output."""
         return "output" if self.config.per_channel else "layer"
 
     @property
     def unit(self) -> str:
-        """The unit that computes it, for codes of 8 bits if some layer has such."""
+        """Unit that computes it, for codes of 8 bits if a layer has them."""
         return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
 
 
@@ -107,8 +107,8 @@ def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
 
 
 def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Path and weights of a perceptron that classifies digits: the file that is given, or else weights of training or
-    of an earlier run, or None with the path that they would have. ``ValueError`` if the given file has others."""
+    """Path and weights of a perceptron that classifies digits: the ``given`` file, or else weights of training or
+    of an earlier run, or None with the path that they would have. ``ValueError`` if the file has other weights."""
     if given is not None:
         weights = load(given)
         if weights.workload is not WorkloadName.DIGITS:
@@ -161,7 +161,7 @@ def check_onnx() -> None:
 
 def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConfig, directory: Path, *,
            onnx: bool = False) -> tuple[list[Path], Agreement | None]:
-    """Write model.npz and, if asked for, model.onnx; their paths, and the comparison of onnxruntime's answers to the
+    """Write model.npz and, on request, model.onnx; return paths, and the comparison of onnxruntime's answers to the
     test images with the integer model's. ``DivergenceError`` if the integer score of one of its answers is more than
     one adjusted weight below the largest."""
     network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
@@ -225,9 +225,9 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, r
         "bit_exact": None if cycles is None else True}
 
 
-def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) -> float | None:
+def _decibels(exact: npt.NDArray[np.floating], actual: npt.NDArray[np.floating]) -> float | None:
     """Ratio of the exact values' power to the difference's, in dB; None if there is no difference."""
-    noise = float(np.square(np.asarray(found, np.float64) - exact).sum())
+    noise = float(np.square(np.asarray(actual, np.float64) - exact).sum())
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
 
@@ -236,7 +236,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, cho
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """Content of the report; ``on_row`` is called with each of its rows.
 
-    ``lut4`` gives the LUT4 of a unit by its name, or None, and is called once all is measured.
+    ``lut4`` gives the LUT4 of a unit by its name, or None, and is called after all measurements.
     """
     rows = []
     for candidate in chosen:
@@ -255,7 +255,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, cho
 
 
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
-    """Distribution of weights, and the values that codes of 4 bits can stand for."""
+    """Distribution of weights, and the values that codes of 4 bits can represent."""
     counts, edges = np.histogram(weights, bins=60)
     levels = {}
     for scheme, extrema in SCHEMES:
@@ -268,7 +268,7 @@ def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
 
 
 def write(content: dict[str, Any], directory: Path) -> tuple[dict[str, Any], list[Path]]:
-    """Write report.json and report.png; the report and their paths."""
+    """Write report.json and report.png; return the report and their paths."""
     from host.features.quantization.report import draw
 
     report = SCHEMA.report(content)

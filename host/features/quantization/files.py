@@ -67,8 +67,8 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
 
 
 def load(path: Path) -> QuantizedNetwork:
-    """Read a network from a file; ``ValueError`` if it is not one of those that :func:`save` writes, with the first
-    mistake, ``OSError`` if it cannot be read."""
+    """Read a network from a file; ``ValueError`` with the first mistake if :func:`save` does not write such files,
+    ``OSError`` if it cannot be read."""
     fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
               for name, (kind, shape) in _fields(scheme, last=last).items()}
     dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}
@@ -83,7 +83,7 @@ def load(path: Path) -> QuantizedNetwork:
 
 
 def _network(arrays: Arrays) -> QuantizedNetwork:
-    """Network of arrays, of which types and numbers of dimensions are as expected."""
+    """Network of arrays with the expected types and numbers of dimensions."""
     if (schema := _array(arrays, "schema").item()) != SCHEMA:
         raise ValueError(f"Schema must be {SCHEMA!r}, not {schema!r}")
     if (version := _array(arrays, "version").item()) != VERSION:

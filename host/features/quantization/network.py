@@ -1,9 +1,9 @@
 """A perceptron in integers, layer by layer.
 
-Of each layer, activations X come in as 8 bits with a scale Sx, products with the adjusted weights A are summed in 32
-bits, from a bias in units of S · Sx on, and the sum becomes the next layer's 8 bits by an integer multiplier and a
-shift. The last layer's sums are the scores. With a float offset this cannot be: each sum is then converted,
-multiplied and added to in binary32 before anything else can be done with it.
+In each layer, activations X arrive as 8 bits with a scale Sx, products with the adjusted weights A are summed in 32
+bits, beginning with a bias in units of S · Sx, and the sum becomes the next layer's 8 bits by an integer multiplier
+and a shift. The last layer's sums are the scores. This is impossible with a float offset: each sum is then first
+converted to binary32, multiplied and added to.
 """
 
 import dataclasses
@@ -47,12 +47,12 @@ class FloatLayer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuantizationConfig:
-    """The way in which a network is quantised."""
+    """Quantisation of a network."""
 
     scheme: Scheme = Scheme.IAQ_MIN
     bits: int | tuple[int, ...] = 8  # bits of a weight's code, in all layers or in each: 4 or 8
     rounding: Rounding = Rounding.NEAREST  # rounding of weights and their offsets
-    per_channel: bool = False  # whether each output has a scale and an offset of its own
+    per_channel: bool = False  # whether each output has its own scale and offset
     #: Extrema that scales and offsets of weights come from.
     extrema: Extrema = Extrema.ZERO
     calibration: Calibration = Calibration.MINMAX
@@ -60,7 +60,7 @@ class QuantizationConfig:
 
     def __post_init__(self) -> None:
         bits = (self.bits,) if isinstance(self.bits, int) else self.bits
-        if not bits or any(one not in BITS for one in bits):
+        if not bits or any(width not in BITS for width in bits):
             raise ValueError(f"Bits must be 4 or 8, not {self.bits!r}")
         if not 0 < self.percentile <= 100:
             raise ValueError(f"Percentile must be above 0 and at most 100, not {self.percentile!r}")
@@ -109,8 +109,8 @@ class QuantizedNetwork:
     @property
     def multiplications(self) -> dict[str, int]:
         """Multiplications for one inference, by name in reports: weights by activations, accumulators by multipliers,
-        and those in binary32. A float offset takes two of these for each output: of a sum of codes and activations,
-        and of a sum of activations."""
+        and binary32 ones. A float offset takes two binary32 ones per output: of a sum of codes and activations, and
+        of a sum of activations."""
         outputs = sum(layer.outputs for layer in self.layers)
         integer = self.scheme.integer
         return {"products": sum(layer.weights.codes.size for layer in self.layers),
@@ -122,7 +122,7 @@ class QuantizedNetwork:
         return self.layers[0].input.quantize(x)
 
     def scores(self, accumulators: npt.NDArray[np.integer]) -> Floats:
-        """The numbers that the last layer's accumulators stand for."""
+        """The numbers that the last layer's accumulators represent."""
         return np.asarray(accumulators * self.layers[-1].units, np.float64)
 
     def float_scores(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
@@ -146,7 +146,7 @@ class QuantizedNetwork:
 
 
 def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = None) -> list[FloatLayer]:
-    """The linear layers of a perceptron; with a vector of parameters, those in place of its own."""
+    """The linear layers of a perceptron; with a vector of parameters in place of its own."""
     views = model.views(model.parameters if parameters is None else parameters)
     return [FloatLayer(view["weight"].copy(), view["bias"].copy()) for view in views if view]
 
@@ -195,7 +195,7 @@ def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Acti
            output: Activation | None) -> QuantizedLayer:
     weights = quantize_weights(layer.weights, bits=bits, scheme=config.scheme, rounding=config.rounding,
                                per_channel=config.per_channel, extrema=config.extrema)
-    # Files of all kinds hold scales as binary32, and what is computed from them must be the same after import.
+    # Files of all kinds hold scales as binary32, and results computed from them must be the same after import.
     weights = dataclasses.replace(weights, scales=weights.scales.astype(np.float32).astype(np.float64))
     if not (weights.scales > 0).all():
         raise ValueError(f"Scales of weights must be binary32 numbers above zero, not {weights.scales.min()!r}")

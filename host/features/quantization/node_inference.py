@@ -1,6 +1,6 @@
 """Inference of integer layers on nodes, and the layers in their memories.
 
-The weight memory has a list of layers and their codes, the gradient memory all else. A node infers layer after layer,
+The weight memory has a list of layers and their codes, the gradient memory the rest. A node infers layer after layer,
 each for all samples of a command, and reads and writes two regions of its gradient memory in turn. An output's codes,
 a sample and a layer's parameters each begin in a memory row of their own. docs/protocol.md has the formats.
 """
@@ -52,7 +52,7 @@ class Program:
     outputs: int
     signed: bool  # inputs are int8
     lanes: int
-    beats: int  # cycles in which all lanes multiply, for each sample
+    beats: int  # cycles with all lanes multiplying, for each sample
 
 
 def _rows(count: int, per_row: int) -> int:
@@ -185,12 +185,12 @@ class InferOutcome:
 
     outputs: Integers  # sums of the last layer, a row for each sample
     cycles: Cycles  # sum over commands, each counted on its slowest node
-    multiplied: int  # cycles in which all lanes of a node have multiplied, summed over all nodes
+    multiplied: int  # cycles with all lanes of a node multiplying, summed over all nodes
     commands: int  # number of commands, which ran one after the other
 
 
 class NodeInference:
-    """Integer layers on the nodes of a ring, each of which infers samples of its own; a ``ValueError`` if nodes have
+    """Integer layers on the nodes of a ring; each node infers samples of its own; a ``ValueError`` if nodes have
     no quantization."""
 
     def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing):
@@ -202,10 +202,10 @@ class NodeInference:
 
     def infer(self, layers: Sequence[Layer], x: npt.ArrayLike, *, data: Buffer | None = None,
               lists: Buffer | None = None) -> InferOutcome:
-        """Run integer layers on samples, of which each node has an equal share.
+        """Run integer layers on samples, an equal share on each node.
 
-        Layers are written to buffer ``lists`` of each node's weight memory, and all else to buffer ``data`` of its
-        gradient memory, by default the whole memories; the contents of both are lost. If there is no room for all
+        Layers are written to buffer ``lists`` of each node's weight memory, and all other data to buffer ``data`` of
+        its gradient memory, by default the whole memories; the contents of both are lost. If there is no room for all
         samples of a node, several commands run. ``x`` has a row of inputs for each sample: uint8, or int8 where the
         first layer is ``signed``.
 

@@ -49,13 +49,13 @@ class _Writer:
         self.tensors: list[Any] = []
 
     def tensor(self, name: str, kind: int, values: npt.ArrayLike) -> str:
-        """Add a constant; its name."""
+        """Add a constant; return its name."""
         array = np.asarray(values)
         self.tensors.append(self.helper.make_tensor(name, kind, array.shape, array.ravel().tolist()))
         return name
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: int) -> str:
-        """Add a node with one output; its name."""
+        """Add a node with one output; return its name."""
         self.nodes.append(self.helper.make_node(kind, inputs, [output], **attributes))
         return output
 
@@ -120,10 +120,10 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """Comparison of a runtime's answers, the outputs of the largest scores, with those of the integer model."""
+    """Comparison of a runtime's answers, the outputs of the largest scores, with the answers of the integer model."""
 
     equal: int  # examples with the same answer
-    tied: int  # examples whose answer has the largest integer score as well, as other outputs have
+    tied: int  # examples with an answer that shares the largest integer score with other outputs
     #: Examples with an integer score of the answer below the largest, by at most one adjusted weight of the last
     #: layer: the change by a hidden activation that is one step off.
     within: int

@@ -16,7 +16,7 @@ __all__ = ["SCHEMA", "SKEWED", "TRAINED", "advice", "draw", "table", "verdict"]
 
 Row = dict[str, Any]
 
-TRAINED, SKEWED = "trained", "skewed"  # networks: as it was trained, and with a skewed last layer
+TRAINED, SKEWED = "trained", "skewed"  # networks: as trained, and with a skewed last layer
 
 #: Report of ``gradring quantize``.
 SCHEMA = Schema("gradring.quantization", 2, columns_of(
@@ -43,19 +43,19 @@ def verdict(report: dict[str, Any]) -> str:
     gained: dict[int, list[float]] = {8: [], 4: []}
     gains = []
     for scale in ("layer", "output"):
-        for bits, found in gained.items():
-            found.append(_find(report, TRAINED, bits, Scheme.IAQ_MIN, scale)["accuracy"] - report["accuracy_float"])
+        for bits, points in gained.items():
+            points.append(_find(report, TRAINED, bits, Scheme.IAQ_MIN, scale)["accuracy"] - report["accuracy_float"])
         symmetric, iaq = (_find(report, SKEWED, 4, scheme, scale) for scheme in (Scheme.SYMMETRIC, Scheme.IAQ_MIN))
         gains.append(f"{_difference(iaq, symmetric, 'scores_db'):+.1f} dB and "
                      f"{100 * _difference(iaq, symmetric, 'accuracy'):+.2f} points per {scale}")
     sentences.append("IAQ to float: " + ", ".join(
-        f"{100 * min(found):+.2f} points with {bits} bits" for bits, found in gained.items()) + ".")
+        f"{100 * min(points):+.2f} points with {bits} bits" for bits, points in gained.items()) + ".")
     sentences.append(f"Skewed layer with 4 bits, IAQ to symmetric: {', '.join(gains)}.")
     return " ".join(sentences)
 
 
-def _difference(one: Row, other: Row, name: str) -> float:
-    return float((one[name] or 0.0) - (other[name] or 0.0))
+def _difference(row: Row, other: Row, name: str) -> float:
+    return float((row[name] or 0.0) - (other[name] or 0.0))
 
 
 _CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest of a weight, in steps, of both. "
@@ -88,7 +88,7 @@ def _steps(row: Row) -> str:
 
 
 def _heading(row: Row) -> str:
-    """Bits, scale and network, which rows between two rules have in common."""
+    """Bits, scale and network, common to the rows between two rules."""
     bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
     return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 
@@ -126,11 +126,11 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
     for group, (bits, scale) in enumerate(groups):
         for number, label in enumerate(labels):
             x = group + (number - (len(labels) - 1) / 2) * 0.16
-            found = {row["rounding"]: row["accuracy"] * 100 for row in rows
-                     if (row["bits"], row["scale"], row["label"]) == (bits, scale, label)}
-            if len(found) == 2:
-                axes.plot([x, x], list(found.values()), color=_COLORS[label], linewidth=1, alpha=0.5)
-            for rounding, value in found.items():
+            accuracies = {row["rounding"]: row["accuracy"] * 100 for row in rows
+                          if (row["bits"], row["scale"], row["label"]) == (bits, scale, label)}
+            if len(accuracies) == 2:
+                axes.plot([x, x], list(accuracies.values()), color=_COLORS[label], linewidth=1, alpha=0.5)
+            for rounding, value in accuracies.items():
                 nearest = rounding == "nearest"
                 axes.plot([x], [value], marker="o", markersize=7 if nearest else 5.5, linestyle="none",
                           color=_COLORS[label] if nearest else "white", markeredgecolor=_COLORS[label],
@@ -149,15 +149,15 @@ def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
     scales = list(dict.fromkeys(row["scale"] for row in rows))
     labels = list(dict.fromkeys(row["label"] for row in rows))
     for number, label in enumerate(labels):
-        found = [row for row in rows if row["label"] == label]
-        places = [scales.index(row["scale"]) + (number - (len(labels) - 1) / 2) * 0.2 for row in found]
-        values = list(map(_decibels, found))
-        axes.bar(places, values, width=0.18, color=_COLORS[label])
-        for place, value, row in zip(places, values, found, strict=True):
-            axes.annotate(f"{value:.1f} dB\n{row['accuracy']:.2%}", (place, value), xytext=(0, 3),
+        selected = [row for row in rows if row["label"] == label]
+        positions = [scales.index(row["scale"]) + (number - (len(labels) - 1) / 2) * 0.2 for row in selected]
+        values = list(map(_decibels, selected))
+        axes.bar(positions, values, width=0.18, color=_COLORS[label])
+        for position, value, row in zip(positions, values, selected, strict=True):
+            axes.annotate(f"{value:.1f} dB\n{row['accuracy']:.2%}", (position, value), xytext=(0, 3),
                           textcoords="offset points", ha="center", fontsize=8.5, color=_COLORS[label],
                           fontweight="bold")
-            axes.text(place, 0.6, label, rotation=90, ha="center", va="bottom", color="white", fontsize=9)
+            axes.text(position, 0.6, label, rotation=90, ha="center", va="bottom", color="white", fontsize=9)
     axes.set_xticks(range(len(scales)), [f"scale per {scale}" for scale in scales])
     axes.set_ylim(0, 1.25 * max(map(_decibels, rows)))
     axes.set_ylabel("dB (below: test accuracy)")

@@ -1,10 +1,9 @@
-"""Weights and activations as small integers, and the integers that stand in for scales on a node.
+"""Weights and activations as small integers, and the integers that replace scales on a node.
 
-Weights are symmetric, asymmetric with a float offset, or asymmetric with an integer offset (IAQ). What a node
-multiplies by is the adjusted weight A, an integer of one bit more than the code Q: with the offset Z it is Z + Q, or
-Z - Q where codes count from the largest weight down. The weight is then about S · A, with one scale S per layer, or
-per output. Scales of activations come from their values on training data. docs/quantization/schemes.md has the
-equations.
+Weights are symmetric, asymmetric with a float offset, or asymmetric with an integer offset (IAQ). A node multiplies
+by the adjusted weight A, an integer of one bit more than the code Q: with the offset Z it is Z + Q, or Z - Q where
+codes count from the largest weight down. The weight is then about S · A, with one scale S per layer, or per output.
+Scales of activations come from their values on training data. docs/quantization/schemes.md has the equations.
 """
 
 import dataclasses
@@ -24,12 +23,12 @@ Integers = npt.NDArray[np.int64]
 
 BITS = (4, 8)  # bits that a code may have
 
-#: Quotients that miss an integer by float64's own rounding are that integer, also where they are truncated.
+#: Quotients that miss an integer by float64's own rounding count as that integer, also where they are truncated.
 _ALMOST = 1 + 2.0**-48
 
 
 class Scheme(enum.Enum):
-    """The way in which weights become codes, by its name on the command line."""
+    """Conversion of weights to codes, by its name on the command line."""
 
     SYMMETRIC = "symmetric"
     FLOAT_OFFSET = "float-offset"
@@ -43,9 +42,9 @@ class Scheme(enum.Enum):
 
 
 class Extrema(enum.Enum):
-    """The two extrema that scale and offset come from: those of the weights; those of the weights and zero, so
-    that adjusted weights always fit; or the nearest ones beyond these such that zero is a level exactly, which the
-    offset is then no rounding of."""
+    """Extrema for scale and offset: the extrema of the weights; the extrema of the weights and zero, so that adjusted
+    weights always fit; or the nearest extrema beyond these with zero as an exact level, so that the offset is not
+    rounded."""
 
     WEIGHTS = "weights"
     ZERO = "zero"
@@ -69,7 +68,7 @@ class QuantizedWeights:
     codes: Integers  # codes in shape (outputs, inputs), 0 to 2^bits - 1
     #: Z of each output. All zero, with a float offset.
     offsets: Integers
-    scales: Floats  # S of each output; all the same, if they are of the layer
+    scales: Floats  # S of each output; all the same for a scale per layer
     minima: Floats | None = None  # the float offset of each output, Wmin
 
     @property
@@ -80,7 +79,7 @@ class QuantizedWeights:
 
     @property
     def values(self) -> Floats:
-        """The weights that the codes stand for."""
+        """The weights that the codes represent."""
         values = self.scales[:, None] * self.adjusted
         return values if self.minima is None else values + self.minima[:, None]
 
@@ -96,8 +95,8 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     finite weights of shape (outputs, inputs); ``ValueError`` if an offset or an adjusted weight does not fit
     ``bits`` + 1 bits.
 
-    Where all weights that share a scale are equal, that scale is their magnitude, and they are exact. Extrema are
-    those of asymmetric schemes.
+    Where all weights that share a scale are equal, that scale is their magnitude, and they are exact. Only asymmetric
+    schemes use ``extrema``.
     """
     exact: Floats = np.asarray(weights, np.float64)
     if bits not in BITS:
@@ -142,10 +141,10 @@ def _integers(quotients: Floats, rounding: Rounding) -> Integers:
 
 
 def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
-    """The nearest range around this one, which zero is in, that has zero as one of ``top`` + 1 levels."""
+    """The nearest range around this one, with zero in it, that has zero as one of ``top`` + 1 levels."""
     near = np.rint(-low * top / np.where(high > low, high - low, 1))
     below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
-    # 0 / 0 where there is nothing on that side, and infinite where there is something, but no level.
+    # 0 / 0 without a weight on that side, and infinite with weights but no level.
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.fmax(-low / below, high / (top - below))
     best = np.where(np.isnan(steps), np.inf, steps).argmin(axis=0)[None]
@@ -202,8 +201,8 @@ class Activation:
 
 def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibration.MINMAX,
               percentile: float = 99.9) -> Activation:
-    """The scale for activations of which these, finite and at least one, are a sample. They are signed if there is
-    any below zero. The method may take a percentile of the magnitudes, above 0 and at most 100."""
+    """The scale for activations by a sample of ``values``, finite and at least one. They are signed if any is below
+    zero. The method may take a percentile of the magnitudes, above 0 and at most 100."""
     values = np.asarray(values, np.float64)
     if not values.size or not np.isfinite(values).all():
         raise ValueError("Activations must be finite, and at least one")
@@ -220,7 +219,7 @@ def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibra
 class Requantization:
     """Factors of accumulators as integers, one per output: multiplier / 2^shift."""
 
-    #: Multipliers of 16 bits, with the highest bit set wherever the shift allows that.
+    #: Multipliers of 16 bits, with the highest bit set where the shift allows it.
     multipliers: npt.NDArray[np.int64]
     shifts: npt.NDArray[np.int64]
     error: float  # largest relative difference to the factors
@@ -229,7 +228,7 @@ class Requantization:
 def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
     """Multipliers and shifts for factors of S · Sx / Sy.
 
-    Of each, the multiplier has 16 bits, so that its relative error is at most 2^-16 (a quarter of that in the mean):
+    Each multiplier has 16 bits, so that its relative error is at most 2^-16 (a quarter of that in the mean):
     of an output up to 255, less than 0.004 of a step. ``ValueError`` is raised if a factor is too large, or so small
     that less than 8 bits of its multiplier would be left.
     """

@@ -26,7 +26,7 @@ class LateConfig:
     #: Factor of the computations of each straggler.
     slow: dict[int, float] = dataclasses.field(default_factory=lambda: {3: 4.5})
     quorum: int = 3
-    #: Cycles after which a round with a gradient is closed; 0 for none.
+    #: Cycles until a round with a gradient is closed; 0 for none.
     deadline: int = 0
     #: Factor of a gradient for each round that it is late.
     factor: float = 1.0
@@ -63,7 +63,7 @@ class LateConfig:
 
     @property
     def oldest(self) -> int:
-        """Largest age of a gradient that has a weight; 0 if late ones have none."""
+        """Largest age of a gradient that has a weight; 0 if late gradients have none."""
         return sum(weight > 0 for weight in self.weights)
 
     @property
@@ -73,20 +73,20 @@ class LateConfig:
 
     @property
     def closing_deadline(self) -> int:
-        """Cycles after which a round with a gradient is closed; 0 for none."""
+        """Cycles until a round with a gradient is closed; 0 for none."""
         return 0 if self.late is Late.WAIT else self.deadline
 
 
 def stragglers(text: str) -> dict[int, float]:
     """Factors of slow workers, as in ``3:4.5,1:2``; ``ValueError`` if the text is not such a list."""
-    found: dict[int, float] = {}
-    for one in text.split(",") if text else ():
-        worker, _, factor = one.partition(":")
+    factors: dict[int, float] = {}
+    for item in text.split(",") if text else ():
+        worker, _, factor = item.partition(":")
         try:
             number, times = int(worker), float(factor)
         except ValueError:
-            raise ValueError(f"Straggler must be a worker and its factor, as in 3:4.5, not {one!r}") from None
-        if number in found:
+            raise ValueError(f"Straggler must be a worker and its factor, as in 3:4.5, not {item!r}") from None
+        if number in factors:
             raise ValueError(f"Stragglers must be different workers, not {number} twice")
-        found[number] = times
-    return found
+        factors[number] = times
+    return factors

@@ -2,8 +2,7 @@
 
 In rounds of gradients nodes do not wait for each other's gradients. A pass of the computing queue is COMPUTE, and a
 pass of the other one APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first queue. The
-host
-stages the next computation of each node when the node's own computation and the round before, which makes the
+host stages the next computation of each node when the node's own computation and the round before, which makes the
 weights, have ended. docs/ring/quorum.md has the rules.
 """
 
@@ -42,7 +41,7 @@ class Closing:
 
     #: Gradients in time that close a round.
     quorum: int
-    #: Cycles after which a round with a gradient is closed; 0 for none.
+    #: Cycles until a round with a gradient is closed; 0 for none.
     deadline: int = 0
     #: Weights of late gradients in sixteenths, by age: :func:`~sim.golden.features.quorum.rounds.stale_weights`.
     #: They do not grow with the age: a gradient that is too late for one round is too late for all later ones.
@@ -142,7 +141,7 @@ class QuorumModel:
     rounds: QuorumRounds
     #: Gradient of a rank for a round, with the weights of all rounds before.
     gradient: Callable[[int, int], npt.NDArray[Any]]
-    #: Takes a closed round and the contributions of all nodes, before any gradient of a later round is asked for.
+    #: Takes a closed round and the contributions of all nodes, before any gradient of a later round is requested.
     closed: Callable[[Close, list[Bits]], None]
     #: Writes the settings of the update of a round, before its LATCH.
     settings: Callable[[int], None]
@@ -160,7 +159,7 @@ class QuorumFeeder:
         self._first = self._newest = first
         #: Number of the round after the last one of the run.
         self.last = first + passes
-        self._asked = [first] * program.nodes  # COMPUTEs with a flag, by rank
+        self._asked = [first] * program.nodes  # COMPUTEs with a flag so far, by rank
         self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, APPLY_LATE, LATCH, UPDATE)}
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
         #: Masks of each round of the run, from the events of APPLY_LATE.
@@ -183,7 +182,7 @@ class QuorumFeeder:
         self._give()
 
     def on_event(self, rank: int, event: Event) -> None:
-        """Take note of an event of the run, and give nodes their next data."""
+        """Take note of an event of the run, and stage the next data of nodes."""
         if event.status != EventStatus.OK:
             return
         ended = self._ended[event.tag]
@@ -232,7 +231,7 @@ class QuorumFeeder:
             if number in self.masks and self._ended[APPLY_LATE][rank] <= number:
                 continue  # the round may not be closed yet on this node
             self._asked[rank] += 1
-            if number not in self.masks:  # of a closed round the node computes nothing
+            if number not in self.masks:  # in a closed round the node computes nothing
                 gradient = np.asarray(self._model.gradient(rank, number))
                 words = gradient.astype(np.float32).view(np.uint32) if gradient.dtype.kind == "f" else gradient
                 self._staged[rank][number] = words.astype(np.uint32)
@@ -249,7 +248,7 @@ class TraceReader:
 
     def __init__(self, ring: Ring):
         self._devices = ring.devices
-        #: Commands whose records a node keeps.
+        #: Commands with records that a node keeps.
         self.room = ring.devices[0].config.memory_map["trace"].words // _RECORDS
         self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
         self._events = [0] * len(self._devices)

@@ -17,7 +17,7 @@ from sim.golden.features.quorum.rounds import ONE
 
 __all__ = ["SCHEMA", "build", "draw", "show", "table"]
 
-#: GradientStatus of a worker's gradients in an update, and their colours.
+#: Statuses of a worker's gradients in an update, and their colours.
 _COLOURS = dict(zip(("on_time", "applied_late", "dropped"), COLOURS, strict=False))
 _NAMES = {"on_time": "in time", "applied_late": "late, applied", "dropped": "late, dropped"}
 

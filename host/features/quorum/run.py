@@ -104,7 +104,7 @@ class _QuorumRun:
                 before = self.checkpointer.kept = trainer.number
             progress.stage("rounds", trainer.number + trainer.left)
             self.result = self._report(run, session) if run.statuses else None
-            # The report is of the blocks that have ended.
+            # The report has the blocks that have ended.
             self.stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
 
     def _report(self, run: QuorumExecutor, session: Session) -> dict[str, Any]:

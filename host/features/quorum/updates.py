@@ -48,9 +48,9 @@ __all__ = ["BLOCK", "GradientStatus", "Outcome", "QuorumExecutor", "Workers", "m
 
 #: Largest number of rounds in a block.
 BLOCK = 32
-#: Most cycles of a computation, for which other nodes wait.
+#: Maximum cycles of a computation that other nodes wait for.
 _MAX_COMPUTATION = 1 << 28
-#: Approximate cycles of control words and of the beginning of a APPLY_LATE, without the APPLY_LATE of a late node.
+#: Approximate cycles of control words and of the beginning of an APPLY_LATE, without the APPLY_LATE of a late node.
 _CLOSING = 150
 
 _COUNTERS = ("computed", "applied", "applied_late", "dropped")
@@ -60,7 +60,7 @@ _COUNTERS = ("computed", "applied", "applied_late", "dropped")
 class Outcome:
     """Outcome of a run."""
 
-    #: Modelled cycle in which each round ended.
+    #: Modelled cycle at the end of each round.
     cycles: list[int] = dataclasses.field(default_factory=list)
     #: Mean loss of the gradients of each round, before its update.
     losses: list[float] = dataclasses.field(default_factory=list)
@@ -154,19 +154,19 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._reference: Reference | None = None
         #: Outcome so far, with measured cycles.
         self.outcome = Outcome()
-        #: GradientStatus of gradients in each round.
+        #: Status of the gradients in each round.
         self.statuses: list[GradientStatus] = []
-        #: Lines about workers whose gradients were mostly dropped.
+        #: Lines about workers with mostly dropped gradients.
         self.stragglers: list[str] = []
         #: Rounds after which workers were switched out.
         self.left_after: dict[int, int] = {}
-        #: Computations of each worker that were not waited for at the end of a block.
+        #: Computations of each worker that were abandoned at the end of a block.
         self.abandoned = [0] * config.workers
         self._batches: dict[int, Batch] = {}  # of a block, by round
         self._ages: dict[int, tuple[int, ...]] = {}  # of late gradients, by round
         self._span = 0  # cycles of the rounds of a block, once they have ended
         self._since = 0  # CYCLES of rank 0 at the beginning of a block
-        self._begun = [0] * config.workers  # cycles of a block when ranks were given their computations
+        self._begun = [0] * config.workers  # cycles of a block when ranks began their computations
         self._dropped: dict[int, int] = {}  # masks, by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
@@ -174,7 +174,7 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def left(self) -> int:
-        """Rounds that the remaining cycles suffice for, at the mean cycles so far, or at modelled ones."""
+        """Rounds that fit the remaining cycles, at the mean cycles so far, or at modelled ones."""
         durations, update = self._durations
         closed = sorted(durations)[self._quorum - 1]
         if self._config.closing_deadline:
@@ -200,8 +200,8 @@ class QuorumExecutor(Executor[GradientStatus]):
         return min(self._config.closing, len(self.members))
 
     def begin(self, *, restored: bool = False) -> None:
-        """Give the nodes weights, state, the program, the rules of rounds, and pending gradients, unless they are
-        ``restored`` and have them."""
+        """Write weights, state, the program, the rules of rounds, and pending gradients to the nodes, unless they are
+        ``restored``."""
         if self._grid is not None:
             plan = self._grid.grid.disable(*(Part(Kind.NODE, worker) for worker in self.left_after)).plan(Shape.FLAT)
             self._grid.switch(plan)
@@ -245,7 +245,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.abandoned = list(state["abandoned"])
         self.outcome = Outcome(**state["outcome"])
         self.outcome.measured = [(cycle, accuracy) for cycle, accuracy in self.outcome.measured]
-        self._count_from([dict(one) for one in state["counts"]])
+        self._count_from([dict(counts) for counts in state["counts"]])
         self.left_after = {worker: rounds for worker, rounds in state["left"]}
         if self.left_after:
             self._keep([worker for worker in self.members if worker not in self.left_after])
@@ -311,7 +311,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         behind = self._compare(begin, counters, abandoned=hopeless)
         self.outcome.measured.append((self.cycles, self._workers.accuracy()))
         counts = self.counts()
-        self.outcome.counts = {**{status: sum(one[status] for one in counts) for status in _COUNTERS},
+        self.outcome.counts = {**{status: sum(worker[status] for worker in counts) for status in _COUNTERS},
                                "pending": sum(map(len, self.pending()))}
         if self.left > 0:
             self._prepare_next(behind, over=over)
@@ -351,7 +351,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 > self._config.oldest]
 
     def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
-        """Take all events, until there are none; counters of nodes, which no command has changed since."""
+        """Take all events, until there are none; counters of nodes, unchanged by any command since."""
         while True:
             counters = self._ring.counters.read()
             events = [(rank, event) for rank, device in enumerate(self._ring.devices)
@@ -370,7 +370,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._dropped[feeder.last - 1] |= self._newly_dropped()
         begun = min(record.time for trace in traces for record in trace)
         self.outcome.cycles += [self.cycles + int(time - begun) for time in times]
-        # The next block begins when all nodes have ended this one, stragglers too, unless they are not waited for.
+        # The next block begins when all nodes have ended this one, stragglers too, unless they are abandoned.
         end = int(times[-1]) if over else max(record.time for trace in traces for record in trace)
         self.cycles += end - begun
         self.statuses += [GradientStatus(self._by_worker(feeder.masks[number] & 0xFFFF),
@@ -396,7 +396,7 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     def _count_from(self, counts: list[dict[str, int]]) -> None:
         """Add the counts of new ledgers to these."""
-        self._before, self._known_dropped = counts, [one["dropped"] for one in counts]
+        self._before, self._known_dropped = counts, [worker_counts["dropped"] for worker_counts in counts]
 
     def _by_worker(self, ranks: int) -> int:
         """Mask of workers from a mask of ranks."""
@@ -421,7 +421,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         """Update the golden model by a closed round, and check its ledger."""
         rounds = self._rounds
         self._ages[closed.tag] = tuple(rounds.ages[rank] for rank in sorted(rounds.ages))
-        self.reference.step([one.view(np.float32) for one in contributions], self._workers.closed_settings(closed))
+        self.reference.step([row.view(np.float32) for row in contributions], self._workers.closed_settings(closed))
         self._workers.parameters[...] = golden.floats(self.reference.weights)
         self.outcome.losses.append(self._workers.loss(closed.tag, [
             worker for rank, worker in enumerate(self.members) if closed.on_time >> rank & 1]))
@@ -434,7 +434,7 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     def _newly_dropped(self) -> int:
         """Mask of workers with a gradient that was dropped since the last call."""
-        before, self._known_dropped = self._known_dropped, [one["dropped"] for one in self.counts()]
+        before, self._known_dropped = self._known_dropped, [counts["dropped"] for counts in self.counts()]
         return sum((now > was) << rank for rank, (now, was) in enumerate(
             zip(self._known_dropped, before, strict=True)))
 
@@ -461,7 +461,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 raise DivergenceError(f"Round {number}: node {rank} has counted {counts} gradients, and must have "
                                       f"counted {ledger.counts}")
             worker = self.members[rank]
-            on_time = sum(one.on_time >> worker & 1 for one in self.statuses[first:])
+            on_time = sum(past.on_time >> worker & 1 for past in self.statuses[first:])
             if (dropped[rank] or rank in abandoned) and not on_time and self._config.late is not Late.WAIT:
                 behind.append(worker)
                 advice = "" if self._grid else (
@@ -500,7 +500,7 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Most cycles for which a node waits for a round; ``ValueError`` if a node cannot wait for a computation."""
+    """Maximum cycles that a node waits for a round; ``ValueError`` if a node cannot wait for a computation."""
     longest = max(Workers(data, config).durations())
     if longest > _MAX_COMPUTATION:
         raise ValueError(f"Computations must take at most {_MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "

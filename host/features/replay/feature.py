@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "ReplayFeature"]
 
 
 class ReplayFeature(Feature):
-    """Nothing but what golden nodes lack."""
+    """Only the note about golden nodes."""
 
     not_golden = "Links that repeat words, or slots,", "its links have no state"
 

@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "SlotsFeature"]
 
 
 class SlotsFeature(Feature):
-    """Places and time of nodes, messages to them, and jobs side by side."""
+    """Positions and time of nodes, messages to them, and jobs side by side."""
 
     def in_reset(self, devices: "Devices") -> None:
         from host.features.slots.rings import place_in_ring

@@ -28,8 +28,8 @@ __all__ = ["MAX_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
 WINDOW = 4  # messages that have no answer yet, of all nodes together: the number that each gate keeps
-MAX_NODES = 15  # nodes of a ring whose ranks a message can name
-#: Cycles without a packet, and packets of others, after which a message is repeated.
+MAX_NODES = 15  # nodes of a ring with ranks that fit a message
+#: Cycles without a packet, and packets of other nodes, before a message is repeated.
 PATIENCE, OTHERS = 8192, 32
 SLICE = 4096  # cycles that a node waits for an event in one request: a longer wait is several requests
 #: Words of registers or memories in a message, next to header and address, or header and status.
@@ -39,7 +39,7 @@ _WRITES = (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
 
 
 def place_of(nodes: int) -> int:
-    """Register SLOT_POSITION of rank 0, from which all nodes of a ring learn their places."""
+    """Register SLOT_POSITION of rank 0, that gives all nodes of a ring their positions."""
     return nodes << 4
 
 
@@ -51,19 +51,19 @@ class _Piece:
     tag: int | None = None  # None while nothing of it has been sent
     waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages that are to be sent
     sent: Words | None = None  # the message that was sent last, while it has no answer
-    others: int = 0  # packets of others since
+    others: int = 0  # packets of other nodes since
     answer: list[Words] = dataclasses.field(default_factory=list)
     response: Words | None = None
 
     @property
     def long(self) -> bool:
-        """Whether it is of several messages; then it begins again, with another tag, if one is lost."""
+        """Whether it has several messages; it then restarts with another tag if one is lost."""
         return bool(self.words.size > MESSAGE_WORDS)
 
 
 @dataclasses.dataclass
 class _Conversation:
-    """Requests to a node, and the pieces of the first of them."""
+    """Requests to a node, and the pieces of the first one."""
 
     requests: deque[Words] = dataclasses.field(default_factory=deque)
     responses: deque[Words] = dataclasses.field(default_factory=deque)
@@ -87,7 +87,7 @@ def _with(packet: Words, **changes: int) -> Words:
 
 
 def _cut(request: Words) -> list[Words]:
-    """Requests that together do what one does: reads and writes of at most 62 words each."""
+    """Split a request into reads and writes of at most 62 words each."""
     header = _header(request)
     count, writes = header["count"], header["opcode"] in _WRITES
     if not (writes or header["opcode"] in _READS) or count <= _PART or request.size != 2 + writes * count:
@@ -115,11 +115,11 @@ def _joined(request: Words, responses: list[Words]) -> Words:
 class MessageHub:
     """Transports to all nodes of a ring through one of them, rank 0.
 
-    Requests to rank 0 itself pass unchanged. A node is given a request when it has answered the one before; pieces of
-    a request that can be repeated without harm are sent together. A piece of one message is repeated as it is if it
-    has no answer: a node executes no command, event, run or edit twice that has the same tag as the request before. A
-    piece of several messages begins again with another tag; it writes the same again. ``transport`` leads to rank 0
-    of 2 to 15 ``nodes``.
+    Requests to rank 0 itself pass unchanged. A node receives a request after it has answered the one before; pieces
+    of a request that can be repeated without harm are sent together. A piece of one message is repeated unchanged if
+    it has no answer: a node executes no command, event, run or edit twice with the same tag as the request before. A
+    piece of several messages restarts with another tag, and writes the same again. ``transport`` leads to rank 0 of 2
+    to 15 ``nodes``.
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
@@ -172,7 +172,7 @@ class MessageHub:
         return conversation.responses.popleft()
 
     def close(self) -> None:
-        """Close the way to rank 0."""
+        """Close the transport to rank 0."""
         self._transport.close()
 
     def _begin(self, rank: int) -> None:
@@ -220,18 +220,18 @@ class MessageHub:
                     break
 
     def _advance(self) -> None:
-        """Send messages while there is room for what comes back, to one node after the other."""
-        free = WINDOW - sum(len(one.on_the_way) for one in self._conversations)
+        """Send messages while there is room for the answers, to one node after the other."""
+        free = WINDOW - sum(len(conversation.on_the_way) for conversation in self._conversations)
         while free > 0 and (piece := next(self._ready(), None)) is not None:
             piece.sent, piece.others = piece.waiting.popleft(), 0
             self._transport.send(piece.sent)
             free -= 1
 
-    def _repeat(self, others: int) -> None:
-        """Send messages again that have had no answer for ``others`` packets of other nodes."""
+    def _repeat(self, limit: int) -> None:
+        """Send messages again that have had no answer for ``limit`` packets of other nodes."""
         for rank, conversation in enumerate(self._conversations):
             for piece in conversation.on_the_way:
-                if piece.others < others:
+                if piece.others < limit:
                     continue
                 self.repeated += 1
                 piece.others = 0
@@ -255,8 +255,8 @@ class MessageHub:
         """Take a packet of rank 0's host port: its own, or a message, with header and check."""
         header = fields(_MESSAGE, int(packet[0]))
         for conversation in self._conversations:
-            for one in conversation.on_the_way:
-                one.others += 1
+            for waiting in conversation.on_the_way:
+                waiting.others += 1
         if header["opcode"] != MESSAGE_OPCODE | RESPONSE:
             self._conversations[0].responses.append(packet)
             return
@@ -265,7 +265,7 @@ class MessageHub:
             return
         piece = self._piece(self._conversations[rank], header["begin"], payload)
         if piece is None:
-            return  # it is of a request that timed out, or was repeated
+            return  # it belongs to a request that timed out, or was repeated
         piece.sent = None
         if payload.size:
             piece.answer.append(payload)
@@ -279,7 +279,7 @@ class MessageHub:
 
     @staticmethod
     def _piece(conversation: _Conversation, begin: int, payload: Words) -> _Piece | None:
-        """The piece that a message is for: an answer has its tag, and a continued answer is of the waiting piece."""
+        """The piece that a message is for: an answer has its tag, a continued answer belongs to the waiting piece."""
         for piece in conversation.on_the_way:
             if not payload.size:
                 if piece.long and piece.waiting and not piece.answer:

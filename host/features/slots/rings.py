@@ -1,4 +1,4 @@
-"""Rings of nodes in slots: their places and time, and two jobs that take turns (docs/ring/slots.md)."""
+"""Rings of nodes in slots: their positions and time, and two jobs that take turns (docs/ring/slots.md)."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from host.driver.ring import Ring
 
 __all__ = ["place_in_ring", "place_nodes", "rings_of_jobs", "wait_for_time"]
 
-_SYNCS = 8  # periods of SYNCs in which nodes should have a TIME
+_SYNCS = 8  # periods of SYNCs until nodes should have a TIME
 
 
 def place_in_ring(devices: Devices) -> None:
-    """Give nodes of one job their places on the ring; where there are two, wait until packets of this job have left
-    the nodes of the other one."""
+    """Write the positions of one job's nodes on the ring; with two jobs, wait until packets of this job have left the
+    nodes of the other one."""
     if devices.config.link.jobs > 1:
         devices[0].submit_pop_event(JobFrame.of(devices.config).cycles).result()
     else:
@@ -39,7 +39,7 @@ def wait_for_time(devices: Devices) -> None:
 
 
 def place_nodes(devices: Sequence[Device]) -> None:
-    """Give each node its place on the whole ring of jobs, in this order; whatever runs in the slots of the ring ends.
+    """Write each node's position on the whole ring of jobs, in this order; all work in the slots of the ring ends.
 
     Raises ``ValueError`` if jobs cannot have the nodes of a ring by turns.
     """
@@ -47,7 +47,7 @@ def place_nodes(devices: Sequence[Device]) -> None:
     if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
         raise ValueError(f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and "
                          f"{len(devices)} nodes")
-    # No node has its old place any more when the first one is given a new place.
+    # No node has its old position any more when the first one gets a new position.
     for size in (0, len(devices)):
         for pending in [device.submit_write_register("SLOT_POSITION", (rank | size << 4) if size else 0)
                         for rank, device in enumerate(devices)]:
@@ -57,8 +57,8 @@ def place_nodes(devices: Sequence[Device]) -> None:
 def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[Ring]:
     """The ring of each job, connected: every other node of the ring of links.
 
-    Each job's driver can be at another host from then on, and does not notice what the other one does to its ring,
-    its nodes and its packets. Raises ``RingError`` if nodes have no valid TIME, or no slots.
+    Each job's driver can be at another host from then on, unaffected by the other one's actions on its ring, its
+    nodes and its packets. Raises ``RingError`` if nodes have no valid TIME, or no slots.
     """
     for device in devices:
         device.connect()
@@ -76,7 +76,7 @@ def _check_slots(devices: Sequence[Device]) -> None:
     frame, counts = JobFrame.of(devices[0].config), []
     for _ in range(2):
         counts.append([device.read_register("SUPERFRAMES") for device in devices])
-        devices[0].submit_pop_event(2 * frame.cycles).result()  # there is none: this takes so many cycles
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # there is none: this takes that number of cycles
     lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
     if lacks:
         names = ", ".join(devices[rank].name for rank in lacks)

@@ -97,7 +97,7 @@ def _run_both(experiments: list[Experiment], time: SharedTime, signals: Signals,
         finally:
             time.leave()
 
-    threads = [threading.Thread(target=run, args=(one,)) for one in experiments]
+    threads = [threading.Thread(target=run, args=(entry,)) for entry in experiments]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -113,10 +113,10 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
     console = make_console()
     with Progress(console) as progress:
         progress.stage("data")
-        tasks = [Classifier(digits(), one.hidden, align=one.align, operands=one.compute_format) for one in configs]
+        tasks = [Classifier(digits(), run.hidden, align=run.align, operands=run.compute_format) for run in configs]
         node = with_links(SLOTS, NodeConfig())
         node = node.replace(link=JobSlots(ingress=node.link.ingress))
-        node = fitted(node, [one.allocation(task.parameters.size) for one, task in zip(configs, tasks, strict=True)],
+        node = fitted(node, [run.allocation(task.parameters.size) for run, task in zip(configs, tasks, strict=True)],
                       nodes=nodes // JOBS, planes=None)
         checkpointers = [Checkpointer(folder / "checkpoint.tar", {}, steps=0) for folder in folders]
         claim(output, files=FILES, space=JOBS << 20)
@@ -131,15 +131,15 @@ def train(spec: RunSpec) -> list[dict[str, Any]]:
             _run_both(experiments, time, signals, progress.step)
             write_bytes(output / "run.toml", to_toml(spec).encode())
             results = []
-            for config, one, folder in zip(configs, experiments, folders, strict=True):
+            for config, run, folder in zip(configs, experiments, folders, strict=True):
                 simulation = report.Simulation(
                     transport=TransportName.VERILATED.value, threads=threads,
                     arithmetic=spec.known("backend.arithmetic").value, link_latency=LATENCY,
                     configuration=as_dict(node), configuration_hash=node.hash, host_port=False,
-                    elapsed=one.elapsed, seconds=opened.seconds | {"run": one.seconds[0]},
-                    simulation_seconds=one.seconds[0])
-                results.append(described(report.build_report(config, one.trainings[0], simulation), spec,
-                                         one.parameters))
+                    elapsed=run.elapsed, seconds=opened.seconds | {"run": run.seconds[0]},
+                    simulation_seconds=run.seconds[0])
+                results.append(described(report.build_report(config, run.trainings[0], simulation), spec,
+                                         run.parameters))
                 write_report(results[-1], folder)
     for job, result in enumerate(results):
         console.print(f"job {job}, seed {configs[job].seed}", soft_wrap=True)

@@ -1,6 +1,6 @@
 """Edits of the model of layer streaming while it trains, the banks of programs that apply them, and logs of them.
 
-The assessor reads the results of set s. Its edit travels to all nodes during set s + 1, and holds from set s + 2 on,
+The assessor reads the results of set s. Its edit is sent to all nodes during set s + 1, and holds from set s + 2 on,
 which begins when every node has acknowledged it. A node has the program of the running set in one bank, and the next
 program in the other; it changes banks only between sets. It refuses an edit that comes late or again, or that it
 cannot apply, and one that does not lead to the program with its digest; then its banks stay as they are. All fields
@@ -257,9 +257,8 @@ _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.intege
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """Read a log of `gradring lab streaming`; ``ValueError`` if the file is damaged or another: the message names
-    it and
-    the first wrong field."""
+    """Read a log of `gradring lab streaming`; ``ValueError`` if the file is damaged or another: the message names it
+    and the first wrong field."""
     try:
         log = json_files.read(path)
     except (OSError, ValueError) as error:

@@ -8,8 +8,8 @@ The server is the last node of the ring, so that the worker of rank 0 follows it
 server, and PUSH ends there. Waits follow from the regions that commands touch
 (:mod:`host.features.programs.program`).
 
-While a set runs, data of the next one is written next to its own. A unit that is in both keeps its address in the
-server's memories, so that its weights and state need not be written again.
+While a set runs, data of the next one is written next to its own. A unit in both keeps its address in the server's
+memories, so its weights and state are not written again.
 """
 
 import dataclasses
@@ -55,8 +55,8 @@ def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) 
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
     """Addresses of the units after an edit; ``RefusedError`` if there is no room for a new unit.
 
-    Units are given by their masters, before the edit with their addresses; units that the edit keeps are the same
-    objects in ``after``. Each memory of the server has ``words`` words.
+    Units are given by their master weights, before the edit with their addresses; units that the edit keeps are the
+    same objects in ``after``. Each memory of the server has ``words`` words.
     """
     held = {id(master): base for master, base in zip(before, bases, strict=True)}
     taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]
@@ -181,7 +181,7 @@ def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = b
 
 @dataclasses.dataclass(frozen=True)
 class _Execution:
-    """A microbatch of an access to a unit, and its place in the sequence."""
+    """A microbatch of an access to a unit, and its position in the sequence."""
 
     number: int
     backward: bool
@@ -211,43 +211,43 @@ class _Builder:
         self._accesses = [*((number, False) for number in forward), *((number, True) for number in backward)]
         self._bases = bases
 
-    def _near(self, name: str, words: int, place: int) -> Region:
-        return Region("activations", self._plan.bank.places[name] + place % 2 * self._plan.distance, words)
+    def _near(self, name: str, words: int, position: int) -> Region:
+        return Region("activations", self._plan.bank.places[name] + position % 2 * self._plan.distance, words)
 
-    def _moves(self, one: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
-        """Near and far regions of the moves of an execution: inputs from far memory (``back``), or outputs to it."""
-        plan, unit = self._plan, self._plan.units[one.number]
+    def _moves(self, execution: _Execution, *, back: bool) -> list[tuple[Region, Region]]:
+        """Near and far regions of an execution's moves: inputs from far memory (``back``), or outputs to it."""
+        plan, unit = self._plan, self._plan.units[execution.number]
         layer, top = unit.layer, unit.layer == plan.last
         read, made = [("x", "x", layer)], []
-        if not one.backward:
+        if not execution.backward:
             made.append(("loss", "loss", 0) if top else ("y", "x", layer + 1))
         elif layer > 1:
             made.append(("below", "upstream", layer - 1))
-        if one.backward and not top:
+        if execution.backward and not top:
             read.append(("upstream", "upstream", layer))
         if top:
             read.append(("labels", "labels", 0))
         if unit.first:
             read += made  # outputs of the parts before
-        found = []
+        moves = []
         for near, far, number in read if back else made:
-            place = plan.far(far, one.microbatch, number)
-            words = place.length
+            region = plan.far(far, execution.microbatch, number)
+            words = region.length
             if far == "upstream":  # its place has room for the widest layer
                 words = plan.size(plan.widths[number])
-                place = dataclasses.replace(place, length=words)
-            found.append((self._near(near, words, one.place), place))
-        return found
+                region = dataclasses.replace(region, length=words)
+            moves.append((self._near(near, words, execution.place), region))
+        return moves
 
-    def _move(self, one: _Execution, *, back: bool) -> None:
-        for number, (near, far) in enumerate(self._moves(one, back=back)):
+    def _move(self, execution: _Execution, *, back: bool) -> None:
+        for number, (near, far) in enumerate(self._moves(execution, back=back)):
             self._program.add(
-                f"{'in' if back else 'out'} {one.name} {number}", operation="MOVE_IN" if back else "MOVE_OUT",
+                f"{'in' if back else 'out'} {execution.name} {number}", operation="MOVE_IN" if back else "MOVE_OUT",
                 queue=Queue.MOVE, reads=[far if back else near], writes=[near if back else far],
                 fields={"weight_base": near.base, "state_base": far.base, "length": near.length})
 
-    def _window(self, one: tuple[int, bool], space: str) -> Region:
-        number, backward = one
+    def _window(self, window: tuple[int, bool], space: str) -> Region:
+        number, backward = window
         return Region(space, self._plan.window * self._plan.windows[backward][number],
                       self._plan.units[number].words)
 
@@ -255,7 +255,7 @@ class _Builder:
         """Whether the unit of an access is in no window before it."""
         number, backward = self._accesses[access]
         window, earlier = self._plan.windows[backward][number], reversed(self._accesses[:access])
-        return next((one for one, way in earlier if self._plan.windows[way][one] == window), None) != number
+        return next((unit for unit, way in earlier if self._plan.windows[way][unit] == window), None) != number
 
     def _fetch(self, access: int) -> None:
         """FETCH for an access, if there is such an access and it needs one."""
@@ -281,25 +281,25 @@ class _Builder:
             fields={"gradient_base": near.base, "weight_base": served.base, "state_base": served.base,
                     "length": near.length, "root": self._workers, "entry": entry_of(number)})
 
-    def _execute(self, one: _Execution) -> None:
+    def _execute(self, work: _Execution) -> None:
         plan = self._plan
-        key = plan.key(one.number, backward=one.backward, follows=one.backward and one.microbatch > 0)
-        near = [region for region, _ in self._moves(one, back=True)]
-        made = [region for region, _ in self._moves(one, back=False)]
-        writes = [*made, *([plan.again] if one.backward or key.top else [])]
+        key = plan.key(work.number, backward=work.backward, follows=work.backward and work.microbatch > 0)
+        near = [region for region, _ in self._moves(work, back=True)]
+        made = [region for region, _ in self._moves(work, back=False)]
+        writes = [*made, *([plan.again] if work.backward or key.top else [])]
         if key.top:
-            writes += [self._near("gradient", plan.size(key.outputs), one.place),
-                       self._near("loss", plan.profile.words["loss"], one.place)]
-        if one.backward:
-            writes.append(self._window((one.number, True), "gradients"))
+            writes += [self._near("gradient", plan.size(key.outputs), work.place),
+                       self._near("loss", plan.profile.words["loss"], work.place)]
+        if work.backward:
+            writes.append(self._window((work.number, True), "gradients"))
         self._program.add(
-            one.name, operation="LAYERS", queue=Queue.COMPUTE, writes=writes,
-            reads=[*near, self._window((one.number, one.backward), "weights")],
-            fields={"weight_base": self._lists.places[key], "state_base": one.place % 2 * plan.distance,
-                    "length": [*(mine[one.microbatch] for mine in self._lengths), 1]})
+            work.name, operation="LAYERS", queue=Queue.COMPUTE, writes=writes,
+            reads=[*near, self._window((work.number, work.backward), "weights")],
+            fields={"weight_base": self._lists.places[key], "state_base": work.place % 2 * plan.distance,
+                    "length": [*(lengths[work.microbatch] for lengths in self._lengths), 1]})
 
     def build(self) -> CompiledProgram:
-        """All commands, in the order in which a single queue would carry them out."""
+        """All commands, in the order of a single queue."""
         self._program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region("settings", 0, 1)])
         count = self._plan.count
         sequence = [_Execution(number, backward, access, microbatch, access * count + microbatch)
@@ -307,24 +307,24 @@ class _Builder:
         self._fetch(0)
         self._fetch(1)
         self._move(sequence[0], back=True)
-        for one, following in itertools.zip_longest(sequence, sequence[1:]):
-            early = following is not None and not self._depends(following, one)
+        for execution, following in itertools.zip_longest(sequence, sequence[1:]):
+            early = following is not None and not self._depends(following, execution)
             if early:
                 self._move(following, back=True)
-            self._execute(one)
-            self._move(one, back=False)
+            self._execute(execution)
+            self._move(execution, back=False)
             if following is not None and not early:
                 self._move(following, back=True)
-            if one.microbatch == count - 1:
-                if one.backward:
-                    self._push(one.number)
-                self._fetch(one.access + 2)
+            if execution.microbatch == count - 1:
+                if execution.backward:
+                    self._push(execution.number)
+                self._fetch(execution.access + 2)
         return self._program.compile()
 
-    def _depends(self, following: _Execution, one: _Execution) -> bool:
+    def _depends(self, following: _Execution, execution: _Execution) -> bool:
         """Whether an execution reads outputs of the one before."""
         return any(far.meets(made) for _, far in self._moves(following, back=True)
-                   for _, made in self._moves(one, back=False))
+                   for _, made in self._moves(execution, back=False))
 
 
 def streaming_program(lists: StreamingLists, *, lengths: Sequence[Sequence[int]], depth: int = 64,
@@ -337,8 +337,8 @@ def streaming_program(lists: StreamingLists, *, lengths: Sequence[Sequence[int]]
     """
     plan = lists.plan
     bases = first_bases([unit.length for unit in plan.units]) if bases is None else bases
-    for mine in lengths:
-        if len(mine) != plan.count or not all(1 <= length <= plan.microbatch for length in mine):
+    for shares in lengths:
+        if len(shares) != plan.count or not all(1 <= length <= plan.microbatch for length in shares):
             raise ValueError(f"Lengths of a worker must be {plan.count} of 1 to {plan.microbatch} examples, not "
-                             f"{list(mine)!r}")
+                             f"{list(shares)!r}")
     return _Builder(lists, lengths, depth, bases).build()

@@ -1,10 +1,10 @@
 """Runs of layer streaming on a ring of workers and a server, compared with golden nodes.
 
-Golden workers that have all layers do the same sets. Compared are the loss and the server's counts of each set, and
-the server's weights and state before an edit and after each block. The assessor reads the server's own counts.
+Golden workers with all layers do the same sets. The loss and the server's counts are compared in each set, the
+server's weights and state before an edit and after each block. The assessor reads the server's own counts.
 
-Nodes with two banks of programs are given lists, programs, new units and settings of the next set while a set runs,
-and an EDIT, which all of them must have acknowledged before the next set begins. Units keep their addresses on the
+Nodes with two banks of programs receive lists, programs, new units and settings of the next set while a set runs,
+and an EDIT that all of them must acknowledge before the next set begins. Units keep their addresses on the
 server (:mod:`host.features.streaming.lists`). On nodes with one bank an edit takes effect between two sets: the host
 gives workers and server programs of the new structure, and the server the weights and state of all units.
 
@@ -177,7 +177,7 @@ class NodeRun(GoldenStreaming):
         return _Next(number=edits[-1].number, structure=structure, program=program, units=units)
 
     def _steps(self, relay: StreamingRing, number: int) -> Iterator[None]:
-        """Steps that give nodes the result of the pending edits, from a set on."""
+        """Steps that bring nodes the result of the pending edits, from a set on."""
         following = self._next
         if following is None or self._staged:
             return
@@ -207,7 +207,7 @@ class NodeRun(GoldenStreaming):
         return self.relay
 
     def resume(self, state: dict[str, Any], *, restored: bool = True) -> None:
-        """Continue from a state, on nodes to which the frame of :meth:`live` was restored."""
+        """Continue from a state, on nodes that were restored to the frame of :meth:`live`."""
         super().resume(state)
         self.same = state["same"]
         self.relay = StreamingRing(self._nodes, self._compiled(self._structure, state["relay"]["lists"]),
@@ -244,12 +244,12 @@ class NodeRun(GoldenStreaming):
             relay, len(self.reports) + 1) if self._banked else iter(()))
         loss = resident_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
-        self.same &= int(total_loss([[one[np.newaxis] for one in mine] for mine in outcome.losses])[0]) == loss
+        self.same &= int(total_loss([[value[np.newaxis] for value in row] for row in outcome.losses])[0]) == loss
         if self._nodes.devices[-1].config.role.broadcast_formats:
             self._node_counts = relay.counts()
             wanted = super()._counts  # also of units from before an edit
-            self.same &= all(mine[number] == golden[number] for number in range(len(self.server.units))
-                             for mine, golden in zip(self._node_counts, wanted, strict=True))
+            self.same &= all(row[number] == golden[number] for number in range(len(self.server.units))
+                             for row, golden in zip(self._node_counts, wanted, strict=True))
         if self._traced:
             self.times.append(set_times(outcome))
         self.outcome = outcome
@@ -280,7 +280,7 @@ class NodeRun(GoldenStreaming):
         return program_run(times.program, costs, far), costs
 
     def compare(self) -> bool:
-        """Compare the server's weights and state with the golden ones; whether all has been the same so far."""
+        """Compare the server's weights and state with the golden ones; return whether nothing has differed so far."""
         if self.relay is not None:
             weights, state = self.relay.served(self._optimizer.planes)
             golden = self.server.masters, *zip(*self.server.state, strict=True)
@@ -309,8 +309,8 @@ class StreamingNodes(NamedTuple):
 def streaming_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2) -> StreamingNodes:
     """Nodes for a model with ``words`` weights and biases in all units, and ``planes`` state planes.
 
-    A worker has four by four units, ``windows`` of ``window`` elements, and as many accumulators. The server updates
-    a row per cycle.
+    A worker has four by four units, ``windows`` of ``window`` elements, and accumulators. The server updates a row
+    per cycle.
     """
     served, common = -(-words // _STEP) * _STEP, {
         "programs": Programs(depth=1024, banks=2, move_queue=True), "features": (SettableVersion(),)}

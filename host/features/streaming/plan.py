@@ -33,8 +33,8 @@ LARGEST = 4095
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker:
-    """Memories of a worker, in elements, and its lanes; with more than two windows, and as many accumulators, it is
-    *resident*: each unit has its own window."""
+    """Memories of a worker, in elements, and its lanes; with more than two windows and accumulators it is *resident*:
+    each unit has its own window."""
 
     lanes: int = 4
     weight_words: int
@@ -87,7 +87,7 @@ def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
 
 
 def _part(layer: Unit, parts: int, lanes: int) -> int:
-    """Outputs of each part of a layer, but for the last part."""
+    """Outputs of each part of a layer, except the last part."""
     return layer.outputs if parts == 1 else up(-(-layer.outputs // parts), lanes)
 
 
@@ -101,7 +101,7 @@ def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ListKey:
-    """Properties by which lists differ; units with the same properties share a list."""
+    """Properties that distinguish lists; units with the same properties share a list."""
 
     backward: bool
     #: Window of the weights, and accumulator of the gradients.
@@ -157,7 +157,7 @@ class StreamingPlan:
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """Buffers of a bank, and those of each kind of execution."""
+        """Buffers of a bank, and buffers of each kind of execution."""
         inner = [self.size(self.widths[layer]) for layer in range(1, self.last)] or [GROUP]
         words = {"x": max(self.size(self.widths[layer]) for layer in range(self.last)), "y": max(inner),
                  "upstream": max(inner), "below": max(inner), "gradient": self.size(self.widths[self.last]),
@@ -214,10 +214,10 @@ class StreamingPlan:
     @property
     def keys(self) -> list[ListKey]:
         """Keys of all lists, each once."""
-        found = [self.key(number, backward=backward, follows=follows) for number in range(len(self.units))
-                 for backward in (False, True) for follows in ((False, True) if backward and self.count > 1
-                                                               else (False,))]
-        return list(dict.fromkeys(found))
+        keys = [self.key(number, backward=backward, follows=follows) for number in range(len(self.units))
+                for backward in (False, True) for follows in ((False, True) if backward and self.count > 1
+                                                              else (False,))]
+        return list(dict.fromkeys(keys))
 
     @property
     def end(self) -> int:
@@ -239,8 +239,8 @@ class StreamingPlan:
             most = max(self.size(self.widths[layer]) for layer in range(1, self.last))
             words |= {("upstream", number): most for number in range(self._upstreams)}
         words |= {("labels", 0): up(self.microbatch, GROUP), ("loss", 0): GROUP}
-        ends = itertools.accumulate((self.count * one for one in words.values()), initial=0)
-        return {name: (base, one) for (name, one), base in zip(words.items(), ends, strict=False)}
+        ends = itertools.accumulate((self.count * size for size in words.values()), initial=0)
+        return {name: (base, size) for (name, size), base in zip(words.items(), ends, strict=False)}
 
     @property
     def _upstreams(self) -> int:
@@ -261,7 +261,7 @@ class StreamingPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of units, microbatches and buffers, which nodes with the same program have in common."""
+        """SHA-256 of units, microbatches and buffers, common to nodes with the same program."""
         text = json.dumps([[dataclasses.astuple(unit) for unit in self.units], self.microbatch, self.count,
                            self.profile.digest])
         return hashlib.sha256(text.encode()).hexdigest()
@@ -290,8 +290,8 @@ class StreamingPlan:
 
 
 def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1, most: int = LARGEST) -> int:
-    """Most examples, up to ``most``, of a microbatch on a worker that has the inputs of all layers of ``count``
-    microbatches in far memory; ``ValueError`` if not even one fits."""
+    """Maximum number of examples, up to ``most``, of a microbatch on a worker that has the inputs of all layers of
+    ``count`` microbatches in far memory; ``ValueError`` if not even one fits."""
     if most < 1:
         raise ValueError(f"Examples must be 1 or more, not {most!r}")
     # Buffers grow with the microbatch by at least a memory row each, so that no larger microbatch fits.
@@ -310,7 +310,7 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 def make_streaming_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> StreamingPlan:
     """Plan of a perceptron of given widths, inputs and outputs included, for sets of ``count`` microbatches, by
-    default of as many examples as fit, at most ``most``; ``ValueError`` if the worker has no room for it."""
+    default of the most examples that fit, up to ``most``; ``ValueError`` if the worker has no room for it."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if microbatch is not None and not 1 <= microbatch <= LARGEST:

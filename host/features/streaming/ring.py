@@ -1,7 +1,7 @@
 """Layer streaming on nodes: sets of a compiled plan on a ring of workers and, with the last rank, their server.
 
 Workers run a program of three queues. The server runs only the queue that communicates, with commands that wait only
-for each other: a FETCH or a PUSH begins when all nodes have come to it. Inputs and labels are brought to the workers'
+for each other: a FETCH or a PUSH begins when all nodes have reached it. Inputs and labels are brought to the workers'
 far memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses return the same way.
 """
 
@@ -40,7 +40,7 @@ Share = tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]
 def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Command]]]:
     """Commands of each queue of each node, the server's last."""
     *workers, server = (program.commands(rank, nodes) for rank in range(nodes))
-    served = [dataclasses.replace(one, after_0=0, lag_0=0, after_1=0, lag_1=0) for one in server[Queue.COMMUNICATE]]
+    served = [dataclasses.replace(op, after_0=0, lag_0=0, after_1=0, lag_1=0) for op in server[Queue.COMMUNICATE]]
     return [*workers, [served if queue == Queue.COMMUNICATE else [] for queue in range(len(server))]]
 
 
@@ -64,12 +64,12 @@ class SetOutcome:
     losses: Bits
     #: Starts and ends of the commands of the first worker, if the set was traced.
     records: list[TraceRecord]
-    #: Tags are places in this program.
+    #: Tags are indices in this program.
     program: CompiledProgram
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of elements, first and count, with neighbours and overlapping ones as one."""
+    """Ranges of elements, first and count, with neighbouring and overlapping ones merged."""
     joined: list[tuple[int, int]] = []
     for base, count in sorted(spans):
         if joined and base <= sum(joined[-1]):
@@ -84,7 +84,7 @@ class StreamingRing:
     """Connected workers of a plan and, as the last node, their server, that train a model layer by layer;
     ``ValueError`` if the last node is no server, or another one is not a worker.
 
-    With a ``state`` of other nodes, the contents of which these have been given, they continue from it.
+    With the ``state`` of other nodes, and a copy of their contents, these nodes continue from it.
     """
 
     def __init__(self, ring: Ring, lists: StreamingLists, *, state: Mapping[str, Any] | None = None):
@@ -120,16 +120,16 @@ class StreamingRing:
         both = [(self.lists, self.bases)]
         if self._following is not None:
             both.append((self._following.lists, self._following.bases))
-        lists = _joined((one.base, len(one.words)) for one, _ in both)
-        units = _joined((base, unit.length) for one, bases in both
-                        for base, unit in zip(bases, one.plan.units, strict=True))
+        lists = _joined((listed.base, len(listed.words)) for listed, _ in both)
+        units = _joined((base, unit.length) for listed, bases in both
+                        for base, unit in zip(bases, listed.plan.units, strict=True))
         served = {name: units for name in ("weights", *(f"state_{plane}" for plane in range(planes)))}
         if self._server.config.role.broadcast_formats:
             served["counts"] = [(0, 4 * len(self._plan.units))]
         return [*({"activations": lists} for _ in self._workers), served]
 
     def follow(self, following: SetProgram) -> None:
-        """Take over a staged program from other nodes, the contents of which these have been given."""
+        """Take over the staged program of other nodes, after a copy of their contents."""
         self._following = following
 
     def _write_lists(self, lists: StreamingLists) -> None:
@@ -139,8 +139,8 @@ class StreamingRing:
     def serve(self, masters: Sequence[Bits], state: Sequence[Sequence[Bits]]) -> None:
         """Give the server weights and state planes of all units."""
         lengths = [unit.length for unit in self._plan.units]
-        if (given := sum(map(len, masters))) != sum(lengths):
-            raise ValueError(f"Weights must be {sum(lengths):,}, those of all units, not {given:,}")
+        if (total := sum(map(len, masters))) != sum(lengths):
+            raise ValueError(f"Weights must be {sum(lengths):,}, those of all units, not {total:,}")
         for base, master, planes in zip(self.bases, masters, state, strict=True):
             self._serve(base, master, planes)
 
@@ -206,7 +206,7 @@ class StreamingRing:
             self._program, self._lengths = following.compiled, following.lengths
 
     def run_set(self, shares: Sequence[Share], *, traced: bool, meanwhile: Iterator[None]) -> SetOutcome:
-        """Carry out a set of ``count`` microbatches, each full but for the last one, and wait for it.
+        """Carry out a set of ``count`` microbatches, all full except the last one, and wait for it.
 
         A ``traced`` set reads the trace of the first worker, in parts while it runs: a node keeps 256 records. The
         steps of :meth:`stage` for the next set are taken ``meanwhile``: one for each event after all nodes have
@@ -253,12 +253,12 @@ class StreamingRing:
         plan = self._plan
         for number, first in enumerate(self._firsts):
             inputs, labels = plan.far("x", number, 1), plan.far("labels", number)
-            for rank, (x, mine) in enumerate(shares):
+            for rank, (x, targets) in enumerate(shares):
                 rows = np.zeros((plan.microbatch, plan.stride(plan.widths[0])), np.float32)
                 part = x[first:first + plan.microbatch]
                 rows[:len(part), :part.shape[1]] = part
                 self._write(rank, 0, rows.ravel().view(np.uint32))
-                own = mine[first:first + plan.microbatch].astype(np.uint32)
+                own = targets[first:first + plan.microbatch].astype(np.uint32)
                 self._write(rank, inputs.length, np.pad(own, (0, labels.length - len(own))))
             self._move(Operation.MOVE_OUT, 0, inputs)
             self._move(Operation.MOVE_OUT, inputs.length, labels)

@@ -83,13 +83,13 @@ class Assessor(Protocol):
 
 
 def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
-    """Masters of the units of a layer with ``width`` outputs, from its weights and biases."""
+    """Master weights of the units of a layer with ``width`` outputs, from its weights and biases."""
     inputs = units[0].inputs
     weights, biases = vector[:inputs * width].reshape(width, inputs), vector[inputs * width:][:width]
     for unit in units:
         part = slice(unit.first, unit.first + unit.outputs)
-        mine = np.concatenate([weights[part].ravel(), biases[part]])
-        yield np.concatenate([mine, np.zeros(unit.length - unit.words, np.uint32)])
+        words = np.concatenate([weights[part].ravel(), biases[part]])
+        yield np.concatenate([words, np.zeros(unit.length - unit.words, np.uint32)])
 
 
 def _by_layer(units: Sequence[Unit]) -> dict[int, list[int]]:
@@ -99,7 +99,7 @@ def _by_layer(units: Sequence[Unit]) -> dict[int, list[int]]:
 
 
 def first_weights(structure: Structure, seed: int) -> list[Bits]:
-    """First masters of all units, from the host's perceptron."""
+    """First master weights of all units, from the host's perceptron."""
     widths = structure.widths
     model = perceptron(widths[0], widths[1:-1], widths[-1])
     model.initialize(seed)
@@ -114,10 +114,10 @@ def first_weights(structure: Structure, seed: int) -> list[Bits]:
 
 
 def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
-    """Carry an edit out on the server's masters and state, and return the program that it leads to.
+    """Apply an edit to the server's master weights and state, and return the resulting program.
 
-    An added layer is an identity, with zeros as bias and state: it changes no finite number of zero or more, as the
-    outputs of a ReLU are.
+    An added layer is an identity, with zeros as bias and state: it changes no finite number of zero or more, such as
+    the outputs of a ReLU.
     """
     new = edited(old, edit.layer, edit.kind, edit.value)
     units, before = list(new.plan.units), _by_layer(old.plan.units)
@@ -180,7 +180,7 @@ class GoldenStreaming(Executor[SetReport]):
 
     def _send_edits(self, number: int) -> None:
         """Send the edits of the log that hold from a set on."""
-        for edit in (one for one in self._edits if one.set == number):
+        for edit in (candidate for candidate in self._edits if candidate.set == number):
             self._send(edit)
 
     def _send(self, edit: Edit) -> None:
@@ -193,7 +193,7 @@ class GoldenStreaming(Executor[SetReport]):
 
     def prepare(self, number: int) -> None:
         """Carry out the edits of the next set, which give its number of examples, and send the edits of the set after
-        it: those of the log, and the assessor's."""
+        it: edits of the log, and the assessor's."""
         structure = self._banks.begin(number)
         for edit in self._pending:
             self._structure = edit_server(self.server, self._structure, edit)
@@ -212,11 +212,11 @@ class GoldenStreaming(Executor[SetReport]):
         """Run a set."""
         number, structure, (batch,) = first - 1, self._structure, batches  # sets are numbered from 0
         indices = batch.examples
-        shares: list[Share] = [(self._data.train_x[mine], self._data.train_y[mine])
-                               for mine in indices.reshape(self._workers, -1)]
+        shares: list[Share] = [(self._data.train_x[rows], self._data.train_y[rows])
+                               for rows in indices.reshape(self._workers, -1)]
         loss = self._carry_out(shares, self._optimizer.settings(
             number + 1, gradient_scale=1 / len(indices), learning_rate=structure.rate), structure)
-        fetched, pushed = ({layer: _together([counts[one] for one in numbers])
+        fetched, pushed = ({layer: _together([counts[unit] for unit in numbers])
                             for layer, numbers in _by_layer(self.server.units).items()}
                            for counts in self._counts)
         return [SetReport(number, loss, len(indices), fetched, pushed, structure)]
@@ -243,17 +243,17 @@ class GoldenStreaming(Executor[SetReport]):
             "losses": np.array([report.loss for report in self.reports], np.uint32),
             "counts": np.array(counts, np.int64).reshape(-1, 8),
             "assessor": None if self._assessor is None else self._assessor.state(),
-            "masters": [one.copy() for one in self.server.masters],
-            "state": [[one.copy() for one in planes] for planes in self.server.state]}
+            "masters": [vector.copy() for vector in self.server.masters],
+            "state": [[vector.copy() for vector in planes] for planes in self.server.state]}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
         """Continue from a state of a run with the same parameters, with the rest of the edits of its log.
         ``ValueError`` if parameters differ, ``RefusedError`` if nodes refuse an edit of the state."""
-        for name, mine in self._origin().items():
-            if state[name] != mine:
-                raise ValueError(f"Run must go on from one with {name} {mine!r}, not {state[name]!r}")
+        for name, own in self._origin().items():
+            if state[name] != own:
+                raise ValueError(f"Run must go on from one with {name} {own!r}, not {state[name]!r}")
         sets = state["batches"]["number"]
-        self.log, self.refused = [Edit.parse(one) for one in state["log"]], list(state["refused"])
+        self.log, self.refused = [Edit.parse(entry) for entry in state["log"]], list(state["refused"])
         self._banks, structures = Banks(self._start), []
         for number in range(sets + 1):
             self._pending = [edit for edit in self.log if edit.set == number]
@@ -267,11 +267,11 @@ class GoldenStreaming(Executor[SetReport]):
             counts[number][layer] = Counts(*values[:3]), Counts(*values[3:])
         self.reports = [SetReport(
             number, int(loss), structure.count * structure.microbatch * self._workers,
-            {layer: fetched for layer, (fetched, _) in found.items()},
-            {layer: pushed for layer, (_, pushed) in found.items()}, structure)
-            for number, (structure, loss, found) in enumerate(zip(structures, state["losses"], counts, strict=True))]
+            {layer: fetched for layer, (fetched, _) in tally.items()},
+            {layer: pushed for layer, (_, pushed) in tally.items()}, structure)
+            for number, (structure, loss, tally) in enumerate(zip(structures, state["losses"], counts, strict=True))]
         self.server = Server(self._structure.plan.units, state["masters"], planes=self._optimizer.planes)
-        self.server.state = [[one.copy() for one in planes] for planes in state["state"]]
+        self.server.state = [[entry.copy() for entry in planes] for planes in state["state"]]
         if self._assessor is not None:
             self._assessor.restore(state["assessor"])
 
@@ -287,12 +287,12 @@ class GoldenStreaming(Executor[SetReport]):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all losses, masters and state."""
-        found = hashlib.sha256(np.array([report.loss for report in self.reports], np.uint32).tobytes())
+        """SHA-256 of all losses, master weights and state."""
+        sha = hashlib.sha256(np.array([report.loss for report in self.reports], np.uint32).tobytes())
         for master, planes in zip(self.server.masters, self.server.state, strict=True):
             for vector in (master, *planes):
-                found.update(vector.tobytes())
-        return found.hexdigest()
+                sha.update(vector.tobytes())
+        return sha.hexdigest()
 
     def described(self) -> dict[str, Any]:
         """Log of the run."""
@@ -302,12 +302,12 @@ class GoldenStreaming(Executor[SetReport]):
 
 
 def _together(counts: Sequence[Counts]) -> Counts:
-    return Counts(*(sum(getattr(one, field.name) for one in counts) for field in dataclasses.fields(Counts)))
+    return Counts(*(sum(getattr(part, field.name) for part in counts) for field in dataclasses.fields(Counts)))
 
 
 class Plateau:
     """Add a layer in front of the last one, at most ``most`` times, when the loss stops falling: when the mean of
-    ``sets`` sets exceeds ``ratio`` times the mean of as many before, all after the last added layer."""
+    ``sets`` sets exceeds ``ratio`` times the mean of the same number before, all after the last added layer."""
 
     def __init__(self, *, sets: int = 15, ratio: float = 0.97, most: int = 1):
         if sets < 1 or most < 0:
@@ -367,18 +367,18 @@ class Underflow:
 
 
 class Together:
-    """Several assessors: only the changes of the first that has some count, since they may renumber layers."""
+    """Several assessors: only the first one with changes counts, since changes may renumber layers."""
 
     def __init__(self, *assessors: Assessor):
         self._assessors = assessors
 
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
-        proposed = [one.assess(report, following) for one in self._assessors]
+        proposed = [assessor.assess(report, following) for assessor in self._assessors]
         return next((changes for changes in proposed if changes), [])
 
     def state(self) -> list[Any]:
-        return [one.state() for one in self._assessors]
+        return [assessor.state() for assessor in self._assessors]
 
     def restore(self, state: list[Any]) -> None:
-        for one, mine in zip(self._assessors, state, strict=True):
-            one.restore(mine)
+        for assessor, saved in zip(self._assessors, state, strict=True):
+            assessor.restore(saved)

@@ -121,12 +121,12 @@ class _StreamingRun:
                 before = simulation.cycle
 
             stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
-            if stopped and not trainer.complete:  # the report is of the steps that have ended
+            if stopped and not trainer.complete:  # the report has the steps that have ended
                 self.stopped = stopped
                 self.checkpointer.write()
 
     def _report(self, run: NodeRun) -> dict[str, Any]:
-        """Report of the steps so far; only between two steps, since within one the golden nodes have done a part."""
+        """Report of the steps so far; only between two steps, since within one the golden nodes are ahead."""
         accuracy, same = run.accuracy, run.same
         self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
                         f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
@@ -181,7 +181,7 @@ def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -
     costs, units = run.costs(times, rate=speed), result.structure.plan.units
     model, packets = run.timeline(number, rate=speed, far=far)
     longest = max(range(len(units)), key=lambda unit: units[unit].words)
-    link = {f"measured_{kind}": sorted(found for (one, unit), found in times.links.items() if one == kind and all(
+    link = {f"measured_{kind}": sorted(taken for (way, unit), taken in times.links.items() if way == kind and all(
         getattr(units[unit], name) == getattr(units[longest], name) for name in ("words", "format")))
             for kind in ("fetch", "push")}
     return {"set": number, "microbatches": result.structure.count, "loss": result.mean_loss, "cycles": times.cycles,

@@ -1,4 +1,4 @@
-"""Timeline of a set of microbatches whose layers come from a server, one after the other.
+"""Timeline of a set of microbatches with layers that come from a server, one after the other.
 
 A set is one update: forward through all units, backward through all of them, and the new weights at the server. A
 unit is a layer, or a part of its outputs. The link carries one thing at a time: FETCH brings a unit's weights into
@@ -7,17 +7,17 @@ microbatches follow each other.
 
 - FETCH of a unit starts when the window that it overwrites has been used for the last time. That is not the window of
   the execution before. A unit that is still in a window is not fetched.
-- An execution starts when the unit's weights are there; backward, also when the accumulator is empty, so behind the
-  PUSH of the unit before the one before.
+- An execution starts when the unit's weights are there; backward, also when the accumulator is empty, so after the
+  PUSH of the second unit before it.
 - PUSH of a unit goes before the FETCH for the execution after the next one: backward of layer l, then PUSH(l), then
   FETCH(l - 2).
 - A set begins when the last PUSH of the set before has ended.
 
 :func:`streaming_timeline` has only layers. In :func:`program_run` a worker's program states the operations and their
-order. Executions take the cycles that they are given, FETCH and PUSH those of their packets, and moves those
-of the far memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one. Without
-moves, and without cycles between commands, both timelines are the same. :func:`set_times` has the cycles of a set
-that a worker has traced.
+order. Executions take given cycles, FETCH and PUSH the cycles of their packets, and moves the cycles of the far
+memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one. Without moves, and
+without cycles between commands, both timelines are the same. :func:`set_times` has the cycles of a set that a worker
+has traced.
 """
 
 import collections
@@ -80,8 +80,8 @@ class Costs:
 
 def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                 words_per_parameter: Fraction = Fraction(1), pushed: Fraction = Fraction(1)) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH of a unit by the formula that microbatches are chosen by, which is above those of
-    packets.
+    """Cycles of FETCH and of PUSH of a unit by the formula that chooses microbatches, which gives more than packets
+    take.
 
     In PUSH the server's far memory, of ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4 with
     momentum, 6 for Adam. A parameter takes ``words_per_parameter`` in FETCH, by its format, and ``pushed`` words in
@@ -117,11 +117,11 @@ def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int,
 
 def microbatches(costs: Sequence[Costs]) -> int:
     """Smallest number of microbatches that hides the link: at least fetch / forward, and (fetch + push) / backward,
-    of the unit that is longest on the link, as if those beside it were the same."""
+    of the unit that is longest on the link, as if its neighbours were the same."""
     if not costs:
         raise ValueError("Units must be one or more, not none")
-    one = max(costs, key=lambda cost: cost.fetch + cost.push)
-    return max(-(-one.fetch // one.forward), -(-(one.fetch + one.push) // one.backward))
+    longest = max(costs, key=lambda cost: cost.fetch + cost.push)
+    return max(-(-longest.fetch // longest.forward), -(-(longest.fetch + longest.push) // longest.backward))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Run:
 
     @property
     def end(self) -> int:
-        """End of the set, which is that of its last PUSH."""
+        """End of the set, at the end of its last PUSH."""
         return max(event.end for event in self.events)
 
     @property
@@ -164,18 +164,18 @@ class Run:
 
     @property
     def stalled(self) -> int:
-        """Cycles between the first and the last execution in which there is none."""
+        """Cycles without an execution between the first and the last one."""
         executed = self._executed
         return executed[-1].end - executed[0].start - self.busy
 
     @property
     def stall(self) -> float:
-        """Part of the time between the first and the last execution in which there is none."""
+        """Fraction of the time between the first and the last execution without any."""
         return self.stalled / (self.stalled + self.busy)
 
     @property
     def idle(self) -> float:
-        """Part of the set before its first execution and behind its last one."""
+        """Fraction of the set before its first execution and after its last one."""
         return 1 - (self.stalled + self.busy) / self.end
 
 
@@ -199,7 +199,7 @@ class _Windows:
 
 
 class _Set:
-    """Commands of a set: those of the link, and executions, with what they wait for."""
+    """Commands of a set, on the link and executions, with their waits."""
 
     def __init__(self) -> None:
         self.queues: tuple[list[golden.Timed], list[golden.Timed]] = ([], [])
@@ -207,7 +207,7 @@ class _Set:
         self.order: list[tuple[int, str, int, int]] = []
 
     def append(self, queue: int, kind: str, unit: int, window: int, *, cycles: int, after: int) -> int:
-        """Append a command which waits for so many of the other queue; the number of those in its queue."""
+        """Append a command that waits for ``after`` of the other queue; return the number in its own queue."""
         self.queues[queue].append(golden.Timed(kind, cycles, waits=((after, 0),)))
         self.order.append((queue, kind, unit, window))
         return len(self.queues[queue])
@@ -287,17 +287,17 @@ class Far:
     latency: int = 16
 
     def cycles(self, length: int, *, back: bool) -> int:
-        """Cycles of a move of so many words; ``back`` if it is a MOVE_IN."""
+        """Cycles of a move of ``length`` words; ``back`` if it is a MOVE_IN."""
         return move_cycles(length, lanes=self.lanes, rate=float(self.rate), latency=self.latency, back=back)
 
 
 def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                   zeros: float = 0.0, lanes: int = 4) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH by their packets, in rows of so many lanes; constants are fitted to gateware with
+    """Cycles of FETCH and of PUSH by their packets, in rows of ``lanes``; constants are fitted to gateware with
     links of 16 cycles.
 
-    State words and rate are those of :func:`link_cycles`. A part of the sums of gradients are zeros, which PUSH does
-    not send.
+    State words and rate are as for :func:`link_cycles`. The fraction ``zeros`` of the sums of gradients are zeros,
+    which PUSH does not send.
     """
     words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
     coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].max_words(words)
@@ -308,7 +308,7 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
 
 
 def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
-    """Events of a set, of its commands and their starts and ends by place; executions first, then moves and link."""
+    """Events of a set, of its commands and their starts and ends by index; executions first, then moves and link."""
     events = []
     for task in sorted(tasks, key=lambda task: (task.queue != Queue.COMPUTE, task.place)):
         kind, *words = task.name.split()
@@ -327,7 +327,7 @@ def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | Non
     There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of one to the start of
     another that waited for it.
     """
-    tasks = [[one.task for one in queue] for queue in program.queues]
+    tasks = [[instruction.task for instruction in queue] for queue in program.queues]
 
     def cycles(task: Task) -> int:
         kind, *words = task.name.split()
@@ -338,7 +338,7 @@ def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | Non
         return int(getattr(costs[int(words[0])], kind)) if words else 0
 
     spans = golden.timeline(program.timed(), gap=gap, delay=delay,
-                            duration=lambda _node, _number, queue, place: cycles(tasks[queue][place]))
+                            duration=lambda _node, _number, queue, position: cycles(tasks[queue][position]))
     return run_of(program.tasks, {tasks[span.queue][span.place].place: (span.start, span.end) for span in spans})
 
 
@@ -358,21 +358,21 @@ class SetTimes:
     @property
     def links(self) -> dict[tuple[str, int], int]:
         """Cycles of ``fetch`` and ``push`` by unit: the fewest of a FETCH. A PUSH ends on a worker before the server
-        has updated its weights, so it is the time until the next FETCH has ended, less that FETCH; a unit whose PUSH
-        none follows is left out."""
+        has updated its weights, so it is the time until the next FETCH has ended, less that FETCH; a unit with no
+        FETCH after its PUSH is left out."""
         on_link = [event for event in self.run.events if event.kind in ("fetch", "push")]
-        found: dict[tuple[str, int], int] = {}
+        result: dict[tuple[str, int], int] = {}
         for event in on_link:
             if event.kind == "fetch":
                 cycles = event.end - event.start
-                found["fetch", event.unit] = min(cycles, found.get(("fetch", event.unit), cycles))
+                result["fetch", event.unit] = min(cycles, result.get(("fetch", event.unit), cycles))
         for push, fetch in itertools.pairwise(on_link):
             if (push.kind, fetch.kind) == ("push", "fetch") and fetch.start <= push.end + GAP:
-                found["push", push.unit] = fetch.end - push.start - GAP - found["fetch", fetch.unit]
-        return found
+                result["push", push.unit] = fetch.end - push.start - GAP - result["fetch", fetch.unit]
+        return result
 
     def costs(self, links: Sequence[tuple[int, int]]) -> list[Costs]:
-        """Costs of each unit, with cycles of its FETCH and PUSH that are known otherwise."""
+        """Costs of each unit, with cycles of its FETCH and PUSH by ``links``."""
         def mean(kind: str, unit: int) -> int:
             cycles = self.executions[kind, unit]
             return round(sum(cycles) / len(cycles))
@@ -385,14 +385,14 @@ def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
     """Start and end of each command, by its tag, in cycles from the first record on; times wrap."""
     origin = records[0].time
     starts: dict[int, int] = {}
-    found: dict[int, tuple[int, int]] = {}
+    ranges: dict[int, tuple[int, int]] = {}
     for record in records:
         time = (record.time - origin + (1 << 31)) % (1 << 32) - (1 << 31)
         if record.end:
-            found[record.tag] = starts[record.tag], time
+            ranges[record.tag] = starts[record.tag], time
         else:
             starts[record.tag] = time
-    return found
+    return ranges
 
 
 def set_times(outcome: SetOutcome) -> SetTimes:

@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "TenantsFeature"]
 
 
 class TenantsFeature(Feature):
-    """Nothing but what golden nodes lack."""
+    """Only the note about golden nodes."""
 
     not_golden = "Tenants", "its nodes have no windows"
 

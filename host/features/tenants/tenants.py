@@ -1,4 +1,4 @@
-"""Tenants of nodes, for their privileged host: memory windows, and the tenant whose commands the nodes execute.
+"""Tenants of nodes, for their privileged host: memory windows, and the tenant that the nodes serve.
 
 Example
 -------
@@ -37,7 +37,7 @@ __all__ = ["SAVED", "NotAtRestError", "TenantDevice", "TenantHost"]
 _PRIVILEGED = frozenset(register(name).address for name in PRIVILEGED)
 
 #: Settings that belong to a tenant: kept for it while another one's commands are executed. RESUMED_SET is not one: a
-#: gradient that was resumed is dropped with all others that wait for a round.
+#: gradient that was resumed is dropped with all gradients that wait for a round.
 SAVED = tuple(entry.name for entry in REGISTERS
               if entry.access is Access.SETTING and entry.name not in (*PRIVILEGED, "RESUMED_SET"))
 
@@ -47,7 +47,7 @@ _RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integ
 
 _PATIENCE = 100_000  # cycles that a node has for a QUIESCE
 
-_TRIES = 1_000  # requests in which a far memory must have given its answers
+_TRIES = 1_000  # requests until a far memory must have given its answers
 
 
 class NotAtRestError(DeviceError):
@@ -81,7 +81,7 @@ class TenantDevice(Device):
 
 
 class TenantHost:
-    """Privileged host of the nodes of a ring, all of which have the same windows and the same tenant."""
+    """Privileged host of the nodes of a ring; all nodes have the same windows and the same tenant."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         for device in devices:
@@ -91,7 +91,7 @@ class TenantHost:
         #: Settings and flags of each node by tenant, as they were when the tenant's turn ended.
         self._kept: dict[int, list[tuple[dict[str, int | float], int]]] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
-        self.tenant = int(PRIVILEGED_HOST)  # tenant whose commands the nodes execute; 0 for this host
+        self.tenant = int(PRIVILEGED_HOST)  # tenant that the nodes serve; 0 for this host
 
     def windows(self, tenant: int) -> dict[str, tuple[int, int]]:
         """Windows of a tenant: base and length by memory."""
@@ -105,7 +105,7 @@ class TenantHost:
         """Give a tenant windows, filled with zeros, in place of its present ones.
 
         Windows have a base and a length by memory, in elements: multiples of 32, within the memory, and apart from
-        those of the other tenant. Other memories have none. ``far`` is the far memory of nodes that move activations.
+        the other tenant's. Other memories have none. ``far`` is the far memory of nodes that move activations.
 
         Raises ``NotAtRestError``: a node is busy, or has events although there is a window in its far memory; nothing
         has changed.
@@ -146,7 +146,7 @@ class TenantHost:
                                      int(device.read_register("FLAGS"))) for device in devices]
         for device in devices:
             self._forget_programs(device)
-            device.write_register("CONTROL", 1)  # and so the links forget the last collective
+            device.write_register("CONTROL", 1)  # so that the links forget the last collective
         kept = self._kept.get(tenant, [(_RESET, 0)] * len(devices))
         for device, (settings, flags) in zip(devices, kept, strict=True):
             device.write_register("TENANT", tenant)  # flags, events and programs are gone with it
@@ -164,7 +164,7 @@ class TenantHost:
             device.write_register("BUDGET", cycles)
 
     def quiesce(self) -> None:
-        """Wait for the commands before, on behalf of the tenant that is executed. Its events must have been taken."""
+        """Wait for the commands before, on behalf of the present tenant. Its events must have been taken."""
         for device in self._devices:
             device.push(Command(operation=Operation.QUIESCE, tenant=self.tenant))
         for device in self._devices:
@@ -232,7 +232,7 @@ class TenantHost:
         """Fill parts of memories with zeros."""
         for device in self._devices:
             if device.config.is_server:
-                device.write_register("CONTROL", 2)  # so that words that get lost are noticed
+                device.write_register("CONTROL", 2)  # so that lost words are noticed
             for name, (base, length) in windows.items():
                 if name in device.config.memory_map:
                     device.write_memory(device.config.memory_map[name].number, base, np.zeros(length, np.uint32))

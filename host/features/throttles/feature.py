@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "ThrottlesFeature"]
 
 
 class ThrottlesFeature(Feature):
-    """Nothing but what golden nodes lack."""
+    """Only the note about golden nodes."""
 
     not_golden = "Throttles", "its nodes have no speed"
 

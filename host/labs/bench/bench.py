@@ -14,7 +14,7 @@ their :func:`limit`. Other rows are only shown:
 An update in two dimensions is measured against the flat ring of its nodes, and against its commands one by one
 (:mod:`host.labs.bench.grid_speed`).
 
-Weights are raw and gradients compressed by zero value where a row does not say otherwise.
+Weights are raw and gradients compressed by zero value unless a row states otherwise.
 """
 
 import importlib
@@ -122,7 +122,7 @@ def exceeds_limit(row: Row) -> bool:
 
 
 def gradients(nodes: int, density: float, length: int = LENGTH, *, apart: bool = False) -> np.ndarray:
-    """Random gradients which are zero in the same positions on all nodes, or, ``apart``, each in its own."""
+    """Random gradients that are zero in the same positions on all nodes, or, ``apart``, each in its own."""
     generator = np.random.default_rng(nodes)
     values = generator.standard_normal((nodes, length)).astype(np.float32)
     for ranks in np.arange(nodes)[:, np.newaxis] if apart else [slice(None)]:
@@ -152,10 +152,10 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
 
 def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     """Plain and fused all-reduce of dense and of sparse gradients, the scatter-reduce phase of each, and a
-    reduce-scatter; and a plain all-reduce of gradients that are sparse in positions of their own on each node.
+    reduce-scatter; and a plain all-reduce of gradients that are sparse in separate positions on each node.
 
-    The fused update is SGD's, and that of dense gradients Adam's as well, which moves the most state. With codecs
-    gradients are dense, and the plain all-reduce is left out where it goes through none.
+    The fused update is SGD's, and for dense gradients Adam's as well, which moves the most state. With codecs
+    gradients are dense, and a plain all-reduce without a codec is left out.
     """
     rows = []
     codecs = ring.formats.weight_codec, ring.formats.gradient_codec
@@ -197,7 +197,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
 
 
 def infer_rows(ring: Ring) -> list[Row]:
-    """Two integer layers on every node, against the cycles in which all lanes multiply."""
+    """Two integer layers on every node, against the cycles with all lanes multiplying."""
     generator = np.random.default_rng(0)
     layers = [Layer(codes=generator.integers(0, 16, (SIZE, SIZE)), offsets=np.full(SIZE, -8), variant=Variant.MIN,
                     bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),

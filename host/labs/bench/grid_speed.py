@@ -74,10 +74,10 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
     outcomes: list[Outcome] = rings.commands.wait(*pending)
     words = [node["WORDS_SENT"] for node in rings.counters.read()]
     alone = []
-    for one in pending:
-        commands = [command for _, command in sorted(one.commands.items())]
+    for queued in pending:
+        commands = [command for _, command in sorted(queued.commands.items())]
         fields = [{name: getattr(command, name) for name in _FIELDS} for command in commands]
-        outcome = rings.collectives.submit(one.operation, fields, ring=commands[0].port).result()
+        outcome = rings.collectives.submit(queued.operation, fields, ring=commands[0].port).result()
         alone.append(known(outcome.cycles))
     return {"flat": flat, "queued": [known(outcome.cycles) for outcome in outcomes], "words": words, "alone": alone}
 

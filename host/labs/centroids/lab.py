@@ -85,8 +85,8 @@ class Row:
     dense_words: float
     table_words: float
 
-    steps: int  # steps in which tables were trained
-    #: Cycles in which nodes compute in such a step, of the node that took longest, on average; 0 if the host does.
+    steps: int  # steps of training of tables
+    #: Compute cycles of such a step, on the slowest node, on average; 0 if the host computes.
     cycles: float
     #: Multiplications with centroids for each output of a product, or of the sums for gradients, that a node has
     #: counted; 0 if the host computes.
@@ -176,8 +176,8 @@ def centroids_lab(
     output: Annotated[Path, Option("Folder of tables.json.", shown_default="build/centroids")] = BUILD / "centroids",
 ) -> None:
     """Train tables of centroids on a ring, and compare their accuracy with dense weights."""
-    path, given = output / "tables.json", dataclasses.asdict(tables)
-    rows = _kept(path, given)
+    path, asked = output / "tables.json", dataclasses.asdict(tables)
+    rows = _kept(path, asked)
     results = Results(output, path.name, keep=(path.name,) if rows else ())
     missing = [seed for seed in range(seeds) if seed not in rows]
     with contextlib.ExitStack() as stack:
@@ -187,18 +187,18 @@ def centroids_lab(
                 node, nodes=tables.nodes, threads=2, arithmetic=Arithmetic.NATIVE, host_port=False))
         for seed in missing:
             rows[seed] = compare(session.ring, digits(), *tables.configs(seed), centroids=tables.centroids)
-            write_json(path, json_files.sealed({**given, "rows": [dataclasses.asdict(row) for row in rows.values()]}))
+            write_json(path, json_files.sealed({**asked, "rows": [dataclasses.asdict(row) for row in rows.values()]}))
             results.show(table([rows[seed]]))
     wanted = [rows[seed] for seed in range(seeds)]
     results.show(table(wanted))
     end(np.mean([row.trained - row.dense for row in wanted]) < -0.01)
 
 
-def _kept(path: Path, given: dict[str, Any]) -> dict[int, Row]:
+def _kept(path: Path, fields: dict[str, Any]) -> dict[int, Row]:
     """Rows of an earlier run with the same options, by seed."""
     try:
         content = json_files.read_sealed(path)
     except (FileNotFoundError, ValueError):
         return {}
     rows = [Row(**row) for row in content.pop("rows")]
-    return {row.seed: row for row in rows} if content == given else {}
+    return {row.seed: row for row in rows} if content == fields else {}

@@ -99,14 +99,14 @@ class Bench:
             computer.prepare()
         ring.programs.load([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
         if stale:
-            found = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
-                               after="backward 1" if computer is None else "forward 1",
-                               give=lambda number: self._give(computer, number % 2))
-        else:  # passes without flags and second copies are runs of their own
+            run = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
+                             after="backward 1" if computer is None else "forward 1",
+                             give=lambda number: self._give(computer, number % 2))
+        else:  # passes without flags and second copies are separate runs
             self._give(computer, 0)
             ring.settings.write(_SETTINGS)
-            found = ring.programs.run(collectives=program.collectives)
-        return self._row(schedule, program, found)
+            run = ring.programs.run(collectives=program.collectives)
+        return self._row(schedule, program, run)
 
     def _computer(self, copies: Copies | None) -> Computer:
         config = self._ring.devices[0].config
@@ -125,21 +125,21 @@ class Bench:
             computer.give([(random.standard_normal((examples, INPUTS)).astype(np.float32),
                             random.integers(0, CLASSES, examples)) for _ in range(ring.nodes)], odd=odd)
 
-    def _row(self, schedule: Schedule, program: CompiledProgram, found: Passes) -> Row:
+    def _row(self, schedule: Schedule, program: CompiledProgram, run: Passes) -> Row:
         places, versions, stale = {task.name: task.place for task in program.tasks}, [], schedule.kind is Kind.DELAYED
-        passes, cycles = 1, float(known(found.outcome.cycles))
+        passes, cycles = 1, float(known(run.outcome.cycles))
         if stale:
             last = max(task.place for task in program.tasks if task.name.startswith("update"))
             ends = [[record.time for record in trace if (record.tag, record.end) == (last, True)]
-                    for trace in found.traces]
-            passes, cycles = _PASSES, max(mine[-1] - mine[_FILLING - 1] for mine in ends) / (_PASSES - _FILLING)
+                    for trace in run.traces]
+            passes, cycles = _PASSES, max(times[-1] - times[_FILLING - 1] for times in ends) / (_PASSES - _FILLING)
             for layer in self._layers:
                 forward = places[f"forward {layer.number}"], False
                 versions += [_PASSES - 1 - version for version in {
                     [record.version for record in trace if (record.tag, record.end) == forward][-1]
-                    for trace in found.traces}]
+                    for trace in run.traces}]
         busy = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
-                    for trace in found.traces) / passes for queue in (0, 1)]
+                    for trace in run.traces) / passes for queue in (0, 1)]
         return Row(str(schedule), cycles, busy[0], busy[1], len(program.queues[1]), versions)
 
 

@@ -1,4 +1,4 @@
-"""Estimates of targets, and the cycles that they really take."""
+"""Estimates of targets, and their measured cycles."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ class Row:
     length: int  # parameters of the network
     overlapped: bool  # whether computing and communicating overlap
     alpha: float  # factor of the throttled cycles
-    #: Cycles on the execution machine: as it is, throttled, and with every rate halved again.
+    #: Cycles on the execution machine: without throttles, throttled, and with every rate halved again.
     execution: float
     first: float
     second: float
@@ -36,7 +36,7 @@ class Row:
     plain: float
     #: Estimates by one metric only: the cycles of the execution machine, by the ratio of its rate to the target's.
     singles: dict[str, float]
-    truth: float  # cycles of the target, as it was really run
+    truth: float  # measured cycles of the target
 
     def error(self, value: float) -> float:
         """Deviation of an estimate, as a fraction of the truth."""
@@ -65,7 +65,7 @@ def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> No
 
 
 def check_delay(execution: Machine, target: Machine) -> int:
-    """Cycles that links of the execution machine are delayed by, so that their latency is the target's."""
+    """Delay of the execution machine's links, in cycles, so that their latency is the target's."""
     delay = target.latency - execution.latency
     if not 0 <= delay <= _LONGEST:
         raise ValueError(f"Latency of {target.name} must be {execution.latency} to {execution.latency + _LONGEST} "
@@ -74,7 +74,7 @@ def check_delay(execution: Machine, target: Machine) -> int:
 
 
 class Bench:
-    """The execution machine, whose nodes have throttles, and its measurements."""
+    """The execution machine, with throttles in its nodes, and its measurements."""
 
     def __init__(self, opened: Opened):
         self.machine = opened.machine
@@ -123,9 +123,9 @@ def rates_of(execution: Machine, target: Machine,
     for case in cases:
         for machine in (execution, target):
             check(machine, case)
-        own, others = (machine.rates(compute_cycles(machine, case)) for machine in (execution, target))
-        throttled(own, others)
-        pairs.append((own, others))
+        own, target_rates = (machine.rates(compute_cycles(machine, case)) for machine in (execution, target))
+        throttled(own, target_rates)
+        pairs.append((own, target_rates))
     return pairs
 
 
@@ -139,16 +139,16 @@ def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
     with opened(target, announce=lambda stage: announce(f"{target.name}: {stage}")) as real:
         truths = [prepare(real, case).measure().cycles for case in cases]
     rows = []
-    for case, (own, others), truth in zip(cases, rates, truths, strict=True):
+    for case, (own, target_rates), truth in zip(cases, rates, truths, strict=True):
         announce(f"{target.name}: estimate, {case}")
-        rows.append(bench.row(target.name, case, own, others, delay=delay, truth=truth))
+        rows.append(bench.row(target.name, case, own, target_rates, delay=delay, truth=truth))
     return rows
 
 
 def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]], *,
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """Estimates of faster compute with the same link; the compute stub stands for engines of more units. Pairs are
-    multiply-adds per cycle of the execution machine and of the target, in place of those of cases."""
+    multiply-adds per cycle of the execution machine and of the target, in place of the cases' own."""
     machine, rows = bench.machine, []
     for case in cases:
         for before, after in pairs:

@@ -18,7 +18,7 @@ from host.schema import Schema
 
 __all__ = ["BARS", "SCHEMA", "describe", "draw", "estimate_lab", "limit", "summary", "tables"]
 
-#: Largest deviations from the truth, by the parameters of a program from which they hold.
+#: Largest deviations from the truth, by the minimum parameters of their programs.
 BARS = {"targets": {1024: 0.03, 0: 0.06}, "ratios": {0: 0.02}}
 
 _TITLES = {"targets": "Targets that are really built", "ratios": "Faster compute next to the same link"}

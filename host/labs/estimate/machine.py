@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Machines whose times are compared: nodes, links and host ports.
+"""Machines for comparisons of time: nodes, links and host ports.
 
 Targets are really built, so that estimates can be compared with measurements.
 """
@@ -64,7 +64,7 @@ EXECUTION = Machine(name="8 MACs", node=_THROTTLED)
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 
-#: Targets. Where only links differ, nodes are those of the machine that estimates, with throttles off.
+#: Targets. Where only links differ, nodes are the estimating machine's, with throttles off.
 TARGETS = (
     Machine(name="16 MACs", node=NODE.replace(compute={"rows": 4})),
     Machine(name="4 MACs", node=NODE.replace(compute={"rows": 1})),
@@ -82,7 +82,7 @@ TARGETS = (
 class SlowPortNode(wiring.Component):
     """A node after a host port that moves one word each way every ``cycles`` cycles, 2 or more, without a throttle.
 
-    Its members are those of :class:`~hdl.node.Node`.
+    Its members are as in :class:`~hdl.node.Node`.
     """
 
     def __init__(self, config: NodeConfig, *, cycles: int):

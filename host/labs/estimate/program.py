@@ -1,4 +1,4 @@
-"""Programs whose times are estimated: a training step of a perceptron, by a schedule."""
+"""Programs for estimates of time: a training step of a perceptron, by a schedule."""
 
 import dataclasses
 import functools
@@ -39,8 +39,8 @@ class Case:
     """A program."""
 
     length: int  # parameters of the network: a key of :data:`NETWORKS`
-    overlapped: bool  # whether layers are updated while others compute, rather than all after the last one
-    #: Multiply-adds per cycle of COMPUTE, which stands for an engine; 0 for the engines of the nodes.
+    overlapped: bool  # whether layers are updated while other layers compute, rather than all after the last one
+    #: Multiply-adds per cycle of COMPUTE, in place of an engine; 0 for the engines of the nodes.
     macs: int = 0
     examples: int = 8  # examples of each node
 
@@ -85,7 +85,7 @@ def check(machine: Machine, case: Case) -> None:
 
 @functools.cache
 def compute_cycles(machine: Machine, case: Case) -> int:
-    """Cycles of all commands of a step that compute, by the golden models of the engine, in quiet memories."""
+    """Cycles of all commands of a step that compute, by the golden models of the engine, in idle memories."""
     if case.macs:
         costs = Costs(examples=case.examples, macs=case.macs)
         return sum(costs.compute(layer.multiplications(backward=backward))
@@ -98,7 +98,7 @@ def compute_cycles(machine: Machine, case: Case) -> int:
     cycles = 0
     for start, instructions in zip(program.starts, program.lists(array.engine(scale_mask=scale_mask)), strict=True):
         words = lists.words[start - program.base:].reshape(-1, INSTRUCTION_WORDS)[:len(instructions) + 1]
-        cycles += model.walks(list(words)) + sum(model.instruction(one)[1] for one in instructions)
+        cycles += model.walks(list(words)) + sum(model.instruction(instruction)[1] for instruction in instructions)
     return cycles
 
 
@@ -107,13 +107,13 @@ class Measured:
     """A step."""
 
     #: From the first word of the inputs at the host ports, or from the first start of a command where gradients were
-    #: staged before, to the last end of a command; the mean of several runs, in which the starts of nodes differ.
+    #: staged before, to the last end of a command; the mean of several runs, with different starts of nodes.
     cycles: float
     weights: bytes
 
 
 class Step:
-    """A training step on a running machine, which has been loaded with all that it keeps from step to step."""
+    """A training step on a running machine, with all its data for all steps already loaded."""
 
     def __init__(self, opened: Opened, case: Case):
         self._opened, self._case = opened, case
@@ -153,7 +153,7 @@ class Step:
         return cycles, self._ring.memory.read_weights(self._length).tobytes()
 
     def run(self) -> tuple[int, Passes]:
-        """Run the step once: the cycle in which inputs begin, and the run of the program."""
+        """Run the step once; return the first cycle of the inputs, and the run of the program."""
         self._ring.collectives.distribute(self._weights)
         self._ring.memory.clear_state(self._length)
         begun = self._opened.simulation.cycle

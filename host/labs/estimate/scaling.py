@@ -1,20 +1,20 @@
 """Time of a program on another machine, from runs on one that is throttled to the same proportions.
 
-Machine e runs, machine t is asked about. Both have a rate for each of their parts: words per cycle of a link,
-elements per cycle of a memory, the program per cycle of compute. Throttles can only slow e, so that all of its rates
-stand to those of t as
+Machine e runs the program, machine t is the target. Both have a rate for each of their parts: words per cycle of a
+link, elements per cycle of a memory, the program per cycle of compute. Throttles can only slow e, so the ratio of its
+rates to the rates of t is
 
     alpha = min(e_i / t_i),
 
-and part i of e is throttled to alpha * t_i. Latencies are those of t itself, in cycles: they are not scaled. A run
-that takes T1 at these rates has a part that does not depend on them. A second run, with every rate halved again,
-takes T2 and tells that part from the rest, since T(s) = a + b * s for rates that are s times slower than those of t:
+and part i of e is throttled to alpha * t_i. Latencies are t's own, in cycles: they are not scaled. A run at these
+rates takes T1, with a constant that does not depend on them. A second run, with every rate halved again, takes T2 and
+separates the constant, since T(s) = a + b * s for rates s times slower than t's:
 
     T = alpha * (T2 - T1) + 2 * T1 - T2.
 
-alpha * T1 alone takes a = 0. Source: US 2020/0065214 A1 (performance on a target from an execution system whose
-metrics are throttled to one ratio), whose form alpha * T1 this corrects; US 10,453,167 B2 (ratio of compute to link
-alone, emulated by delays of transfers) is the case in which e and t differ in compute only.
+alpha * T1 on its own assumes a = 0. Source: US 2020/0065214 A1 (performance on a target from an execution system with
+metrics throttled to one ratio); this corrects its form alpha * T1. US 10,453,167 B2 (only the ratio of compute to
+link, emulated by delays of transfers) is the case where e and t differ only in compute.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ FULL = 1 << 16  # cycles that a rate of a throttle counts in
 
 @dataclasses.dataclass(frozen=True)
 class Throttled:
-    """Rates of the execution machine that stand to those of the target in one ratio."""
+    """Rates of the execution machine in one ratio to the target's."""
 
     alpha: Fraction
     shares: dict[str, Fraction]  # rate of each part, of its full rate: more than 0, and 1 for at least one
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
-        """Cycles of 65,536 in which each part works, ``slower`` times slower; 0 does not throttle."""
+        """Working cycles of each part in 65,536, ``slower`` times slower; 0 does not throttle."""
         return {metric: _register(metric, share / slower) for metric, share in self.shares.items()}
 
 
@@ -62,5 +62,5 @@ def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction])
 
 
 def estimate(alpha: Fraction, first: float, second: float) -> float:
-    """Time on the target, from that at the throttled rates and that with every rate halved again."""
+    """Time on the target, from the times at the throttled rates and with every rate halved again."""
     return float(alpha) * (second - first) + 2 * first - second

@@ -53,7 +53,7 @@ def modelled(case: Case) -> dict[str, int]:
 
 
 def table(rows: Iterable[tuple[Case, int, int]]) -> Table:
-    """Cycles of cases, and divided by those of the order without the option."""
+    """Cycles of cases, and their ratios to the order without the option."""
     records = [{**dataclasses.asdict(case), "other": other, "interleaved": interleaved, **modelled(case),
                 "kind": case.codec if case.density == 1 else f"{case.density:.0%} not zero"}
                for case, other, interleaved in rows]

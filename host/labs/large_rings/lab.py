@@ -37,14 +37,14 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
     speed = (session.cycle - cycle) / (time.process_time() - begun)
     if kind is Collective.ALL_REDUCE:
         expected, traffic = golden.all_reduce(golden.bits(gradients), lanes=SMALL.lanes)
-        found = ring.memory.read_gradients(length)
+        actual = ring.memory.read_gradients(length)
     else:
         update = golden.fused_update(golden.bits(gradients), golden.bits(weights), [], golden.settings(**_SCALARS),
                                      lanes=SMALL.lanes)
         expected, traffic = update.weights, update.traffic
-        found = ring.memory.read_weights(length)
+        actual = ring.memory.read_weights(length)
     words = [int(counters["WORDS_SENT"]) for counters in ring.counters.read()]
-    if not (found.view(np.uint32) == expected).all() or words != traffic.words.tolist():
+    if not (actual.view(np.uint32) == expected).all() or words != traffic.words.tolist():
         raise ValueError(f"{kind.name} on {ring.nodes} nodes must have the bits and words of the golden model")
     return outcome.cycles, max(words), speed
 

@@ -5,7 +5,7 @@ gradients: wait for them, drop them, or apply them in a later round. Time is mod
 of an engine, times the straggler's factor, and rounds are closed by the rules of
 :class:`sim.golden.features.quorum.rounds.Closer`. Golden nodes compute sums, weights and updates.
 
-With ``--simulated`` nodes choose the gradients of a round, and measure all cycles except those of computations.
+With ``--simulated`` nodes choose the gradients of a round, and measure all cycles except computations.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ class _ModelledExecutor(Executor[None]):
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[None]:
         number, config, ring = first - 1, self._config, self._ring  # rounds are numbered from 0
-        # Each worker begins for this round at once, or when its computation ends, unless the round is closed by then.
+        # Each worker begins for this round at once, or after its computation, unless the round is closed by then.
         for cycle, rank in sorted((max(free, self._now), rank) for rank, free in enumerate(self._free)):
             known = self._closer.time(number, self._now)
             if known is None or cycle < known:
@@ -101,10 +101,10 @@ class _ModelledExecutor(Executor[None]):
         self._over = end > config.cycles
         if self._over:
             return []
-        for _, rank, tag, gradient in (one for one in self._computing if one[0] <= closed_at):
+        for _, rank, tag, gradient in (item for item in self._computing if item[0] <= closed_at):
             self._rounds.ready(rank, tag, gradient)
-        self._computing = [one for one in self._computing if one[0] > closed_at]
-        ring.memory.write_gradients([one.view(np.float32) for one in self._rounds.close(closed)])
+        self._computing = [item for item in self._computing if item[0] > closed_at]
+        ring.memory.write_gradients([item.view(np.float32) for item in self._rounds.close(closed)])
         ring.settings.write(self._workers.closed_settings(closed))
         ring.collectives.fused_update(self._workers.length)
         self._workers.parameters[...] = ring.memory.read_weights(self._workers.length, ranks=[0])[0]
@@ -120,7 +120,7 @@ class _ModelledExecutor(Executor[None]):
         self.outcome.measured.append((self._now, self._workers.accuracy()))
         ledgers = [ledger.counts for ledger in self._rounds.ledgers]
         pending = sum(len(self._rounds.pending(rank)) for rank in range(self._config.workers))
-        self.outcome.counts = {**{status: sum(one[status] for one in ledgers) for status in ledgers[0]},
+        self.outcome.counts = {**{status: sum(counts[status] for counts in ledgers) for status in ledgers[0]},
                                "pending": pending}
 
 
@@ -137,7 +137,7 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
 
 
 def train(data: Dataset, config: LateConfig) -> QuorumExecutor:
-    """Train on simulated nodes; the executor, at the end of the run."""
+    """Train on simulated nodes; return the executor at the end of the run."""
     node = node_for(Workers(data, config).length, nodes=config.workers)
     with open_session(node, nodes=config.workers, host_port=False, threads=1,
                       timeout=patience_of(data, config)) as session:
@@ -149,7 +149,7 @@ def train(data: Dataset, config: LateConfig) -> QuorumExecutor:
 
 def percentages(accuracies: Iterable[float]) -> str:
     """Accuracies of each seed in per cent."""
-    return ", ".join(f"{100 * one:.2f}" for one in accuracies)
+    return ", ".join(f"{100 * accuracy:.2f}" for accuracy in accuracies)
 
 
 def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
@@ -194,7 +194,7 @@ def draw_runs(report: dict[str, Any], path: Path) -> None:
 
 
 def draw_report(folder: Path) -> Path:
-    """Draw the late.json of a folder; the path of the picture."""
+    """Draw the late.json of a folder; return the path of the picture."""
     path = folder / "late.json"
     report = read_report(path, SCHEMA)
     if not _RUNS(report.get("runs")) or not all(len(run["cycles"]) == len(run["losses"]) for run in report["runs"]):
@@ -274,4 +274,4 @@ def _simulated(data: Dataset, config: LateConfig) -> tuple[Outcome, dict[str, An
           f"{outcome.measured[-1][0]:,} cycles, accuracy {outcome.accuracy:.2%}; gradients: {ledger}; all nodes "
           f"equal to golden", flush=True)
     print("\n".join(run.stragglers), end="\n" if run.stragglers else "")
-    return outcome, {"masks": [(one.on_time, one.late) for one in run.statuses]}
+    return outcome, {"masks": [(past.on_time, past.late) for past in run.statuses]}

@@ -1,11 +1,11 @@
 """Test accuracy by schedule or by format, with several seeds, on golden nodes.
 
-Study ``schedules`` trains a deep network, 64-32x9-10, by programs. No bit depends on the schedule, except where
-layers compute with weights that lack the last update.
+Study ``schedules`` trains a deep network, 64-32x9-10, by programs. No bit depends on the schedule, except with layers
+that compute with weights without the last update.
 
 Study ``formats`` trains a network of one hidden layer with each format in both directions, gradients with residuals;
 with ``--compute``, formats are of the factors of matrix products, and weights and gradients are raw. The bits are
-those of ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
+the same as with ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ __all__ = ["learn", "learning_lab"]
 
 
 class Study(enum.StrEnum):
-    """What is compared."""
+    """Subject of the comparison."""
 
     SCHEDULES = "schedules"
     FORMATS = "formats"
@@ -62,7 +62,7 @@ _STUDIES = {
 def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str | None = None,
           on_step: Callable[[Training], None] = lambda training: None) -> float:
     """Train a perceptron on golden nodes, and return its test accuracy. Weights and gradients may have a format;
-    errors of gradients are added to those of the next step."""
+    errors of gradients are added to the gradients of the next step."""
     task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
     length = task.parameters.size
     node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)
@@ -75,7 +75,7 @@ def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str 
 
 @dataclasses.dataclass(frozen=True)
 class CaseOptions(Section):
-    """What each row trains."""
+    """Training of each row."""
 
     values: str | None = option(None, help="Schedules, as layers,delayed:2, or formats, as raw,mx9.")
     compute: bool = option(False, "--compute", help="Formats are those of products.")

@@ -39,9 +39,9 @@ __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "
 #: Overlaps that are put into plans, passes of plans that are right, and random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
 _CHAINS = 50  # random chains of a part
-#: Fraction of them with the best plan found by a greedy search, and the most by which it may be slower.
+#: Fraction of them with the best plan found by a greedy search, and the maximum by which it may be slower.
 _EQUAL, _MOST = 0.95, 1.06
-#: Words that the text model's buffers may take, and the least fraction that the strict rule saves in its lists.
+#: Words that the text model's buffers may take, and the minimum fraction that the strict rule saves in its lists.
 _ACTIVATIONS, _STRICT = 8192, 0.45
 #: Perceptrons, with batches of 32, on arrays of 4 by 4.
 _WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
@@ -93,7 +93,7 @@ def programs() -> list[dict[str, Any]]:
 
 
 def checks() -> dict[str, int]:
-    """Overlaps put into plans of random programs, how many of them both checks find, and alarms in right plans.
+    """Overlaps put into plans of random programs, how often both checks find them, and alarms in right plans.
 
     A pass is a random program that is carried out under its plan.
     """
@@ -116,7 +116,7 @@ def checks() -> dict[str, int]:
 def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
     """Whether loss and gradient of a random sequence, in the words of a plan, have the host's bits; and the words.
 
-    Padding follows ``length`` characters. Options are those of
+    Padding follows ``length`` characters. Options are as for
     :func:`~host.features.compute.text_steps.text_program`.
     """
     generator, context = np.random.default_rng(length), model.config.context
@@ -175,21 +175,21 @@ def text_nodes() -> list[dict[str, Any]]:
 
 
 def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[dict[str, Any]]:
-    """Rows of steps, with their cycles divided by the first one's, which keeps all maps."""
+    """Rows of steps, with their cycles divided by the first step's, which keeps all maps."""
     return [{"chain": chain, "share": share, "rate": rate, **dataclasses.asdict(step),
              "policies": [policy.name.lower() for policy in step.policies], "factor": step.cycles / steps[0].cycles}
             for step in steps]
 
 
 def chains(seed: int) -> list[float]:
-    """Cycles of greedy plans divided by those of exhaustive ones, of random chains that some plan fits."""
+    """Cycles of greedy plans divided by cycles of exhaustive ones, of random chains that some plan fits."""
     generator = np.random.default_rng(seed)
     ratios: list[float] = []
     while len(ratios) < _CHAINS:
         chain, budget, rate = random_chain(generator, most=EXHAUSTIVE)
-        best, found = (search(chain, budget=budget, rate=rate) for search in (exhaustive, greedy))
+        best, greedy_plan = (search(chain, budget=budget, rate=rate) for search in (exhaustive, greedy))
         if best is not None:
-            ratios.append(found.run.cycles / best.run.cycles if found is not None else float("inf"))
+            ratios.append(greedy_plan.run.cycles / best.run.cycles if greedy_plan is not None else float("inf"))
     return ratios
 
 
@@ -234,11 +234,11 @@ class Parts:
 
     @property
     def ratios(self) -> list[float]:
-        """Cycles of greedy plans divided by those of exhaustive ones."""
+        """Cycles of greedy plans divided by cycles of exhaustive ones."""
         return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
 
     def failures(self) -> list[str]:
-        """Statements that should hold of the results, and do not."""
+        """Statements that the results should meet, but do not."""
         checks, ratios = self.parts["checks"], self.ratios
         rows = {row["program"]: row for row in self.parts["programs"]}
         again = [rows[name] for name in ("text, normals scaled again", "lists of text, normals scaled again")]

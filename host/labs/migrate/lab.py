@@ -198,7 +198,7 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Do the run that stays and the run that moves; the time in which the job stood still, cycles of a pass on the
+    """Do the run that stays and the run that moves; return the downtime of the job, cycles of a pass on the
     line of each site, and whether both runs end with the same bits."""
     source, target, stays = sites
     try:

@@ -106,18 +106,18 @@ def predict_lab(
 
 
 def _file_name(form: str) -> str:
-    """Name of a format, as a part of a file's."""
+    """Name of a format, as a part of a file's name."""
     return form.replace("%", "pct").replace("/", "-")
 
 
 def _validate() -> None:
-    """Print the errors of all points that were measured, and each that is larger than it may be."""
+    """Print the errors of all points that were measured, and each error above its limit."""
     measured = points.load()
     off = []
     for name, rings in (("chosen", "up to 16 nodes"), ("large", "more than 16 nodes")):
         expected, counted = (points.compare(measured[name], counted=counted) for counted in (False, True))
         show(points.table(rings, expected, counted))
-        off += [f"off, {how}: {one.line}" for how, found in (("zeros expected", expected), ("zeros counted", counted))
-                for one in found if abs(one.error) > points.WORST]
+        off += [f"off, {how}: {row.line}" for how, rows in (("zeros expected", expected), ("zeros counted", counted))
+                for row in rows if abs(row.error) > points.WORST]
     _, number, mean, worst = points.summary(points.compare(measured["fitted"]))[0]
     show(f"fitted, two constants: {number} points, mean error {mean:.2%}, worst {worst:.2%}", *off)

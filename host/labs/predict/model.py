@@ -1,5 +1,5 @@
-"""Prediction of a training step: its collectives by the walk, its products by the array's cycle model, and what of
-them overlaps by the golden timeline of the step's program.
+"""Prediction of a training step: its collectives by the walk, its products by the array's cycle model, and their
+overlap by the golden timeline of the step's program.
 
 Predictions are shown as a table, as JSON, and as a picture of time over nodes.
 """
@@ -36,7 +36,7 @@ from sim.golden.features.programs.program import Span, makespan, timeline
 __all__ = ["SCHEMA", "Model", "Prediction", "Step", "describe", "draw", "format_of", "model_of", "predict",
            "sizes", "table"]
 
-#: Rows of an array of so many multiply-adds per cycle, and its lanes.
+#: Rows and lanes of an array, by its multiply-adds per cycle.
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
 #: Widths of the digits classifier: its inputs, its hidden layers by default, and its classes.
 _DIGITS = (64, *TrainingConfig.hidden, 10)
@@ -48,7 +48,7 @@ _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Model that is trained: a perceptron, or a vector of parameters whose computation is not predicted."""
+    """Model that is trained: a perceptron, or a vector of parameters without a prediction of its computation."""
 
     name: str
     #: Elements of the vector that nodes reduce.
@@ -58,7 +58,7 @@ class Model:
 
     @property
     def layers(self) -> list[Dense]:
-        """Layers, one behind the other."""
+        """Layers, one after the other."""
         return layers_of(self.widths) if self.widths else [Dense(1, self.parameters - 1, 1, 0)]
 
 
@@ -71,8 +71,8 @@ def model_of(text: str) -> Model:
         if not all(widths):
             raise ValueError(f"Widths must be at least 1, not {text}")
     else:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", text)
-        count = round(float(found[1]) * _UNITS[found[2]]) if found else 0
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", text)
+        count = round(float(match[1]) * _UNITS[match[2]]) if match else 0
         if not 2 <= count <= 10 ** 10:
             raise ValueError("Model must be digits, widths of layers as 784,128,10, or a number of parameters from 2 "
                              f"to 10G as 25M, not {text!r}")
@@ -83,15 +83,15 @@ def model_of(text: str) -> Model:
 def format_of(text: str) -> Format:
     """The format that a text names.
 
-    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart`` each node has its
-    zeros in places of its own. A codec is that of gradients and of weights, and ``mx9/zero_value`` one of weights and
-    one of gradients.
+    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart`` each node has zeros
+    in its own positions. A codec is for gradients and weights, and ``mx9/zero_value`` names one for weights and one
+    for gradients.
     """
     if text == "dense":
         return Format()
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)%(-apart)?", text)
-    if found:
-        return Format(density=float(found[1]) / 100, zeros=Zeros.APART if found[2] else Zeros.TOGETHER)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%(-apart)?", text)
+    if match:
+        return Format(density=float(match[1]) / 100, zeros=Zeros.APART if match[2] else Zeros.TOGETHER)
     weights, slash, gradients = text.partition("/")
     gradients = gradients if slash else weights
     if gradients not in GRADIENT_CODECS or weights not in WEIGHT_CODECS:
@@ -107,8 +107,7 @@ class Prediction:
     """A step, predicted."""
 
     form: str
-    #: Cycles of the step, of all that computes and of all that communicates; and words that the node with most of
-    #: them sends.
+    #: Cycles of the step, of all computation and of all communication; and words of the node that sends most.
     nodes: int
     cycles: int
     compute: int
@@ -124,7 +123,7 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Predicted(Costs):
-    """Durations of commands by the walk, which keeps what each collective comes to."""
+    """Durations of commands by the walk, which keeps the result of each collective."""
 
     form: Format
     timing: Timing
@@ -132,11 +131,11 @@ class _Predicted(Costs):
     walks: list[CollectiveCycles] = dataclasses.field(default_factory=list)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
-        if nodes == 1:  # the update of owned blocks, whose gradients are there
+        if nodes == 1:  # the update of owned blocks, with gradients that are there
             return self.timing.alone(length=length)
-        found = collective_cycles(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
-        self.walks.append(found)
-        return found.cycles
+        walk = collective_cycles(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
+        self.walks.append(walk)
+        return walk.cycles
 
 
 def _product(array: Array, job: GemmJob) -> int:
@@ -153,12 +152,12 @@ def _computed(widths: tuple[int, ...], share: int, macs: int) -> dict[str, int]:
     """Cycles of the forward and backward commands of each layer, for the examples of a node."""
     rows, lanes = _ARRAYS[macs]
     array = Array(rows=rows, lanes=lanes)
-    found: dict[str, int] = {}
+    cycles: dict[str, int] = {}
     for name, job in training_step(share, widths, lanes).items():
         part, number = name.split()
         command = f"{'forward' if part == 'forward' else 'backward'} {int(number) + 1}"
-        found[command] = found.get(command, 0) + _product(array, job)
-    return found
+        cycles[command] = cycles.get(command, 0) + _product(array, job)
+    return cycles
 
 
 def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
@@ -197,8 +196,8 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
             node: NodeConfig | None = None) -> Prediction:
     """Predict a training step in a format of :func:`format_of`, on two or more nodes.
 
-    Latency is that of a link in cycles, and the clock has cycles per second. The node is the configuration of the
-    nodes but for their codecs; by default that of :class:`~hdl.config.NodeConfig`.
+    Latency is of a link, in cycles, and the clock in cycles per second. The node is the configuration of the nodes
+    except for their codecs, by default :class:`~hdl.config.NodeConfig`.
     """
     if not model.widths and step.schedule.kind is not Kind.NONE:
         raise ValueError(f"Schedule of a model without layers must be none, not {step.schedule}")
@@ -214,38 +213,38 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
     cycles = makespan(spans)
     times = [sum(span.end - span.start for span in spans if span.queue == queue) for queue in (0, 1)]
     return Prediction(form=form, nodes=nodes, cycles=cycles, compute=times[0], communicate=times[1],
-                      words=sum(one.words for one in costs.walks), seconds=cycles / clock, spans=spans,
+                      words=sum(walk.words for walk in costs.walks), seconds=cycles / clock, spans=spans,
                       commands=_trace(compiled, spans, costs.walks, nodes))
 
 
 def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[CollectiveCycles],
            nodes: int) -> list[chakra.Command]:
-    """Commands of a step for an execution trace, with what each has to wait for."""
+    """Commands of a step for an execution trace, with the waits of each."""
     words = iter(walks)
-    found: dict[str, tuple[chakra.Kind, int, int]] = {}
-    for task in compiled.tasks:  # in the order in which they were added, as their walks
+    sizes: dict[str, tuple[chakra.Kind, int, int]] = {}
+    for task in compiled.tasks:  # in the order of addition, as their walks
         if task.collective:
             walked = next(words)
             kind = _KINDS[task.operation]
             hops = (nodes - 1) * (2 if kind is chakra.Kind.ALL_REDUCE else 1)
             elements = task.fields["length"]
             assert isinstance(elements, int)
-            found[task.name] = kind, elements, round(4 * walked.words * nodes / hops)
+            sizes[task.name] = kind, elements, round(4 * walked.words * nodes / hops)
         else:
-            found[task.name] = chakra.Kind.COMPUTE, 0, 0
+            sizes[task.name] = chakra.Kind.COMPUTE, 0, 0
     times = {(span.queue, span.place): span for span in spans}
     commands = []
     for number, queue in enumerate(compiled.queues):
         before: tuple[str, ...] = ()
-        others = [other for other in range(len(compiled.queues)) if other != number]
-        for place, one in enumerate(queue):
-            span = times.get((number, place))
+        rest = [other for other in range(len(compiled.queues)) if other != number]
+        for position, instruction in enumerate(queue):
+            span = times.get((number, position))
             if span is None:  # takes no time
                 continue
             waits = [compiled.queues[other][wait.after - 1].task.name
-                     for other, wait in zip(others, one.waits, strict=True)
+                     for other, wait in zip(rest, instruction.waits, strict=True)
                      if wait.after and not wait.lag and (other, wait.after - 1) in times]
-            kind, elements, size = found[span.name]
+            kind, elements, size = sizes[span.name]
             commands.append(chakra.Command(name=span.name, kind=kind, start=span.start, end=span.end,
                                            after=(*before, *waits), elements=elements, size=size))
             before = (span.name,)
@@ -254,8 +253,8 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
 
 def sizes(nodes: int) -> list[int]:
     """Ring sizes of a picture: powers of two, and the largest."""
-    found = [1 << bit for bit in range(1, nodes.bit_length()) if 1 << bit < nodes]
-    return [*found, nodes]
+    counts = [1 << bit for bit in range(1, nodes.bit_length()) if 1 << bit < nodes]
+    return [*counts, nodes]
 
 
 _COLORS = (COLOURS[0], COLOURS[5], COLOURS[4], COLOURS[6], COLOURS[3], FAINT, INK)
@@ -285,7 +284,7 @@ SCHEMA = Schema("gradring.predict", 2, columns_of(
 
 
 def describe(found: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
-    """Content of predict.json: what was asked, and a row for each format and ring."""
+    """Content of predict.json: the request, and a row for each format and ring."""
     return SCHEMA.report({"modelled": True, **asked, "rows": [record(_ROW, prediction) for prediction in found]})
 
 

@@ -1,8 +1,7 @@
 """Points that predictions are compared with: collectives on simulated rings, measured by ``make predict-points``.
 
-Three sets are kept in ``points.csv``: one that the two constants of :mod:`host.cycles.timing` were fitted with, and
-two that nothing was fitted with, of rings of up to 16 nodes and of larger ones. :func:`compare` has the error of
-every measured point.
+Three sets are kept in ``points.csv``: one for the fit of the two constants of :mod:`host.cycles.timing`, and two that
+no fit has used, of rings of up to 16 nodes and of larger ones. :func:`compare` has the error of every measured point.
 """
 
 import csv
@@ -75,7 +74,7 @@ class Point:
     nodes: int
     length: int
     latency: int
-    #: Cycles on the slowest node, and words that the node with most of them sends.
+    #: Cycles on the slowest node, and words of the node that sends most.
     cycles: int = 0
     words: int = 0
 
@@ -85,44 +84,44 @@ class Point:
 
 
 def config_of(form: Format, nodes: int = SingleRing.max_nodes) -> NodeConfig:
-    """Node of the points of a format, in a ring of so many nodes; a small one in a large ring."""
+    """Node of the points of a format, in a ring of ``nodes`` nodes; a small one in a large ring."""
     codecs = {"gradients": form.gradients, "weights": Weights(codec=form.weights)}
     if nodes > SingleRing.max_nodes:
-        # Of a block alone there are masters, which nodes without a codec do not have.
+        # Master weights are only of a block, and nodes without a codec have none.
         return SMALL.replace(memories={"state": SMALL.memories.state if form.weights == RAW else 512}, **codecs)
     return NodeConfig(memories=Memories(gradient=_LONGEST, weight=_LONGEST, state=_LONGEST // 2), masking=False,
                       sparsify=False, **codecs)
 
 
 def _fitted() -> list[Point]:
-    """Points for the two constants: dense gradients alone."""
+    """Points for the two constants: only dense gradients."""
     return [Point(kind=kind, form="dense", nodes=nodes, length=length, latency=latency)
             for nodes, length, latency, kind in itertools.product(*_FITTED, _KINDS)]
 
 
 def _chosen() -> list[Point]:
-    """Points for validation: short vectors with two latencies each, long ones with one, which take turns."""
-    found: list[Point] = []
+    """Points for validation: short vectors with two latencies each, long ones with one, in turn."""
+    points: list[Point] = []
     turn = itertools.count()
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
         for _ in range(2 if length in _SHORT else 1):
             latency = _LATENCIES[next(turn) * 3 % len(_LATENCIES)]
-            found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
-    return found
+            points += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
+    return points
 
 
 def _large() -> list[Point]:
-    """Points for validation on larger rings: each length with one latency, which change places from form to form."""
-    found: list[Point] = []
-    for place, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
+    """Points for validation on larger rings: each length with one latency, which rotate from form to form."""
+    points: list[Point] = []
+    for index, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
         for turn, length in enumerate(lengths):
-            latency = latencies[(place // len(_LARGE) + turn) % len(latencies)]
-            found += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
-    return found
+            latency = latencies[(index // len(_LARGE) + turn) % len(latencies)]
+            points += [Point(kind=kind, form=form, nodes=nodes, length=length, latency=latency) for kind in _KINDS]
+    return points
 
 
 def gradients(point: Point) -> npt.NDArray[np.float32]:
-    """Random gradients, with zeros in the places of the format."""
+    """Random gradients, with zeros in the positions of the format."""
     form = Format(**FORMATS[point.form])
     generator = np.random.default_rng(zlib.crc32(repr(point.row()[:-2]).encode()))
     shape = point.nodes, point.length
@@ -141,7 +140,7 @@ def _one(ring: FlatRing, point: Point) -> Point:
 
 
 def measure(points: Sequence[Point]) -> Iterator[Point]:
-    """Measure points on simulated rings, those of a ring and a latency together."""
+    """Measure points on simulated rings, the points of one ring and latency together."""
     def ring_of(point: Point) -> tuple[str, int, int]:
         return point.form, point.nodes, point.latency
 
@@ -159,7 +158,7 @@ def load() -> dict[str, list[Point]]:
     Raises
     ------
     ValueError
-        The file is damaged, or another; the message names it.
+        The file is damaged, or not a file of points; the message names it.
     OSError
         It cannot be read.
     """
@@ -193,7 +192,7 @@ def write(points: Mapping[str, Sequence[Point]]) -> None:
     write_bytes(FILE, text.getvalue().encode())
 
 
-#: Largest error that a point may have; those beyond it are listed.
+#: Largest error that a point may have; larger errors are listed.
 WORST = 0.05
 
 
@@ -207,7 +206,7 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Predicted cycles less measured ones, in terms of these."""
+        """Predicted cycles less measured ones, relative to the measured ones."""
         return self.cycles / self.point.cycles - 1
 
     @property
@@ -223,19 +222,19 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
 
     Zeros are expected by the density of the format or, ``counted``, counted in the gradients that were summed.
     """
-    found = []
+    compared = []
     for point in points:
         form = Format(**FORMATS[point.form])
         timing = timing_of(config_of(form, point.nodes))
         if counted and form.density < 1:
             costs = CountedCosts(form, gradients(point), segment=timing.segment,
                                  sums=point.kind is Collective.ALL_REDUCE)
-            one = cycles_of_costs(point.kind, costs, timing, latency=point.latency)
+            predicted = cycles_of_costs(point.kind, costs, timing, latency=point.latency)
         else:
-            one = collective_cycles(point.kind, form, timing, length=point.length, nodes=point.nodes,
-                                    latency=point.latency)
-        found.append(Compared(point, one.cycles, one.words))
-    return found
+            predicted = collective_cycles(point.kind, form, timing, length=point.length, nodes=point.nodes,
+                                          latency=point.latency)
+        compared.append(Compared(point, predicted.cycles, predicted.words))
+    return compared
 
 
 def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared]) -> Table:
@@ -249,31 +248,31 @@ def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared])
 
 
 def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]]:
-    """Points in all, and by what they have in common."""
+    """All points, and points by common properties."""
     yield "all", list(compared)
     for title, of in (("", lambda point: f"{point.kind.name.lower()}, {point.form}"),
                       ("N=", lambda point: point.nodes), ("K=", lambda point: point.length),
                       ("links of ", lambda point: point.latency)):
         groups: dict[str | int, list[Compared]] = {}
-        for one in compared:
-            groups.setdefault(of(one.point), []).append(one)
+        for entry in compared:
+            groups.setdefault(of(entry.point), []).append(entry)
         for key in sorted(groups, key=lambda key: (isinstance(key, str), key)):
             yield f"{title}{key:,}" if isinstance(key, int) else key, groups[key]
 
 
 def summary(compared: Sequence[Compared]) -> list[tuple[str, int, float, float]]:
     """Groups of points: name, number, mean and largest error."""
-    return [(name, len(group), statistics.mean(abs(one.error) for one in group),
-             max(abs(one.error) for one in group)) for name, group in _groups(compared)]
+    return [(name, len(group), statistics.mean(abs(entry.error) for entry in group),
+             max(abs(entry.error) for entry in group)) for name, group in _groups(compared)]
 
 
 def measure_all() -> int:
-    """Measure all points, and write the file; the number of points."""
-    found: dict[str, list[Point]] = {}
+    """Measure all points, and write the file; return the number of points."""
+    measured: dict[str, list[Point]] = {}
     for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
-        found[name] = []
+        measured[name] = []
         for number, point in enumerate(measure(points), start=1):
             print(f"{name} {number} of {len(points)}: {point.row()}", file=sys.stderr)
-            found[name].append(point)
-    write(found)
-    return sum(len(points) for points in found.values())
+            measured[name].append(point)
+    write(measured)
+    return sum(len(points) for points in measured.values())

@@ -31,7 +31,7 @@ class Row:
 
     schedule: str
     cycles: int
-    #: Cycles of all commands of each queue, one after the other: no step is shorter than the larger of both.
+    #: Cycles of all commands of each queue, one after the other: no step is shorter than the larger sum.
     compute: int
     communicate: int
     spans: list[Span]
@@ -50,7 +50,7 @@ def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Ro
     def row(schedule: Schedule) -> Row:
         program = build(schedule, layers, nodes=nodes, costs=costs, staged=staged, depth=max(DEPTH, 2 * len(layers)))
         spans = timeline(program.timed(), nodes=nodes)
-        compute, communicate = (sum(one.task.duration for one in queue) for queue in program.queues)
+        compute, communicate = (sum(instruction.task.duration for instruction in queue) for queue in program.queues)
         return Row(str(schedule), makespan(spans), compute, communicate, spans)
 
     rows = [row(Schedule(kind)) for kind in (Kind.NONE, Kind.STRICT, Kind.LAYERS)]

@@ -25,7 +25,7 @@ from sim.golden.ring_cycles import update_cycles
 
 __all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update", "slow_link_lab", "table"]
 
-#: Most cycles of a root on a link of half the rate, divided by cycles of a block for each rank on links of full rate,
+#: Limit of a root's cycles on a link of half rate, divided by cycles of a block for each rank on links of full rate,
 #: by nodes and elements.
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
@@ -49,7 +49,7 @@ class Case:
     latency: int = LATENCY  # cycles of each link
 
 
-#: Rows of the page, those that gain nothing too.
+#: Rows of the page, including cases that gain nothing.
 CASES = (
     Case(nodes=4, length=16384), Case(nodes=8, length=16384), Case(nodes=8, length=4832), Case(nodes=4, length=4832),
     Case(nodes=8, length=1024), Case(nodes=4, length=1024), Case(nodes=2, length=16384),
@@ -131,7 +131,7 @@ def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Cycles of cases, divided by those of the block offset on links of full rate."""
+    """Cycles of cases, divided by cycles of the block offset on links of full rate."""
     def case_of(row: Row) -> str:
         text = f"{float(row.case.rate):.2f}"
         if row.case.density < 1:

@@ -48,7 +48,7 @@ class Case:
     rate: float
     epochs: int
     seeds: int = 10
-    #: Makes the assessor of a run; None for a run without.
+    #: Makes the assessor of a run; None for a run without one.
     assessor: Callable[[], Assessor | None] = lambda: None
     #: Name of the case that it is compared with, if any.
     beside: str = ""
@@ -56,7 +56,7 @@ class Case:
     bar: float = 0.0
 
 
-#: Cases, each after the one that it is compared with.
+#: Cases, each after the case that it is compared with.
 CASES = (
     Case("64-10", (64, 10), "raw", 0.1, 16),
     Case("64-10, a plateau adds a layer", (64, 10), "raw", 0.1, 16, assessor=Plateau, beside="64-10", bar=0.7),
@@ -137,7 +137,7 @@ def replay_log(data: Dataset, log: Mapping[str, Any]) -> GoldenStreaming:
         raise ValueError(f"Log must be of a run that begins with the program {start.digest}, not "
                          f"{log['start']['digest']}")
     run = GoldenStreaming(data, start, workers=log["workers"], optimizer=SGD(start.rate, momentum=MOMENTUM),
-                   seed=log["seed"], edits=[Edit.parse(one) for one in log["edits"]])
+                   seed=log["seed"], edits=[Edit.parse(edit) for edit in log["edits"]])
     Trainer(run, run.batches, total=log["sets"]).train()
     return run
 

@@ -151,8 +151,8 @@ def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
 
 
 def _draw(stalls: Sequence[Mapping[str, Any]], rows: Sequence[Row], path: Path) -> None:
-    """Draw timelines of sets of 1 and of 3 microbatches, stalls, and losses: of the first case with an edit after the
-    first one, and of the case that it is compared with."""
+    """Draw timelines of sets of 1 and of 3 microbatches, stalls, and losses of the first case with an edit after the
+    first one, and of its comparison case."""
     costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
                      macs=experiment.MACS)[0]
     with picture(path, size=(14, 4.2), columns=3, width_ratios=(1.6, 1, 1.2)) as (first, second, third):

@@ -1,4 +1,4 @@
-"""Workers of a Dask cluster, on any number of machines, which do a sweep's jobs.
+"""Workers of a Dask cluster, on any number of machines, for the jobs of a sweep.
 
 A job's needs are futures, so the scheduler knows the order. A worker that dies is replaced by its nanny, and another
 worker does its job again, unless the result is in the folder already, from this start of the sweep or an earlier one.
@@ -22,7 +22,7 @@ from host.printable import one_line
 
 __all__ = ["ClusterEngine", "needed"]
 
-_ANSWERS = 10  # seconds in which a scheduler must answer
+_ANSWERS = 10  # seconds until a scheduler must have answered
 
 
 def needed() -> None:
@@ -55,7 +55,7 @@ def _check(scheduler: str) -> None:
         reason = "" if kind == "Scheduler" else f"it is a {kind}"
     except TimeoutError:
         reason = f"it has not done so within {_ANSWERS} seconds"
-    except Exception as error:  # of any kind, since another program may answer anything
+    except Exception as error:  # of any kind, since another program may give any answer
         reason = one_line(error)
     finally:
         logging.disable(disabled)
@@ -64,7 +64,7 @@ def _check(scheduler: str) -> None:
 
 
 def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[str, Any]:
-    """Do a job on a worker, after the jobs that it needs; its name, its seconds, and its error if it fails."""
+    """Do a job on a worker, after the jobs that it needs; return its name, its seconds, and its error if it fails."""
     begun, error = time.monotonic(), None
     job = job_of(order)
     failed = next((need["name"] for need in needs if need["error"] is not None), None)
@@ -76,7 +76,7 @@ def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[st
 
 
 class ClusterEngine(Engine):
-    """Jobs as tasks of a Dask cluster, whose workers all see the folder of the results.
+    """Jobs as tasks of a Dask cluster, with workers that all see the folder of the results.
 
     Raises ``SweepError``: the scheduler, at an address as ``tcp://host:8786``, does not answer, or it has no workers.
     """

@@ -101,7 +101,7 @@ def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
 
 
 class LocalEngine(Engine):
-    """Processes of this machine, each of which does a job at a time."""
+    """Processes of this machine, each does one job at a time."""
 
     def __init__(self, folder: Path, processes: int):
         if processes < 1:
@@ -177,7 +177,7 @@ class State:
     #: Jobs.
     done: int
     total: int
-    #: Seconds so far, and an estimate of those to come.
+    #: Seconds so far, and an estimate of the remaining ones.
     spent: float
     left: float
     running: list[tuple[str, str]]  # name of each worker's job, and its stage

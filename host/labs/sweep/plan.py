@@ -36,7 +36,7 @@ __all__ = ["BASE", "MACS", "PRODUCT_NODES", "Formats", "Plan", "Point", "Product
 
 #: Formats that are measured in both places at once, where both can have them.
 BOTH = ("mx9", "mx6", "mx4")
-#: Ring sizes, unless others are asked for.
+#: Default ring sizes.
 NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
 #: Nodes that are as small as the workload allows, where that does not change results.
 NODE: dict[WorkloadName, NodeConfig] = {
@@ -51,18 +51,18 @@ SAMPLE = 4  # a short run on text is measured on every ``SAMPLE``-th of the held
 
 # Formats of products.
 
-#: Multiply-adds per cycle of a node, and of the arrays of 4 rows and 4 columns whose area is shown.
+#: Multiply-adds per cycle of a node, and of the arrays of 4 rows and 4 columns in the area column.
 MACS = 16
 #: Words of a node's activation memory: layers, lists and shares of half a batch of digits.
 ACTIVATION_WORDS = 16_384
-PRODUCT_NODES = (4,)  # ring sizes, unless others are asked for
+PRODUCT_NODES = (4,)  # default ring sizes
 
 Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Formats:
-    """The formats in which weights and gradients are sent."""
+    """Formats of weights and gradients on the links."""
 
     #: Names of codecs.
     weights: str
@@ -78,7 +78,7 @@ class Formats:
         return f"{self.weights}+{self.gradients}"
 
 
-BASE = Formats(RAW, ZERO_VALUE)  # the pair that all others are compared with
+BASE = Formats(RAW, ZERO_VALUE)  # the pair that all other pairs are compared with
 #: Pairs that a sweep measures on text, unless it is full or formats were named.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))
@@ -97,17 +97,17 @@ class SweepConfig:
 
     #: Formats to compare with raw weights and zero-value gradients; by default all, and on text the main ones.
     formats: tuple[str, ...] | None = None
-    #: Ring sizes; by default those of :data:`NODES`.
+    #: Ring sizes; by default :data:`NODES`.
     nodes: tuple[int, ...] | None = None
     workloads: tuple[WorkloadName, ...] = tuple(WorkloadName)
-    #: Whether runs are as long as those of ``gradring train``, and all formats are measured on text.
+    #: Whether runs are as long as with ``gradring train``, and all formats are measured on text.
     full: bool = False
-    #: Length of runs on digits and on text, in place of those that ``full`` decides.
+    #: Length of runs on digits and on text, in place of the lengths that ``full`` decides.
     epochs: int | None = None
     steps: int | None = None
     #: Formats of products, on digits; by default all, or none where ``formats`` are named.
     compute_formats: tuple[str, ...] | None = None
-    #: Whether codecs and arrays are placed; see :meth:`places` for those of gradients, and :meth:`area` for arrays.
+    #: Whether codecs and arrays are placed; see :meth:`places` for codecs of gradients, and :meth:`area` for arrays.
     synth: bool = True
 
     def __post_init__(self) -> None:
@@ -140,8 +140,8 @@ class SweepConfig:
         return pairs
 
     def places(self, gradients: str) -> bool:
-        """Whether the units of a codec of gradients are placed: of all where asked for, else of those in
-        :data:`BOTH`, since it takes longer than everything else about a format."""
+        """Whether the units of a codec of gradients are placed: on request of all codecs, else only in :data:`BOTH`,
+        since it takes longer than all other work on a format."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     @property
@@ -152,14 +152,14 @@ class SweepConfig:
         return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
 
     def area(self, compute_format: str) -> JobKind | None:
-        """How the array of a format of products is measured: placed, except that of binary32, which takes longest and
-        is only counted unless the sweep is full."""
+        """Measurement of the array of a format of products: placed, except for binary32, which takes longest and is
+        only counted unless the sweep is full."""
         if not self.synth:
             return None
         return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT
 
     def training(self, workload: WorkloadName) -> dict[str, Any]:
-        """Length of a run, and the part of the data on which it is measured."""
+        """Length of a run, and the part of the data that it is measured on."""
         if workload is WorkloadName.DIGITS:
             return {"epochs": EPOCHS[self.full] if self.epochs is None else self.epochs}
         steps = STEPS[self.full] if self.steps is None else self.steps
@@ -191,7 +191,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Jobs in the order in which they are begun, and the rows that they measure."""
+    """Jobs in the order of their start, and the rows that they measure."""
 
     config: SweepConfig
     jobs: tuple[Job, ...]
@@ -213,7 +213,7 @@ def plan(config: SweepConfig) -> Plan:
         return job.name
 
     def place(kind: str, name: str) -> str | None:
-        """Placement of a codec, if a unit of boards/units.py is placed for it."""
+        """Placement of a codec, if boards/units.py has a unit for it."""
         unit = f"compression.{kind}_codec.{name}"
         if not (config.synth and (kind == "weight" or config.places(name))
                 and unit in importlib.import_module("boards.units").UNITS):
@@ -275,8 +275,8 @@ def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]
     placed = [results[name] for name in names if name is not None and name in results]
     if len(placed) < len(names):
         return dict.fromkeys((*CELLS, "fmax_mhz"))
-    speeds = [one["fmax_mhz"]["median"] for one in placed if one["fmax_mhz"]["median"] is not None]
-    return {**{name: sum(one[name] for one in placed) for name in CELLS}, "fmax_mhz": min(speeds, default=None)}
+    speeds = [cells["fmax_mhz"]["median"] for cells in placed if cells["fmax_mhz"]["median"] is not None]
+    return {**{name: sum(cells[name] for cells in placed) for name in CELLS}, "fmax_mhz": min(speeds, default=None)}
 
 
 def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
@@ -285,10 +285,10 @@ def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def products(planned: Plan, folder: Path) -> list[Row]:
-    """The rows of formats of products for which there is a training run."""
-    found = _results(planned, folder)
-    return [_row(product, found[product.run], {} if product.array is None else found.get(product.array, {}))
-            for product in planned.products if product.run in found]
+    """Rows of the formats of products that have a training run."""
+    results = _results(planned, folder)
+    return [_row(product, results[product.run], {} if product.array is None else results.get(product.array, {}))
+            for product in planned.products if product.run in results]
 
 
 def _row(product: Product, run: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,13 +325,13 @@ def _part(rate: float | None, luts: int | None) -> float | None:
 
 
 def collect(planned: Plan, folder: Path) -> list[Row]:
-    """The rows of formats that travel for which there is a training run."""
-    found = _results(planned, folder)
-    runs = {(point.workload, point.nodes, point.formats): found[point.run] for point in planned.points
-            if point.run in found}
+    """Rows of the formats on the links that have a training run."""
+    results = _results(planned, folder)
+    runs = {(point.workload, point.nodes, point.formats): results[point.run] for point in planned.points
+            if point.run in results}
     rows = []
     for point in planned.points:
-        run = found.get(point.run)
+        run = results.get(point.run)
         if run is None:
             continue
         base = runs.get((point.workload, point.nodes, BASE))
@@ -351,7 +351,7 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
             "cycles_per_step": run["cycles_per_step"],
             "bound_ratio": run["bound_ratio"],
             "effective_bandwidth": 2 * (point.nodes - 1) / point.nodes * run["parameters"] / run["cycles_per_step"],
-            **_area(point, found if planned.config.synth else {}),
+            **_area(point, results if planned.config.synth else {}),
             "simulated_cycles": run["cycles"],
             "host_port_cycles_modelled": run["port_cycles"],
             "simulation_seconds": run["simulation_seconds"],
@@ -362,7 +362,7 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
 
 
 def write(rows: Sequence[Row], folder: Path, *, products: Sequence[Row] = ()) -> list[Path]:
-    """Write sweep.json, sweep.png and sweep.html; their paths."""
+    """Write sweep.json, sweep.png and sweep.html; return their paths."""
     from host.labs.sweep import page
 
     report = page.SCHEMA.report({"rows": rows, "compute": products})

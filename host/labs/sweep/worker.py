@@ -32,7 +32,7 @@ from sim.verilated import toolchain
 __all__ = ["GRACE", "QUIET", "attempt", "job_of", "order_of", "work"]
 
 BATCH = 64  # sequences in a step of text
-GRACE = 3  # seconds in which a worker must end all its processes, before it is killed
+GRACE = 3  # seconds until a worker that has not ended all its processes is killed
 QUIET = 0.5  # seconds between two signs of life
 _ERRORS = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
 
@@ -99,8 +99,8 @@ def _figures(training: Training) -> dict[str, Any]:
 
 
 def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfig) -> dict[str, Any]:
-    """Means over the steps of a run on nodes that compute, of the node that took longest; multiply-adds are those of
-    the largest share of each batch."""
+    """Means over the steps of a run on nodes that compute, of the slowest node; multiply-adds are for the largest
+    share of each batch."""
     batches, count = Batches(task.examples, training), len(outcome.steps)
     shares = [-(-len(batches.take().examples) // outcome.nodes) for _ in range(count)]
     each = sum(layer.multiplications(backward=backward) for layer in layers_of(task.widths)
@@ -125,7 +125,7 @@ _WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _synthesise, J
 
 
 def _end_group() -> None:
-    """End this process and all that it has started, with a short time to tidy up."""
+    """End this process and all processes that it has started, with a short time to tidy up."""
     os.killpg(0, signal.SIGINT)
     for _ in range(int(GRACE / QUIET)):
         time.sleep(QUIET)
@@ -134,7 +134,7 @@ def _end_group() -> None:
 
 
 def _core_seconds() -> float:
-    """Seconds for which this process and its tools have kept a core busy."""
+    """Core seconds of this process and its tools."""
     return sum(os.times()[:4])
 
 
@@ -149,7 +149,7 @@ def job_of(order: dict[str, Any]) -> Job:
 
 
 def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None] = lambda stage: None) -> str | None:
-    """Do a job and write its result to a folder; its error, if it fails."""
+    """Do a job and write its result to a folder; return its error if it fails."""
     job, begun = job_of(order), _core_seconds()
     try:
         if job.digest != order["digest"]:

@@ -4,7 +4,7 @@
 |---|---|---:|---:|---|
 | 64 by 64 by 64 | 2, 2, 2 | 343 | 70 | cycles that a node counts |
 | 32 by 64 by 32 | 3, 2, 3 | 3,087 | 93 | the same |
-| 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate, whose fourth level is held to gateware |
+| 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate, with its fourth level held to gateware |
 """
 
 import contextlib
@@ -38,7 +38,7 @@ METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "Optuna TPE": optuna_search,
 }
 
-#: Most seeds of a tuner that takes minutes for a large space, and the states of a large space.
+#: Maximum seeds of a tuner that takes minutes for a large space, and the states of a large space.
 _FEW, _LARGE = 3, 100_000
 
 
@@ -84,18 +84,18 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """States that were carried out on a node, against the model."""
+    """States that were run on a node, against the model."""
 
     name: str  # product and levels
     states: int  # states that were carried out
     wrong: int  # states with other cycles than the model
     digest: str  # SHA-256 of C, which is the same for all states
-    least: float  # least ratio of estimated cycles to counted ones
+    least: float  # minimum ratio of estimated cycles to counted ones
     most: float  # largest one
 
 
 def check_installed(methods: Sequence[str]) -> None:
-    """Raise ``ValueError``, with what to do, if a search needs a package that is not installed."""
+    """Raise ``ValueError``, with advice, if a search needs a package that is not installed."""
     if any(method.startswith("Optuna") for method in methods) and importlib.util.find_spec("optuna") is None:
         raise ValueError("Optuna is not installed: run 'make tiling', which installs it, or choose other searches, "
                          "as in --methods G-BFS,N-A2C,random,annealing")

@@ -21,7 +21,7 @@ from sim.verilated.native import Arithmetic
 __all__ = ["SCHEMA", "describe", "draw", "table", "tiling_lab"]
 
 _GATEWARE = 20  # states that are carried out with arithmetic of gateware next to native arithmetic
-#: States whose fourth level is carried out, and those of them without ``--full``.
+#: States with a fourth level that is carried out, and their number without ``--full``.
 _PRODUCTS, _SAMPLE = 240, 12
 _COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
 #: Columns of checks and of results in JSON.
@@ -92,10 +92,10 @@ def tiling_lab(
             experiment.check(sizes, (3, 2, 3), arithmetic, levels=levels, most=_PRODUCTS if full else _SAMPLE,
                              announce=progress.stage)]
         searched, best = experiment.compare_all(arithmetic, chosen, seeds=seeds, announce=progress.stage)
-    for one in checks:
-        results.show(f"{one.name}: {one.states} states on a node, {one.wrong} not in the cycles of the model; C "
-                     f"{one.digest[:16]}; estimate {one.least:.3f} to {one.most:.3f} of the cycles")
+    for item in checks:
+        results.show(f"{item.name}: {item.states} states on a node, {item.wrong} not in the cycles of the model; C "
+                     f"{item.digest[:16]}; estimate {item.least:.3f} to {item.most:.3f} of the cycles")
     results.show(table(searched, best), "costs of 1024 x 1024 x 1024 are estimated: modelled")
     results.write(describe(searched, best, checks), functools.partial(draw, searched, best))
     results.show_paths()
-    end(any(one.wrong for one in checks))
+    end(any(item.wrong for item in checks))

@@ -1,4 +1,4 @@
-"""Two jobs on one ring: cycles of the commands of one while the other rests, runs, stalls or fails.
+"""Two jobs on one ring: cycles of one job's commands while the other job rests, runs, stalls or fails.
 
 The lab prints the tables of docs/ring/slots.md, and fails if any cycle differs.
 """
@@ -37,12 +37,12 @@ from sim.verilated.build import Library, build_ring
 
 __all__ = ["BEHAVIOURS", "CONFIG", "Jobs", "measure", "open_jobs", "two_jobs_lab"]
 
-#: Nodes of both jobs, and nodes of one job on a ring of its own.
+#: Nodes of both jobs, and nodes of one job on its own ring.
 CONFIG = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False, link=JobSlots(ingress=15),
                     role=Peer(interleaved=True), programs=Programs())
 ALONE = CONFIG.replace(link=Slots(ingress=15))
 
-#: Maximum of the cycles of both jobs together, divided by those of one after the other on nodes with their own slots.
+#: Maximum of the cycles of both jobs together, divided by both in sequence on nodes with their own slots.
 MOST = 1.20
 
 _NODES = 8
@@ -85,7 +85,7 @@ class Jobs:
     #: Of each job.
     rings: list[Ring]
     simulation: Any
-    #: Transports to all nodes, whose requests can be late.
+    #: Transports to all nodes, with requests that can be late.
     late: list[_LateTransport]
     config: NodeConfig
     timeout: int  # cycles that nodes wait for each other
@@ -97,7 +97,7 @@ class Jobs:
         self.simulation.run(cycle - self.simulation.cycle)
 
     def await_packet(self, job: int) -> tuple[int, int]:
-        """Run into a slot of this job in which its first node sends; returns the node's number, and the number of the
+        """Run into a slot of this job where its first node sends; returns the node's number, and the number of the
         next word but two on its link."""
         frame, node = JobFrame.of(self.config), job
         link = self.simulation.links[node]
@@ -150,10 +150,10 @@ class _Work:
         pending.result()
         if pending.operation == Operation.FUSED_UPDATE:
             self._reference.step(self._gradients, _SETTINGS)
-        found, expected = self.ring.memory.read_weights(self._length), self._reference.weights
+        actual, expected = self.ring.memory.read_weights(self._length), self._reference.weights
         if pending.operation == Operation.ALL_REDUCE:
-            found, expected = self.ring.memory.read_gradients(self._length), self._sums
-        if not (found.view(np.uint32) == expected).all():
+            actual, expected = self.ring.memory.read_gradients(self._length), self._sums
+        if not (actual.view(np.uint32) == expected).all():
             raise AssertionError(f"Bits of {pending.operation.name} must be those of the golden model")
         return tuple(known(event.cycles) for event in pending.every if event is not None)
 
@@ -210,7 +210,7 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
             operations: Sequence[Operation] = OPERATIONS) -> dict[str, dict[str, tuple[int, ...]]]:
     """Cycles of each command of a job, at each of its nodes, by the behaviour of the other job: each on a new ring,
     where commands of the job begin in the same cycles. ``counters`` of the nodes must be equal, too."""
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    result: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, behave in BEHAVIOURS.items():
         with open_jobs(config, library, nodes=nodes) as jobs:
             works = [_Work(ring, length, seed) for seed, ring in enumerate(jobs.rings)]
@@ -224,8 +224,8 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
                 cycles[f"{number + 1} {operation.name.lower().replace('_', '-')}"] = works[job].finish(pending)
             jobs.run_until(begin + len(operations) * span)
             cycles["counters"] = tuple(value for node in jobs.rings[job].counters.read() for value in node.values())
-            found[name] = cycles
-    return found
+            result[name] = cycles
+    return result
 
 
 def table(job: int, cycles: dict[str, dict[str, tuple[int, ...]]], length: int) -> Table:

@@ -1,4 +1,4 @@
-"""Modelled cycles of commands, and None for commands that no model has: the model of docs/predict.md."""
+"""Modelled cycles of commands, and None for commands without a model: the model of docs/predict.md."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from sim.golden.ring import floats
 
 __all__ = ["CycleModel"]
 
-#: Collectives that the walk has.
+#: Collectives that the walk models.
 _WALKED = {Operation.FUSED_UPDATE: Collective.FUSED_UPDATE, Operation.ALL_REDUCE: Collective.ALL_REDUCE,
            Operation.REDUCE_SCATTER: Collective.REDUCE_SCATTER, Operation.ALL_GATHER: Collective.ALL_GATHER}
 
@@ -37,7 +37,7 @@ class CycleModel:
         self._latency = latency
 
     def local(self, command: Command) -> int | None:
-        """Cycles of a command that a node carries out by itself."""
+        """Cycles of a command that a node carries out on its own."""
         return estimate.Costs(examples=1).latch if command.operation is Operation.LATCH else None
 
     def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:

@@ -1,7 +1,7 @@
 """Golden nodes: memories, registers and counters in numpy, and commands that golden models carry out at once.
 
 A command starts as soon as it is the next one of its node and, if it is a collective, of all nodes of its ring.
-Values, events, flags and words are those of gateware. Cycles are modelled, or None: :mod:`.cycles`.
+Values, events, flags and words equal the gateware's. Cycles are modelled, or None: :mod:`.cycles`.
 """
 
 import collections
@@ -60,18 +60,18 @@ class GoldenPart:
     """Base of the parts that features have in golden nodes; by default a part adds nothing."""
 
     def operations(self) -> Mapping[Operation, LocalOperation]:
-        """Operations that a node carries out by itself."""
+        """Operations that a node carries out on its own."""
         return {}
 
     def written(self, rank: int, space: str, base: int, count: int) -> None:
         """Note that elements of a node's memory were written by the host, or brought from the far memory."""
 
     def cycles(self, command: Command) -> int | None:
-        """Cycles of a command that a node carries out by itself; None if this part has no model of them."""
+        """Cycles of a command that a node carries out on its own; None if this part has no model of them."""
         return None
 
 
-#: Counters of a golden node. Other counters of a node count cycles, or what only gateware has.
+#: Counters of a golden node. Other counters of a node count cycles, or events of only the gateware.
 COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHED", "COMPRESSED_WORDS",
            "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
@@ -217,7 +217,7 @@ class GoldenNodes(Nodes):
         return rule in list(Rule) and Rule(rule).planes <= self.config.memories.planes
 
     def _cycles(self, command: Command) -> int | None:
-        """Cycles of a command that a node carries out by itself; None if there is no model of them."""
+        """Cycles of a command that a node carries out on its own; None if there is no model of them."""
         known = [self.cycles.local(command), *(part.cycles(command) for part in self._parts)]
         return next((cycles for cycles in known if cycles is not None), None)
 

@@ -1,4 +1,4 @@
-"""Golden nodes for a session, what they refuse, and their drivers, which answer requests without packets."""
+"""Golden nodes for a session, their limits, and their drivers, which answer requests without packets."""
 
 from typing import Any, NamedTuple, TypeVar
 

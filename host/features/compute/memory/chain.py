@@ -1,22 +1,22 @@
-"""Chains of saved maps that do not all fit, a model of their time, and policies that take the fewest cycles in it.
+"""Chains of saved maps that do not all fit, a model of their time, and policies with the fewest cycles in it.
 
-Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. Between the last forward and
-the first backward stands the loss. What is in front of map 0 is always there. A map is kept; or swapped: moved to far
-memory and back; or remade: dropped, and made again from the nearest map before it that is kept or swapped. The maps
-between the two are made again with it, each once, and stay until their backward has ended. A map may name others that
-it reads in place of the one before it.
+Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. The loss is between the last
+forward and the first backward. The input of map 0 is always there. A map is kept; or swapped: moved to far memory and
+back; or remade: dropped, and made again from the nearest map before it that is kept or swapped. The maps between the
+two are made again with it, each once, and stay until their backward has ended. A map may name other maps that it
+reads in place of the one before it.
 
-Places are given in the order of need: maps of forward, then, for each backward, those that it needs and that are not
-there. Moves go in order, first those out and then those back: one out as soon as its map is written, one back, in the
-order of places, as soon as its own is free. A place is free when a map was moved out and read by the last forward
-that needs it, or dropped behind that, or freed by its backward. All of this is modelled.
+Places are allocated in the order of need: maps of forward, then, for each backward, the maps that it needs and that
+are not there. Moves go in order, moves out before moves back: a move out as soon as its map is written, a move back,
+in the order of places, as soon as its place is free. A place is free when its map has been moved out and read by the
+last forward that needs it, or dropped after that, or freed by its backward. All of this is modelled.
 
 A chain of up to ten maps is searched exhaustively for policies. Of a longer one, single maps get another policy,
-greedily, as long as the step takes fewer cycles. This begins at pure plans: all maps swapped, and every so many maps
-kept with those in between made again.
+greedily, as long as the step takes fewer cycles. This begins at pure plans: all maps swapped, and every n-th map kept
+with the maps between them made again.
 
-A map of a program of steps is a buffer of more than one column that is written before the turn, which is the last
-step of the loss, and read behind it. Row vectors, of one column, are kept beside it.
+A map of a program of steps is a buffer of more than one column that is written before the turn, the last step of the
+loss, and read after it. Row vectors, of one column, are kept in addition.
 """
 
 import dataclasses
@@ -52,10 +52,10 @@ class Map:
     #: Cycles.
     forward: int
     backward: int
-    #: Multiply-adds with which it is made again.
+    #: Multiply-adds to make it again.
     multiplications: int = 0
     name: str = ""
-    #: Cycles in which it is made again; by default those of forward.
+    #: Cycles to make it again; by default the cycles of forward.
     again: int | None = None
     #: Numbers of earlier maps that forward reads, that it is made again from, and that backward reads; by default the
     #: map before it.
@@ -78,17 +78,17 @@ class Chain:
     @property
     def words(self) -> int:
         """Words of all maps."""
-        return sum(one.words for one in self.maps)
+        return sum(saved.words for saved in self.maps)
 
     @property
     def cycles(self) -> int:
-        """Cycles of a step in which all maps are kept."""
-        return self.loss + sum(one.forward + one.backward for one in self.maps)
+        """Cycles of a step with all maps kept."""
+        return self.loss + sum(saved.forward + saved.backward for saved in self.maps)
 
     def again(self, number: int) -> int:
-        """Cycles in which a map is made again."""
-        one = self.maps[number]
-        return one.forward if one.again is None else one.again
+        """Cycles to make a map again."""
+        saved = self.maps[number]
+        return saved.forward if saved.again is None else saved.again
 
     def needs(self, number: int) -> tuple[int, ...]:
         """Maps that a map is made again from."""
@@ -103,8 +103,8 @@ class Chain:
         last = len(self.maps) - 1
         if number in ((last,) if self.loss_reads is None else self.loss_reads):
             return "loss", last
-        return "forward", max((later for later, one in enumerate(self.maps)
-                               if number in _before(later, one.sources)), default=number)
+        return "forward", max((later for later, saved in enumerate(self.maps)
+                               if number in _before(later, saved.sources)), default=number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,11 +124,11 @@ class Run:
     """Timeline of a step."""
 
     cycles: int
-    #: Most words that are taken at a time.
+    #: Maximum number of words in use at a time.
     peak: int
     #: Words that are moved, both ways.
     far_words: int
-    #: Multiply-adds of what is made again.
+    #: Multiply-adds of the maps that are made again.
     multiplications: int
     #: In order of their starts.
     events: tuple[Event, ...]
@@ -160,7 +160,7 @@ def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
 
 
 class _Places:
-    """Words of near memory, which are given in an order."""
+    """Words of near memory, which are allocated in order."""
 
     def __init__(self, budget: int, wanted: Sequence[tuple[str, int, int]]):
         self._wanted = wanted
@@ -170,7 +170,7 @@ class _Places:
         self.given: set[tuple[str, int]] = set()
 
     def give(self) -> None:
-        """Give places as long as there are enough words."""
+        """Allocate places as long as there are enough words."""
         while self._next < len(self._wanted) and self._wanted[self._next][2] <= self.free:
             kind, number, words = self._wanted[self._next]
             self.free -= words
@@ -180,7 +180,7 @@ class _Places:
 
 
 class _Step:
-    """State of a step: who works on what, and which maps are there."""
+    """State of a step: the work under way, and the maps in memory."""
 
     def __init__(self, chain: Chain, policies: Policies, budget: int, rate: float):
         self._chain = chain
@@ -195,21 +195,21 @@ class _Step:
         self.moves = [*(("out", number) for number in self._swapped),
                       *(("back", number) for kind, number, _ in wanted if kind == "back")]
         self.done: set[tuple[str, int]] = set()
-        self._ready: set[int] = set()  # maps that backward finds
+        self._ready: set[int] = set()  # maps in memory for backward
 
     def _wanted(self) -> Iterator[tuple[str, int, int]]:
-        """Places in the order of need: for what, number of the map, and words."""
+        """Places in the order of need: purpose, number of the map, and words."""
         back = set(self._swapped)
         for kind, number in self.work:
-            for one in self._needed(kind, number):
-                if one in back:
-                    back.remove(one)
-                    yield "back", one, self._maps[one].words
+            for needed in self._needed(kind, number):
+                if needed in back:
+                    back.remove(needed)
+                    yield "back", needed, self._maps[needed].words
             if kind in ("forward", "remake"):
                 yield kind, number, self._maps[number].words
 
     def _needed(self, kind: str, number: int) -> tuple[int, ...]:
-        """Maps that work needs behind the loss."""
+        """Maps that work needs after the loss."""
         reads = {"backward": self._chain.reads, "remake": self._chain.needs}
         return reads[kind](number) if kind in reads else ()
 
@@ -217,19 +217,19 @@ class _Step:
         """Cycles of work or of a move."""
         if kind in ("out", "back"):
             return -int(-self._maps[number].words // self._rate)
-        one = self._maps[number]
-        return {"forward": one.forward, "remake": self._chain.again(number), "backward": one.backward,
+        saved = self._maps[number]
+        return {"forward": saved.forward, "remake": self._chain.again(number), "backward": saved.backward,
                 "loss": self._chain.loss}[kind]
 
     def may_start(self, kind: str, number: int) -> bool:
-        """Whether all that work or a move needs is there; what is before it in order has ended."""
+        """Whether all needs of work or of a move are met; everything before it in order has ended."""
         if kind == "out":
             return ("forward", number) in self.done
         if kind == "back":
             return (kind, number) in self.places.given
         if kind in ("forward", "remake") and (kind, number) not in self.places.given:
             return False
-        return all(one in self._ready for one in self._needed(kind, number))
+        return all(needed in self._ready for needed in self._needed(kind, number))
 
     def end(self, kind: str, number: int) -> None:
         """End work or a move."""
@@ -239,9 +239,9 @@ class _Step:
         if kind == "backward":
             self._free(number)
         elif kind in ("forward", "loss"):
-            for one, reader in enumerate(self._readers):
+            for index, reader in enumerate(self._readers):
                 if reader == (kind, number):
-                    self._leave(one)
+                    self._leave(index)
         elif kind == "out":
             self._leave(number)
 
@@ -266,7 +266,7 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
     rate : float
         Words per cycle from and to far memory.
     most : int, optional
-        Cycles from which on the step is given up, and has no timeline.
+        Cycles at which the step is abandoned, without a timeline.
     """
     if len(policies) != len(chain.maps):
         raise ValueError(f"Policies must be one per map, {len(chain.maps)}, not {len(policies)}")
@@ -300,7 +300,7 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
                events=tuple(events))
 
 
-#: Most maps of a chain that is searched exhaustively.
+#: Maximum number of maps of a chain that is searched exhaustively.
 EXHAUSTIVE = 10
 
 #: Policies that a plan of a kind may have.
@@ -337,15 +337,15 @@ class MapPlan:
 
 def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float,
           best: Decision | None = None) -> Decision | None:
-    """The first of the fastest candidates that fit; one to beat may be given."""
+    """The first of the fastest candidates that fit; it must beat ``best``, if there is one."""
     for policies in candidates:
         most = None if best is None else best.run.cycles
         again = sum(chain.again(number) for number, policy in enumerate(policies) if policy is Policy.REMAKE)
         if most is not None and chain.cycles + again >= most:
             continue
-        found = run(chain, policies, budget=budget, rate=rate, most=most)
-        if found is not None:
-            best = Decision(tuple(policies), found)
+        timeline = run(chain, policies, budget=budget, rate=rate, most=most)
+        if timeline is not None:
+            best = Decision(tuple(policies), timeline)
     return best
 
 
@@ -379,14 +379,14 @@ def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies
 def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
     """The fastest plan that single changes of pure plans lead to; None if no pure plan fits."""
     best: Decision | None = None
-    starts = [found for policies in _pure(chain, kind)
-              if (found := _best(chain, [policies], budget, rate)) is not None]
+    starts = [decision for policies in _pure(chain, kind)
+              if (decision := _best(chain, [policies], budget, rate)) is not None]
     for start in starts:
-        one: Decision | None = start
-        while one is not None:
-            best = one if best is None or one.run.cycles < best.run.cycles else best
-            other = _best(chain, _changed(one.policies, KINDS[kind]), budget, rate, one)
-            one = None if other is one else other
+        current: Decision | None = start
+        while current is not None:
+            best = current if best is None or current.run.cycles < best.run.cycles else best
+            other = _best(chain, _changed(current.policies, KINDS[kind]), budget, rate, current)
+            current = None if other is current else other
     return best
 
 
@@ -396,7 +396,7 @@ def decide(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> De
     return search(chain, budget=budget, rate=rate, kind=kind)
 
 
-#: End of the name of a buffer that backward makes again; the one without it has the same bits.
+#: End of the name of a buffer that backward makes again; the buffer without this ending has the same bits.
 AGAIN = " again"
 
 
@@ -420,7 +420,7 @@ class Saved:
     turn : str
         Buffer that the last step of the loss writes.
     vectors, given : collection of str
-        Buffers that are no maps, and those that are always there.
+        Buffers that are no maps, and buffers that are always there.
     """
 
     def __init__(self, steps: Sequence[_Touches], turn: str, *, vectors: Collection[str],
@@ -461,48 +461,48 @@ class Saved:
         return range(behind + 1, self._lasts[number] + 1)
 
     def again(self, name: str) -> list[int]:
-        """Steps that make a buffer again from what is saved and given, in an order in which they can run."""
-        found: list[int] = []
+        """Steps that make a buffer again from saved and given buffers, in a possible order."""
+        result: list[int] = []
         twin = name + AGAIN
         for writer in self._writers[name if name in self._there or twin not in self._writers else twin]:
             for read in self._steps[writer].reads:
                 if read not in self._there and read != name:
-                    found += [one for one in self.again(read) if one not in found]
-            found.append(writer)
-        return found
+                    result += [step for step in self.again(read) if step not in result]
+            result.append(writer)
+        return result
 
     def earlier(self, steps: Iterable[int], number: int) -> tuple[int, ...]:
         """Maps before a map that steps read."""
         read = {self._number.get(name, number) for step in steps for name in self._steps[step].reads}
-        return tuple(sorted(one for one in read if one < number))
+        return tuple(sorted(index for index in read if index < number))
 
     def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
               multiplications: Callable[[int], int]) -> Chain:
-        """Chain of the maps, from the words of a buffer, the cycles of steps that run one behind the other, and the
+        """Chain of the maps, from the words of a buffer, the cycles of steps that run one after the other, and the
         multiply-adds of a step."""
         maps = []
-        for number, one in enumerate(self.maps):
-            forward, backward, again = self.forward(number), self.backward(number), self.again(one)
+        for number, key in enumerate(self.maps):
+            forward, backward, again = self.forward(number), self.backward(number), self.again(key)
             maps.append(Map(
-                name=one, words=words(one), forward=cycles(forward), backward=cycles(backward), again=cycles(again),
+                name=key, words=words(key), forward=cycles(forward), backward=cycles(backward), again=cycles(again),
                 multiplications=sum(map(multiplications, again)), sources=self.earlier(forward, number),
                 needs=self.earlier(again, number), reads=self.earlier(backward, number)))
         return Chain(name, tuple(maps), loss=cycles(self.loss), loss_reads=self.earlier(self.loss, len(self.maps)))
 
 
 def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
-    """Chain of what is written before the step which writes the buffer ``turn``, and read behind it."""
+    """Chain of the buffers written before the step that writes the buffer ``turn``, and read after it."""
     steps = program.steps
     saved = Saved(steps, turn, given=program.given,
                   vectors=[buffer for buffer, (_, columns) in program.shapes.items() if columns == 1])
     return saved.chain(name, words=program.profile.words.__getitem__,
-                       cycles=lambda found: sum(steps[step].cycles for step in found),
+                       cycles=lambda numbers: sum(steps[step].cycles for step in numbers),
                        multiplications=lambda step: steps[step].multiplications)
 
 
 def layers_chain(count: int, *, width: int, examples: int, outputs: int = 10) -> Chain:
     """Chain of equal layers, with a product forward and two backward, and an output layer at the turn."""
     forward = product_cycles(examples, width, width)
-    one = Map(examples * width, forward, 2 * forward, examples * width ** 2)
-    return Chain(f"{count} maps of {width}, batch {examples}", (one,) * count,
+    layer = Map(examples * width, forward, 2 * forward, examples * width ** 2)
+    return Chain(f"{count} maps of {width}, batch {examples}", (layer,) * count,
                  loss=product_cycles(examples, width, outputs, count=3))

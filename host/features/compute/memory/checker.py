@@ -20,7 +20,7 @@ __all__ = ["DeadRead", "Overlap", "dead_reads", "injected", "overlaps", "random_
 class Overlap:
     """Two buffers that are alive at the same time, and have words in common."""
 
-    operation: int  # the first one at which they do
+    operation: int  # the first one of the overlap
     one: str  # buffer that begins at the lower word
     other: str
     begin: int  # of the words that both have
@@ -29,7 +29,7 @@ class Overlap:
 
 @dataclasses.dataclass(frozen=True)
 class DeadRead:
-    """Operation that reads words of a buffer which another one has written over."""
+    """Operation that reads words of a buffer that another buffer has overwritten."""
 
     operation: int
     buffer: str  # that is read
@@ -73,7 +73,7 @@ def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
 
 
 def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile:
-    """Program of up to ``most`` operations, each of which writes a buffer and reads up to three earlier ones.
+    """Program of up to ``most`` operations, each writes a buffer and reads up to three earlier ones.
 
     A quarter of the operations write a buffer again that they read. Buffers have from few to many rows of words.
     """
@@ -125,7 +125,7 @@ def random_chain(generator: np.random.Generator, *, most: int = 8) -> tuple[Chai
         forward = int(words * generator.uniform(1, 8))
         maps.append(Map(words, forward, int(forward * generator.uniform(1.5, 2.5))))
     chain = Chain("random", tuple(maps), loss=int(generator.integers(0, 2000)))
-    pairs = [one.words + other.words for one, other in itertools.pairwise(maps)]
+    pairs = [earlier.words + later.words for earlier, later in itertools.pairwise(maps)]
     least = max(pairs)
     budget = int(max(least, chain.words * generator.uniform(0.4, 0.9)))
     return chain, budget, float(generator.choice([1 / 8, 1 / 4, 1 / 2, 1]))

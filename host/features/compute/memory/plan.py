@@ -1,7 +1,7 @@
 """Plans of memory: a place for each buffer, so that buffers which are alive at the same time do not overlap.
 
-A buffer lives from the first operation that writes it to the last one that touches it, which is included. What the
-host gives before a pass, and takes after it, are operations as well. Places follow from lifetimes:
+A buffer is alive from the first operation that writes it to the last one that touches it, inclusive. Writes of the
+host before a pass, and its reads after it, are operations as well. Places follow from lifetimes:
 
 ===========  ================================================================================================
 strict       by words descending, first use and number, the largest buffer without a place opens a segment
@@ -9,12 +9,12 @@ strict       by words descending, first use and number, the largest buffer witho
              that have joined, as long as their words together are at most the opener's
 shared       the same, but a buffer joins at the lowest address of the segment that is free while it is alive
 lowest fit   in some order, each buffer goes to the lowest address that is free while it is alive
-search       the best lowest fit, in which buffers that touch the top are moved forward in the order
+search       the best lowest fit, where buffers that touch the top are moved forward in the order
 ===========  ================================================================================================
 
-Lists of instructions are programs of buffers as well (:class:`ListProgram`): the golden engine reads from their words
-what they touch, without the code that made them. Operands in the activation memory become buffers by a map of places,
-so that the same lists at other places are the same program.
+Lists of instructions are programs of buffers as well (:class:`ListProgram`): the golden engine decodes the buffers
+that they touch from their words, without the code that made them. Operands in the activation memory become buffers by
+a map of places, so that the same lists at other places are the same program.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """Words that a buffer takes, and when."""
+    """Words of a buffer, and its lifetime."""
 
     #: Number of the operation that writes the buffer first, and of the one after the last that touches it.
     first: int
@@ -113,25 +113,25 @@ class Profile:
 
     @property
     def naive(self) -> int:
-        """Words of all buffers, of which none shares its place."""
+        """Words of all buffers without shared places."""
         return sum(self.words.values())
 
     @property
     def live(self) -> int:
-        """Most words that are alive at a time: no plan takes fewer."""
+        """Maximum number of live words: no plan takes fewer."""
         return live_words(self.lifetimes)
 
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of buffers and operations, without places and without names of operations."""
-        text = json.dumps([list(self.words.items()), [[one.reads, one.writes] for one in self.operations]])
+        text = json.dumps([list(self.words.items()), [[entry.reads, entry.writes] for entry in self.operations]])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def live_words(lifetimes: Sequence[Lifetime]) -> int:
-    """Most words that are alive at a time."""
-    begins = {one.first for one in lifetimes}
-    return max((sum(one.words for one in lifetimes if one.first <= time < one.end) for time in begins), default=0)
+    """Maximum number of live words."""
+    begins = {span.first for span in lifetimes}
+    return max((sum(span.words for span in lifetimes if span.first <= time < span.end) for time in begins), default=0)
 
 
 Places = list[int]
@@ -156,14 +156,14 @@ def _ordered(buffers: Buffers, key: Callable[[Lifetime], tuple[int, ...]]) -> li
 
 def peak(buffers: Buffers, places: Sequence[int]) -> int:
     """Words that a plan takes."""
-    return max((place + one.words for one, place in zip(buffers, places, strict=True)), default=0)
+    return max((address + buffer.words for buffer, address in zip(buffers, places, strict=True)), default=0)
 
 
-def _lowest(one: Lifetime, others: Iterable[tuple[Lifetime, int]]) -> int:
+def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int:
     """Lowest address of a buffer that is free of other buffers which are alive with it."""
     address = 0
-    for other, base in sorted((taken for taken in others if taken[0].meets(one)), key=lambda taken: taken[1]):
-        if address + one.words <= base:
+    for other, base in sorted((taken for taken in neighbours if taken[0].meets(buffer)), key=lambda taken: taken[1]):
+        if address + buffer.words <= base:
             break
         address = max(address, base + other.words)
     return address
@@ -180,17 +180,17 @@ def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetim
         opener, guests = buffers[number], list[tuple[Lifetime, int]]()
         places[number] = top
         for other in (other for other in order if other not in places and not buffers[other].meets(opener)):
-            place = join(buffers[other], guests)
-            if place + buffers[other].words <= opener.words:
-                guests.append((buffers[other], place))
-                places[other] = top + place
+            offset = join(buffers[other], guests)
+            if offset + buffers[other].words <= opener.words:
+                guests.append((buffers[other], offset))
+                places[other] = top + offset
         top += opener.words
     return [places[number] for number in range(len(buffers))]
 
 
 def strict(buffers: Buffers) -> Places:
     """Places by the rule ``strict``."""
-    return _segments(buffers, lambda one, guests: sum(guest.words for guest, _ in guests))
+    return _segments(buffers, lambda buffer, guests: sum(guest.words for guest, _ in guests))
 
 
 def shared(buffers: Buffers) -> Places:
@@ -212,7 +212,7 @@ def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
     """Places of the best of many orders.
 
     In each round a buffer that touches the top is moved forward in the order, to a random place; an order that takes
-    no more words than the last one is kept. The search ends at the bound, below which there is no plan.
+    no more words than the last one is kept. The search ends at the bound; no plan takes fewer words.
     """
     fits = [(order, lowest_fit(buffers, order)) for order in (_ordered(buffers, key) for key in ORDERS.values())]
     order, places = min(fits, key=lambda fit: peak(buffers, fit[1]))
@@ -279,9 +279,9 @@ def _difference(words: Mapping[str, int], profile: Profile) -> str:
     """The first buffer that two programs do not share, for a message."""
     for name in itertools.chain(words, profile.words):
         if words.get(name) != profile.words.get(name):
-            one, other = (f"{count:,} words" if count else "none" for count in (words.get(name),
+            expected, other = (f"{count:,} words" if count else "none" for count in (words.get(name),
                                                                                  profile.words.get(name)))
-            return f" (buffer {name}: planned {one}, used {other})"
+            return f" (buffer {name}: planned {expected}, used {other})"
     return " (the same buffers, in other operations)"
 
 
@@ -304,7 +304,7 @@ _ELEMENTS = 1 << BASE_BITS  # elements of weights and of gradients: all that an 
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """Place of a buffer, and the operations in which it is there."""
+    """Place of a buffer, and the operations of its lifetime."""
 
     base: int
     words: int
@@ -320,7 +320,7 @@ class Room:
 
 def rooms_of(plan: Plan) -> dict[str, Room]:
     """Places of a plan's buffers while they are alive, by name."""
-    return {one.name: Room(plan.places[one.name], one.words, one.first, one.end) for one in plan.lifetimes}
+    return {span.name: Room(plan.places[span.name], span.words, span.first, span.end) for span in plan.lifetimes}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -329,13 +329,13 @@ class ListProgram:
 
     words: npt.NDArray[np.uint32]  # all lists, in order
     base: int  # address of the first one
-    starts: Sequence[int]  # address of each list, in the order in which they run
-    examples: int  # most examples of a command
-    #: Buffers that the host writes before the pass, and buffers that it reads after it. What it has given is still
-    #: there then, so that a pass can be repeated.
+    starts: Sequence[int]  # address of each list, in the order of their execution
+    examples: int  # maximum examples of a command
+    #: Buffers that the host writes before the pass, and buffers that it reads after it. The written buffers still
+    #: exist then, so that a pass can be repeated.
     given: Sequence[str]
     taken: Sequence[str]
-    further: int = 0  # elements that are added to the places of what is given
+    further: int = 0  # elements that are added to the addresses of ``given``
 
     @property
     def end(self) -> int:
@@ -343,7 +343,7 @@ class ListProgram:
         return self.base + len(self.words)
 
     def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
-        """Instructions of each list, in the order in which they run; ``PlanError`` if an instruction is wrong."""
+        """Instructions of each list, in the order of their execution; ``PlanError`` if an instruction is wrong."""
         activations = np.zeros(self.base + len(self.words), np.uint32)
         activations[self.base:] = self.words
         elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
@@ -362,7 +362,7 @@ class ListProgram:
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for instruction in itertools.chain(*self.lists(engine)):
             number = len(operations)
-            reads, writes = (tuple(sorted({self._room(one, number, rooms) for one in side if self._is_buffer(one)}))
+            reads, writes = (tuple(sorted({self._room(op, number, rooms) for op in side if self._is_buffer(op)}))
                              for side in (sources(instruction), instruction.targets))
             if reads or writes:
                 operations.append(Operation(f"operation {number}", reads, writes))

@@ -1,7 +1,7 @@
 """Programs of steps, each described by its operands, its function and its modelled cycles.
 
-From the description follow buffers and a plan (:mod:`host.features.compute.memory.plan`), and it can be carried out
-in a memory of only the plan's words: then every number that a step reads comes from a place of the plan.
+Buffers and a plan (:mod:`host.features.compute.memory.plan`) follow from the description. The program can run in a
+memory of only the plan's words: then every number that a step reads comes from a place of the plan.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class Step:
     #: Names of buffers.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    function: Callable[..., Any]  # takes what is read, and returns the array that is written, or None
+    function: Callable[..., Any]  # takes the arrays that are read, and returns the array to write, or None
     #: First column that is written, and the one after the last; by default all are.
     columns: tuple[int, int] | None = None
     #: Whether each element depends on one element of the first operand, so that it may take its place.
@@ -63,7 +63,7 @@ class StepProgram:
     #: Rows and columns of each buffer.
     shapes: Mapping[str, tuple[int, int]]
     steps: Sequence[Step]
-    #: Buffers that the host writes before the first step, and reads after the last, as it does what it has written.
+    #: Buffers that the host writes before the first step, and buffers that it reads, in addition, after the last.
     given: Sequence[str] = ()
     taken: Sequence[str] = ()
     #: Buffers that have taken the place of another one.
@@ -91,7 +91,7 @@ class StepProgram:
         return dataclasses.replace(self, aliases=aliases)
 
     def run(self, places: Mapping[str, int], given: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
-        """Carry the steps out in a memory of only the words that places need; return what the host takes."""
+        """Carry the steps out in a memory of only the words of the places; return the arrays that the host takes."""
         words = self.profile.words
         memory = np.full(max(places[name] + count for name, count in words.items()), np.nan, np.float32)
 

@@ -1,1 +1,1 @@
-"""Search for the factors by which a matrix product is cut, on the gateware that carries it out."""
+"""Search for the tiling factors of a matrix product, on the gateware that executes it."""

@@ -1,6 +1,6 @@
-"""Costs of plans: cycles that a node's engine counts, and those that the model of its cycles has.
+"""Costs of plans: cycles counted by a node's engine, and cycles by its model.
 
-A plan is one command LAYERS, whose list has a product for each instruction. Its cost is the cycles of the command.
+A plan is one command LAYERS, with a list of one product per instruction. Its cost is the cycles of the command.
 """
 
 import collections
@@ -35,32 +35,31 @@ __all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_
 
 Bits = npt.NDArray[np.uint32]
 
-#: Cycles of each term in a command that takes longer than any.
+#: Cycles per term that no command exceeds.
 _PATIENCE = 16
-#: What is in the place of C before it is computed: a NaN with a number of its own.
+#: Initial contents of C: a NaN with its own payload.
 _NOTHING = 0x7FA0_DEAD
 
 
 class WrongProductError(Exception):
-    """A tiling has changed a result, which no tiling can."""
+    """A tiling has changed a result, which no tiling may do."""
 
 
 def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = False, transpose_b: bool = False,
             ones: bool = False, starts: bool = False, gated: bool = False) -> GemmJob:
-    """Product without factors, its operands one behind the other in a node's memories.
+    """Product without factors, its operands one after the other in a node's memories.
 
-    A and the gate are in the activation memory, B in the weight memory and behind it the one row that sums may begin
-    with, and C in the gradient memory. Parameters are those of
-    :func:`host.features.compute.instructions.best_factors`.
+    A and the gate are in the activation memory, B in the weight memory, followed by the row that sums may begin with,
+    and C in the gradient memory. For parameters see :func:`host.features.compute.instructions.best_factors`.
     """
     m, k, n = sizes
     lanes = array.lanes
     ends: collections.Counter[Place] = collections.Counter()
 
-    def matrix(place: Place, rows: int, columns: int) -> Matrix:
-        base, stride = ends[place], -(-columns // lanes)
-        ends[place] += aligned(rows * stride * lanes) // lanes
-        return Matrix(place, base, stride)
+    def matrix(memory: Place, rows: int, columns: int) -> Matrix:
+        base, stride = ends[memory], -(-columns // lanes)
+        ends[memory] += aligned(rows * stride * lanes) // lanes
+        return Matrix(memory, base, stride)
 
     a = Matrix(Place.ONES) if ones else matrix(Place.ACTIVATIONS, *((k, m) if transpose_a else (m, k)))
     b = matrix(Place.WEIGHTS, *((n, k) if transpose_b else (k, n)))
@@ -76,7 +75,7 @@ def corners(plan: Plan, job: GemmJob) -> list[tuple[int, int]]:
 
 
 def parts(plan: Plan, job: GemmJob) -> list[GemmJob]:
-    """Products of a plan, of which those at the edges may be smaller."""
+    """Products of a plan; products at the edges may be smaller."""
     return [dataclasses.replace(plan.job, m=min(plan.job.m, job.m - row), n=min(plan.job.n, job.n - column))
             for row, column in corners(plan, job)]
 
@@ -94,34 +93,34 @@ def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) 
             "transpose_a": job.transpose_a, "transpose_b": job.transpose_b, "gated": job.gated,
             "initial": Initial.MATRIX if job.initial else Initial.ZERO,
             **{name: getattr(part, name) for name in FACTORS},
-            **{name: {"place": place, "base": 0 if place == Place.ONES
+            **{name: {"place": memory, "base": 0 if memory == Place.ONES
                       else getattr(job, name).row * lanes + starts[name]}
-               for name, place in ((name, getattr(job, name).place) for name in used)},
+               for name, memory in ((name, getattr(job, name).place) for name in used)},
             **{f"stride_{name}": getattr(job, name).stride * lanes for name in used}})
     yield np.zeros(INSTRUCTION_WORDS, np.uint32)
 
 
-def _words(job: GemmJob, place: Place, lanes: int) -> int:
+def _words(job: GemmJob, memory: Place, lanes: int) -> int:
     """Elements of a memory that the operands take up."""
     lines = {"a": job.k if job.transpose_a else job.m, "b": job.n if job.transpose_b else job.k, "c": job.m,
              **({"gate": job.m} if job.gated else {})}
-    found = [aligned(lanes * (getattr(job, name).row + count * getattr(job, name).stride))
-             for name, count in lines.items() if getattr(job, name).place == place]
-    if job.initial and job.start.place == place:
-        found.append(lanes * job.start.row + aligned(job.n))
-    return max(found, default=0)
+    sizes = [aligned(lanes * (getattr(job, name).row + count * getattr(job, name).stride))
+             for name, count in lines.items() if getattr(job, name).place == memory]
+    if job.initial and job.start.place == memory:
+        sizes.append(lanes * job.start.row + aligned(job.n))
+    return max(sizes, default=0)
 
 
 def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
-    """Elements that each memory must have for a product and a list of so many instructions."""
+    """Elements that each memory must have for a product and a list of ``products`` instructions."""
     listed = aligned(INSTRUCTION_WORDS * (products + 1))
-    return {name: _words(job, place, lanes) + more
-            for name, place, more in (("gradient", Place.GRADIENTS, 0), ("weight", Place.WEIGHTS, 0),
-                                      ("activations", Place.ACTIVATIONS, listed))}
+    return {name: _words(job, memory, lanes) + more
+            for name, memory, more in (("gradient", Place.GRADIENTS, 0), ("weight", Place.WEIGHTS, 0),
+                                       ("activations", Place.ACTIVATIONS, listed))}
 
 
 def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
-    """Node with an engine, and memories for a product and a list of so many instructions."""
+    """Node with an engine, and memories for a product and a list of ``products`` instructions."""
     words = {name: max(256, 1 << (words - 1).bit_length())
              for name, words in room(job, array.lanes, products=products).items()}
     activations = words.pop("activations")
@@ -131,15 +130,15 @@ def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
 
 
 def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
-    """Cycles of a product in a node, whose memories answer through the queues of the engine."""
+    """Cycles of a product in a node; memories answer through the queues of the engine."""
     memory = Memory(latency=MemoryAccess.latency)
     return dataclasses.replace(array.model, memory=memory).cycles
 
 
 class ModelCost:
-    """Cycles of a command by the model of the engine, which are those that it counts.
+    """Cycles of a command by the model of the engine, which are equal to its count.
 
-    The job is a product without factors. Without ``cycles`` of one product of a plan they are those of
+    The job is a product without factors. The ``cycles`` of one product of a plan are by default from
     :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.
     """
 
@@ -162,7 +161,7 @@ def estimated(job: GemmJob, array: Array) -> ModelCost:
 class GatewareCost:
     """Cycles of a command on a node, which the node counts itself.
 
-    The ring is one node, with memories as those of :func:`node_of` at least. The job is a product without factors,
+    The ring is one node, with memories at least as large as of :func:`node_of`. The job is a product without factors,
     which is carried out with random operands, the same ones each time.
     """
 
@@ -181,7 +180,7 @@ class GatewareCost:
             generator.standard_normal(_words(job, Place.WEIGHTS, self._lanes)).astype(np.float32))
 
     def __call__(self, plan: Plan) -> int:
-        """Carry a plan out; ``WrongProductError`` if C is another one than that of the first plan."""
+        """Carry a plan out; ``WrongProductError`` if C differs from the C of the first plan."""
         if plan in self._known:
             return self._known[plan]
         job, ring = self._job, self._ring
@@ -189,11 +188,11 @@ class GatewareCost:
         ring.memory.write_gradients([np.full(length, _NOTHING, np.uint32)])
         words = np.concatenate(list(instructions(plan, job, self._lanes, operands=self._operands)))
         ring.memory.write_activations([np.append(words, np.zeros(-len(words) % GROUP, np.uint32))], self._list)
-        found, = ring.compute.run_layers([self._list], [1], patience=_PATIENCE * job.m * job.k * job.n)
+        outcome, = ring.compute.run_layers([self._list], [1], patience=_PATIENCE * job.m * job.k * job.n)
         digest = hashlib.sha256(ring.memory.read_gradients(length).tobytes()).hexdigest()
         if self.digest not in ("", digest):
             raise WrongProductError(f"Product {job.m} x {job.k} x {job.n} must be the same with all factors, not "
                                     f"another one with {plan}")
         self.digest = digest
-        self._known[plan] = known(found.cycles)
+        self._known[plan] = known(outcome.cycles)
         return self._known[plan]

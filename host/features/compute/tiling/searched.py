@@ -1,7 +1,7 @@
 """Factors of the products of a run, searched on the gateware, and kept for later runs.
 
 Each product is searched by greedy best-first from the default factors, on one simulated node of the run's
-configuration. The default factors are measured too, and kept unless others take fewer cycles.
+configuration. The default factors are measured too, and kept unless other factors take fewer cycles.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ class SearchedFactors(contextlib.ExitStack):
         default = dict(best_factors(array, sizes, **options))
         job = product(sizes, array, **options)
         name = " ".join([f"{array.operands} {array.rows}x{array.lanes}x{array.blocks}", "x".join(map(str, sizes)),
-                         *sorted(name for name, given in options.items() if given)])
+                         *sorted(name for name, enabled in options.items() if enabled)])
         if name not in self.found:
             if name not in self._kept:
                 if any(self._words(memory) < words for memory, words in room(job, array.lanes).items()):
@@ -84,8 +84,8 @@ class SearchedFactors(contextlib.ExitStack):
                 self._node, nodes=1, host_port=False, arithmetic=self._arithmetic))
             self._ring = session.ring
         cost = GatewareCost(self._ring, job)
-        given: dict[str, Any] = dict(default)
-        begins = cost(Plan(1, 1, dataclasses.replace(job, **given)))
+        fields: dict[str, Any] = dict(default)
+        begins = cost(Plan(1, 1, dataclasses.replace(job, **fields)))
         nest = Nest(_space(array, job), array, job)
         evaluations = Evaluations(nest, cost, BUDGET)
         best_first(evaluations, np.random.default_rng(0), start=_state(nest, default))
@@ -98,14 +98,14 @@ class SearchedFactors(contextlib.ExitStack):
     @property
     def line(self) -> str:
         """The gain in a line; equal products count once."""
-        before, after = (sum(getattr(one, name) for one in self.found.values()) for name in ("default", "cycles"))
+        before, after = (sum(getattr(kept, name) for kept in self.found.values()) for name in ("default", "cycles"))
         gain = (before - after) / before if before else 0.0
         return (f"tiling: searched, {len(self.found)} products in {after:,} cycles, by default in {before:,}: "
                 f"{gain:.2%} fewer")
 
 
 def _space(array: Array, job: GemmJob) -> Space:
-    """The space of the next powers of two, in which there is some tile."""
+    """The space of the next powers of two, with at least one tile."""
     m, k, n = (1 << (size - 1).bit_length() for size in (job.m, job.k, job.n))
     m, n = max(m, array.rows), max(n, array.lanes)
     tile = 8 * array.rows * array.lanes

@@ -6,7 +6,7 @@ N-A2C        a small actor-critic network with one hidden layer, which sees the 
              probability for each move and an estimate of the reward. It takes a few steps, some of them random,
              from the best state so far; when it has met enough new states, they are evaluated, and it learns
              from the moves that led to them
-others       random states, simulated annealing, and a tuner of PyPI
+baselines    random states, simulated annealing, and a tuner of PyPI
 ===========  ================================================================================================
 """
 
@@ -23,7 +23,7 @@ from sim.golden.exponential import exp
 __all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
 _NEIGHBOURS = 3  # neighbours that are drawn at a time (rho)
-#: Evaluations without a better state, as a fraction of the budget and at least, after which another start is drawn.
+#: Evaluations without a better state before another start is drawn: as a fraction of the budget, and at least.
 _PATIENCE, _LEAST = 12, 25
 
 
@@ -72,7 +72,7 @@ Array = npt.NDArray[np.float64]
 _HIDDEN, _RATE = 128, 1e-3
 #: Steps from the best state, the random fraction of them, and new states that are evaluated together.
 _STEPS, _RANDOM, _BATCH = 3, 0.1, 6
-_IDLE_WALKS = 20  # walks without a new state, after which walks for the same evaluations begin elsewhere
+_IDLE_WALKS = 20  # walks without a new state, before walks for the same evaluations begin elsewhere
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -126,8 +126,8 @@ class Network:
         actor[np.arange(len(x)), moves] -= advantage / len(x)
         critic = -2 * advantage[:, None] / len(x)
         below = (_product(actor, self._layers[1].value) + _product(critic, self._layers[2].value)) * (hidden > 0)
-        return [(_product(delta.T, given), delta.sum(0))
-                for delta, given in ((below, x), (actor, hidden), (critic, hidden))]
+        return [(_product(delta.T, source), delta.sum(0))
+                for delta, source in ((below, x), (actor, hidden), (critic, hidden))]
 
     def learn(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> None:
         """Take a step of Adam against these gradients."""
@@ -184,16 +184,16 @@ def _step(network: Network, space: Space, state: State, evaluations: Evaluations
         odds = network.run(numbers(space, state)[None])[1][0] * possible
         odds /= odds.sum()
     move = int(generator.choice(len(moves), p=odds))
-    found = space.step(state, moves[move])
-    assert found is not None
-    if found not in evaluations.costs and found not in met:
-        met[found] = state, move
-    return found
+    neighbour = space.step(state, moves[move])
+    assert neighbour is not None
+    if neighbour not in evaluations.costs and neighbour not in met:
+        met[neighbour] = state, move
+    return neighbour
 
 
 #: Temperature at the beginning and at the end, as fractions of the cost.
 _HOT, _COLD = 1.0, 0.01
-_IDLE = 50  # most steps among states that are known
+_IDLE = 50  # maximum number of steps among known states
 
 
 def random_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
@@ -203,7 +203,7 @@ def random_search(evaluations: Evaluations, generator: np.random.Generator) -> N
 
 
 def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Go from a state to a random neighbour: always if it costs less, otherwise more rarely the more and the later.
+    """Go from a state to a random neighbour: always if it costs less, otherwise with a falling chance.
 
     The temperature falls geometrically with the evaluations; a neighbour that is known costs none. After many steps
     among known states the search continues from a random state.

@@ -79,7 +79,7 @@ class Space:
 
     @property
     def moves(self) -> list[Move]:
-        """All moves; a state allows those with a factor of two at their source."""
+        """All moves; a state allows moves with a factor of two at their source."""
         return [Move(dimension, source, target) for dimension, depth in enumerate(self.depths)
                 for source, target in itertools.permutations(range(depth), 2)]
 
@@ -121,7 +121,7 @@ class Level(enum.Enum):
 #: Levels of m and of n, the outermost first.
 Levels = tuple[Level, ...]
 
-#: Levels by their number, unless a space asks for others.
+#: Default levels by their number.
 _LEVELS: dict[int, Levels] = {
     2: (Level.OUTER, Level.PANEL),
     3: (Level.OUTER, Level.PANEL, Level.TILE),
@@ -134,7 +134,7 @@ _PRODUCTS: int = (MAX_INSTRUCTIONS - 1).bit_length() - 1
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Equal products that carry a state out."""
+    """Equal products that implement a state."""
 
     #: Products that m and n are cut into.
     rows: int
@@ -153,8 +153,8 @@ class Nest:
     #: With two levels of k.
     space: Space
     array: Array
-    job: GemmJob  # product without factors; its sizes may be below those of the space
-    levels: Levels = ()  # levels of m and n; by default those of their number
+    job: GemmJob  # product without factors; its sizes may be below the space's
+    levels: Levels = ()  # levels of m and n; by default from their number
 
     def __post_init__(self) -> None:
         rows, terms, columns = self.space.depths
@@ -164,7 +164,7 @@ class Nest:
         if self.levels and len(self.levels) != rows:
             raise ValueError(f"Levels must be {rows} by name, not {len(self.levels)}")
         sizes = self.job.m, self.job.k, self.job.n
-        if any(given > size for given, size in zip(sizes, self.space.sizes, strict=True)):
+        if any(actual > size for actual, size in zip(sizes, self.space.sizes, strict=True)):
             raise ValueError(f"Sizes of a product must be at most those of its space, {self.space.sizes}, not "
                              f"{sizes}")
         if Level.PRODUCTS in self.names and sizes != self.space.sizes:
@@ -176,7 +176,7 @@ class Nest:
         return self.levels or _LEVELS[self.space.depths[0]]
 
     def plan(self, state: State) -> Plan | int:
-        """Products that carry a state out, or the factors of two by which it does not fit."""
+        """Products that implement a state, or its excess in factors of two."""
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)
@@ -209,7 +209,7 @@ class Nest:
         return rows.bit_length() - 1, columns.bit_length() - 1
 
     def _tile(self, m: dict[Level, int], n: dict[Level, int]) -> tuple[int, int]:
-        """The form of a tile, and the factors of two by which the nearest one does not fit."""
+        """The form of a tile, and the excess of the nearest one in factors of two."""
         forms = []
         for tile in range(SLOTS.bit_length()):
             rows, columns = self._shape(tile)
@@ -233,8 +233,8 @@ class ExhaustedError(Exception):
 class Evaluations:
     """States of a search, with their costs, up to a budget of evaluations.
 
-    A state that the array cannot carry out is an evaluation as well. It costs more than any that it can, by the
-    factors of two by which it does not fit: so a search that begins with one finds the way to states that fit.
+    A state that does not fit the array is an evaluation as well. It costs more than any that fits, and more for each
+    factor of two in excess: so a search that begins with one finds the way to states that fit.
     """
 
     def __init__(self, nest: Nest, cost: Cost, budget: int):
