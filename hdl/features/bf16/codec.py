@@ -1,7 +1,7 @@
-"""Packets of elements as bfloat16, two to a word, the even one in the low half.
+"""Packets of elements as bfloat16, two per word, the even one in the low half.
 
-Elements are rounded to nearest even, and every NaN becomes 0x7fc0. The upper half of the last word of an odd number
-is zero. State in memory has the same form, so the units are those of :mod:`hdl.optimizer.moments`.
+Elements are rounded to nearest even, and every NaN becomes 0x7fc0. For an odd number of elements, the upper half of
+the last word is zero. State in memory has the same form, so the units come from :mod:`hdl.optimizer.moments`.
 """
 
 from amaranth.hdl import Module
@@ -13,7 +13,7 @@ from hdl.streams.stream import beat_layout, check_lanes, connect_stream
 
 __all__ = ["BLOCK", "BLOCK_BITS", "BFloat16Decoder", "BFloat16Encoder"]
 
-#: Elements in a word, and its bits.
+#: Elements in a word, and bits of a word.
 BLOCK, BLOCK_BITS = 2, 32
 
 
@@ -28,7 +28,7 @@ class _BFloat16Unit(wiring.Component):
 
     @property
     def words(self):
-        """Words in a beat on the side of the words."""
+        """Words in a beat on the packed side."""
         return self._lanes
 
     @property
@@ -46,7 +46,7 @@ class _BFloat16Unit(wiring.Component):
 
 
 class BFloat16Encoder(_BFloat16Unit):
-    """Encode packets of elements as bfloat16: a :class:`~hdl.optimizer.moments.MomentPacker` that packs.
+    """Encode packets of elements as bfloat16, with a packing :class:`~hdl.optimizer.moments.MomentPacker`.
 
     Latency is :attr:`latency` cycles from the beat that completes a row of words; throughput is one beat per cycle.
     Every output is a register.
@@ -65,7 +65,7 @@ class BFloat16Encoder(_BFloat16Unit):
 
 
 class BFloat16Decoder(_BFloat16Unit):
-    """Decode packets of bfloat16: a :class:`~hdl.optimizer.moments.MomentUnpacker` that unpacks.
+    """Decode packets of bfloat16, with an unpacking :class:`~hdl.optimizer.moments.MomentUnpacker`.
 
     Latency is :attr:`latency` cycle, throughput one beat of the output per cycle. Every output is a register.
 

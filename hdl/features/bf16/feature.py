@@ -8,17 +8,17 @@ __all__ = ["FEATURE", "BFloat16Feature"]
 
 
 class BFloat16Feature(Feature):
-    """Numbers are rounded to bfloat16."""
+    """Format bf16: numbers are rounded to bfloat16."""
 
     def codecs(self):
-        """Codecs of its formats for the ring, by name."""
+        """Ring codecs of the formats, by name."""
         from hdl.features.bf16 import codec
 
         return {"bf16": FixedCodec(code=codes("bf16").ring, block=codec.BLOCK, block_bits=codec.BLOCK_BITS,
                                    encoder=codec.BFloat16Encoder, decoder=codec.BFloat16Decoder)}
 
     def operands(self):
-        """Its formats for operands of products, by name."""
+        """Operand formats for products, by name."""
         from hdl.features.bf16 import operands
         from hdl.features.compute.operands import ScalarOperands
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The latencies of units are needed even if nothing is elaborated.
+# The latencies of units are read even if nothing is elaborated.
 """Operands as bfloat16: rounded where they enter the array, and multiplied exactly in its units."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
@@ -12,17 +12,17 @@ from hdl.floating.stages import register
 
 __all__ = ["BFloat16Multiplier", "BFloat16Rounder", "factor_layout", "multiplier"]
 
-#: Bits of binary32 that bfloat16 has not.
+#: Bits that binary32 has in addition to bfloat16.
 _LOWER = FP32.width - BF16.width
 
 
 def factor_layout(*, exact):
-    """A bfloat16 on its way through the array, opened.
+    """Layout of an unpacked bfloat16 on its way through the array.
 
-    ``normal`` tells that it is not zero; an infinity and a NaN have ``special``, and the latter ``nan``. A factor of
-    a column, which may be ``exact``, has the exponent without its bias, so that units need not subtract it, and the
-    lower half of a binary32: with the bit set it is no factor, but a number to be added as it is, and ``normal``,
-    ``special`` and ``nan`` are zero.
+    ``normal`` is set if it is not zero; an infinity and a NaN have ``special``, and a NaN also ``nan``. A factor of
+    a column, which may be ``exact``, has an unbiased exponent, so that units need not subtract the bias, and the
+    lower half of a binary32: with the bit ``exact`` it is no factor, but a number to be added unchanged, and
+    ``normal``, ``special`` and ``nan`` are zero.
     """
     column = {"exponent": signed(BF16.exponent_bits + 1)}
     return data.StructLayout({
@@ -34,9 +34,9 @@ def factor_layout(*, exact):
 class BFloat16Rounder(wiring.Component):
     """Round elements to bfloat16, to nearest even.
 
-    A number that rounds above the largest becomes infinity, and a number that is subnormal when it has been rounded a
-    zero of its sign. An element that ``opens`` a sum is not rounded: where factors may be exact it is one, in the
-    others' place is zero. Latency is one cycle, throughput an element per cycle. No register is reset.
+    A number that rounds above the largest becomes infinity, and a number that is subnormal after rounding becomes a
+    zero of its sign. An element that ``opens`` a sum is not rounded: a factor that may be exact is exact then, and
+    other factors are zero. Latency is one cycle, throughput an element per cycle. No register is reset.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class BFloat16Rounder(wiring.Component):
     i : In(32)
         Element in binary32.
     opens : In(1)
-        It is an initial value.
+        The element is an initial value.
     o : Out(factor_layout(exact=exact))
     """
 
@@ -62,27 +62,27 @@ class BFloat16Rounder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given = data.View(FP32.layout, self.i)
-        lower, upper = given.fraction[:_LOWER], Cat(given.fraction[_LOWER:], given.exponent)
+        element = data.View(FP32.layout, self.i)
+        lower, upper = element.fraction[:_LOWER], Cat(element.fraction[_LOWER:], element.exponent)
         up = lower[-1] & (lower[:-1].any() | upper[0])
-        # One addition: its lowest place only makes the carry.
+        # One addition: its lowest bit only makes the carry.
         bias = FP32.bias << BF16.fraction_bits if self._exact else 0
         width = len(upper) + self._exact
         rounded = Signal(width)
         m.d.comb += rounded.eq((Cat(C(1, 1), upper) + Cat(up, C(-bias, signed(width))))[1:])
-        # Without the sum: what rounds up to the next exponent has ones in all places that are kept, and in the next.
-        carries = given.fraction[_LOWER - 1:].all()
+        # Without the sum: rounding up to the next exponent needs ones in all kept bits, and in the next one.
+        carries = element.fraction[_LOWER - 1:].all()
         normal, special = Signal(), Signal()
         m.d.comb += [
-            normal.eq(given.exponent.any() | carries),
-            special.eq(given.exponent.all() | (given.exponent[1:].all() & carries)),
+            normal.eq(element.exponent.any() | carries),
+            special.eq(element.exponent.all() | (element.exponent[1:].all() & carries)),
         ]
         result = Signal(self.o.shape(), reset_less=True)
         m.d.comb += self.o.eq(result)
         m.d.sync += [
             result.fraction.eq(Mux(normal, rounded, 0)), result.exponent.eq(rounded[BF16.fraction_bits:]),
-            result.sign.eq(given.sign), result.normal.eq(normal), result.special.eq(special),
-            result.nan.eq(given.exponent.all() & given.fraction.any())]
+            result.sign.eq(element.sign), result.normal.eq(normal), result.special.eq(special),
+            result.nan.eq(element.exponent.all() & element.fraction.any())]
         if not self._exact:
             with m.If(self.opens):
                 m.d.sync += result.eq(0)
@@ -90,19 +90,19 @@ class BFloat16Rounder(wiring.Component):
         m.d.sync += [result.lower.eq(0), result.exact.eq(self.opens)]
         with m.If(self.opens):
             m.d.sync += [
-                Cat(result.lower, result.fraction).eq(given.fraction), result.exponent.eq(given.exponent),
+                Cat(result.lower, result.fraction).eq(element.fraction), result.exponent.eq(element.exponent),
                 result.normal.eq(0), result.special.eq(0), result.nan.eq(0)]
         return m
 
 
 class BFloat16Multiplier(wiring.Component):
-    """Multiply two numbers in bfloat16; the product is in binary32, which has room for all of its 16 bits.
+    """Multiply two numbers in bfloat16; the product is in binary32, which holds all of its 16 bits.
 
     A product below 2^-126 in magnitude becomes a zero of its sign, and one of 2^128 or more an infinity. Every NaN is
-    the canonical one. If ``b`` is exact ``o`` is the number itself, whose NaNs are kept as they are, and ``a`` must
+    the canonical one. If ``b`` is exact, ``o`` is the number itself, with NaNs unchanged, and ``a`` must
     be zero.
 
-    The product of the factors of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be given in every
+    The product of the factors of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be taken in every
     cycle. One multiplier block is used. No register is reset.
 
     Members
@@ -126,8 +126,8 @@ class BFloat16Multiplier(wiring.Component):
             multiplier.a.eq(Cat(self.a.fraction, self.a.normal)),
             multiplier.b.eq(Cat(self.b.fraction, self.b.normal))]
 
-        # Significands of an exact number are multiplied by zero, so that its own fraction is joined by OR; the other
-        # factor's exponent and sign are zero, so that the sum of exponents is its own.
+        # The significand of an exact number is multiplied by zero, and its own fraction is joined by OR; the other
+        # factor's exponent and sign are zero, so the sum of exponents is its own.
         added = register(
             m, "added",
             exponent=self.a.exponent + self.b.exponent, sign=self.a.sign ^ self.b.sign,
@@ -136,8 +136,8 @@ class BFloat16Multiplier(wiring.Component):
             exact=self.b.exact,
             number=Mux(self.b.exact, Cat(self.b.lower, self.b.fraction), 0))
 
-        # The exponent of a product whose highest bit is zero, and where it lies: a bit more may make it normal, or
-        # infinite.
+        # Exponent of a product with a highest bit of zero, and its range: with the highest bit set, it may become
+        # normal, or infinite.
         ones, exponent = FP32.exponent_ones, added.exponent
         counts = ~added.exact & ~added.infinite
         placed = register(
@@ -165,5 +165,5 @@ class BFloat16Multiplier(wiring.Component):
 
 
 def multiplier(dsps):
-    """Multiplier of products, which uses one block whatever there may be."""
+    """Multiplier of products, which uses one block for any ``dsps``."""
     return BFloat16Multiplier()

@@ -1,4 +1,4 @@
-"""Formats of blocks as the array multiplies them: what is compared, what is stored, and elements as integers."""
+"""Forms of block formats in the array: keys to compare, elements to store, and elements as integers."""
 
 import abc
 import dataclasses
@@ -17,18 +17,18 @@ from hdl.floating.stages import register, shift_right
 __all__ = ["MINIFLOATS", "BlockForm", "MinifloatForm", "MinifloatRounder", "SubsetForm", "SubsetRounder", "form_of",
            "rounder_signature"]
 
-#: Magnitudes of E2M1 in units of the smallest, by their codes.
+#: Magnitudes of E2M1 in units of the smallest, by code.
 MINIFLOATS = (0, 1, 2, 3, 4, 6, 8, 12)
-#: Binades below a block's exponent from which on all elements are zeros.
+#: Binades below a block's exponent; from this number on, all elements are zeros.
 _NOTHING = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockForm(abc.ABC):
-    """Format of blocks with an exponent, of which elements are integers beside a power of two.
+    """Format of blocks with an exponent, with elements as integers times a power of two.
 
-    A factor of one stands for the square root of 2 ** (exponents of both blocks - 254 - 2 * ``places``), and times
-    that of both scales where these have fractions.
+    A factor of one stands for the square root of 2 ** (exponents of both blocks - 254 - 2 * ``places``), times
+    the square root of the product of both scales if these have fractions.
 
     Parameters
     ----------
@@ -44,47 +44,47 @@ class BlockForm(abc.ABC):
 
     @property
     def kept(self):
-        """Highest bits of the fraction that rounding needs; of the others, whether there are any."""
+        """Highest fraction bits that rounding needs; the rest are reduced to a sticky bit."""
         return self.codec.fraction_bits + 1
 
     @property
     def guard(self):
-        """Bits below the last place of the largest elements, which those of lower subsets have."""
+        """Bits below the last place of the largest elements, used by elements of lower subsets."""
         return (1 << self.codec.difference_bits) - 1
 
     @property
     def places(self):
-        """Places of the largest elements' highest bit above a factor of one."""
+        """Position of the largest elements' highest bit above a factor of one."""
         return self.codec.top_field - 1 + self.codec.fraction_bits + self.guard
 
     @property
     @abc.abstractmethod
     def largest(self):
-        """The largest factor."""
+        """Largest factor."""
 
     @property
     def factor_bits(self):
-        """Bits of a factor, with its sign."""
+        """Bits of a factor, with sign."""
         return self.largest.bit_length() + 1
 
     @property
     def total_bits(self):
-        """Bits of a dot product of two blocks, with its sign."""
+        """Bits of a dot product of two blocks, with sign."""
         return (self.block * self.largest ** 2).bit_length() + 1
 
     @property
     def scale(self):
-        """Layout of a block's scale: its exponent, of all ones for a NaN, and maybe a fraction."""
+        """Layout of a block's scale: its exponent, all ones for a NaN, and possibly a fraction."""
         return data.StructLayout({"exponent": FP32.exponent_bits})
 
     @property
     def scaled_bits(self):
-        """Bits of a dot product of two blocks times the fractions of their scales, with its sign."""
+        """Bits of a dot product of two blocks times the fractions of their scales, with sign."""
         return self.total_bits
 
     @property
     def scaling(self):
-        """Cycles in which a dot product is multiplied by these."""
+        """Cycles of the multiplication of a dot product by these fractions."""
         return 0
 
     @property
@@ -94,11 +94,11 @@ class BlockForm(abc.ABC):
 
     @property
     def element(self):
-        """Layout of an element as it is stored."""
+        """Layout of a stored element."""
         return data.StructLayout({"rest": 1, "fraction": self.kept, "sign": 1, "exponent": FP32.exponent_bits})
 
     def store(self, opened):
-        """Element of a number, whose subnormal values are left to the rounder."""
+        """Element of a number; subnormal values are left to the rounder."""
         lost = FP32.fraction_bits - self.kept
         return Cat(opened.fraction[:lost].any(), opened.fraction[lost:], opened.sign, opened.exponent)
 
@@ -108,7 +108,7 @@ class BlockForm(abc.ABC):
         return FP32.exponent_bits
 
     def key(self, opened):
-        """Key of a number; the largest one of a block tells its exponent."""
+        """Key of a number; the largest one of a block gives its exponent."""
         return opened.exponent
 
     @abc.abstractmethod
@@ -117,11 +117,11 @@ class BlockForm(abc.ABC):
 
 
 class SubsetForm(BlockForm):
-    """MX9, MX6 and MX4: integers, and a difference to the block's exponent for every two of them."""
+    """MX9, MX6 and MX4: integers, and for each pair a difference to the block's exponent."""
 
     @property
     def largest(self):
-        """The largest factor, of an element of a subset with the block's exponent."""
+        """Largest factor, for an element of a subset with the block's exponent."""
         return self.codec.largest << self.guard
 
     def rounder(self):
@@ -130,11 +130,11 @@ class SubsetForm(BlockForm):
 
 
 class MinifloatForm(BlockForm):
-    """MXFP4, of elements of E2M1 below a power of two, which is rounded down or up."""
+    """MXFP4: elements of E2M1 with a power-of-two scale, which is rounded down or up."""
 
     @property
     def largest(self):
-        """The largest factor, of 6."""
+        """Largest factor, for element 6."""
         return MINIFLOATS[-1]
 
     @property
@@ -143,7 +143,7 @@ class MinifloatForm(BlockForm):
         return FP32.exponent_bits + self.codec.rounds_up
 
     def key(self, opened):
-        """An exponent, and below it whether the number raises it by one, where scales are rounded up."""
+        """An exponent, and where scales are rounded up, a low bit that is set if the number raises it by one."""
         if not self.codec.rounds_up:
             return opened.exponent
         return Cat(opened.fraction[-1] & opened.fraction[:-1].any(), opened.exponent)
@@ -185,10 +185,10 @@ def rounder_signature(form):
 
 
 class SubsetRounder(wiring.Component):
-    """Round the elements of blocks to integers, each pair of them beside a power of two of its own.
+    """Round the elements of blocks to integers, each pair with its own power of two.
 
-    An element is taken in each cycle, and its factor is given :attr:`latency` cycles later. What comes of a block of
-    infinities or NaNs means nothing; its exponent has all ones.
+    An element is taken in each cycle, and its factor is output :attr:`latency` cycles later. Factors of a block of
+    infinities or NaNs have no meaning; its exponent has all ones.
 
     Parameters
     ----------
@@ -197,12 +197,12 @@ class SubsetRounder(wiring.Component):
     Members
     -------
     opens : In(1)
-        Elements of another block come from ``form.lead`` cycles later on.
+        Elements of another block start to arrive ``form.lead`` cycles later.
     key : In(form.key_bits)
         Its largest key, with ``opens``.
     element : In(form.element)
     present : In(1)
-        There is an element, and not a zero in its place.
+        There is an element; otherwise it is taken as a zero.
     odd : In(1)
         It is the second one of a pair.
     scale : Out(form.scale)
@@ -218,18 +218,18 @@ class SubsetRounder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        kept, given = self._form.kept, self.element
+        kept, value = self._form.kept, self.element
         shared = Signal(8, reset_less=True)
         m.d.comb += self.scale.exponent.eq(shared)
         with m.If(self.opens):
             m.d.sync += shared.eq(self.key)
         # 1: whether the element has the block's exponent.
         here = Signal()
-        m.d.comb += here.eq(self.present & (given.exponent == shared))
-        opened = register(m, "opened", rest=Cat(given.rest, given.fraction), sign=given.sign, exponent=given.exponent,
-                          top=here, zero=~self.present | ~given.exponent.any(), shared=shared, odd=self.odd)
+        m.d.comb += here.eq(self.present & (value.exponent == shared))
+        opened = register(m, "opened", rest=Cat(value.rest, value.fraction), sign=value.sign, exponent=value.exponent,
+                          top=here, zero=~self.present | ~value.exponent.any(), shared=shared, odd=self.odd)
         before = register(m, "before", top=opened.top)
-        # 2: the difference is none where one of a pair of elements has it; how far to shift.
+        # 2: the difference is zero if an element of the pair has the block's exponent; compute the shift.
         lower = ~(opened.top | Mux(opened.odd, before.top, here))
         right = Signal(9)
         m.d.comb += right.eq((Cat(C(0, 1), opened.shared) - Cat(lower, opened.exponent))[1:])
@@ -240,7 +240,7 @@ class SubsetRounder(wiring.Component):
         window, lost = shift_right(m, Cat(aimed.rest[1:], C(1, 1)), aimed.amount, width=kept + 1)
         shifted = register(m, "shifted", window=Mux(aimed.zero, 0, window),
                            sticky=~aimed.zero & (lost.any() | aimed.rest[0]), sign=aimed.sign, lower=aimed.lower)
-        # 4: round, unless that would take one bit more, and move to the place of the subset.
+        # 4: round, unless that would take one bit more, and shift by the difference of the subset.
         magnitude = Signal(kept)
         up = shifted.window[0] & (shifted.sticky | shifted.window[1]) & ~shifted.window[1:].all()
         m.d.comb += magnitude.eq(shifted.window[1:] + up)
@@ -252,10 +252,10 @@ class SubsetRounder(wiring.Component):
 
 
 class MinifloatRounder(wiring.Component):
-    """Round the elements of blocks to E2M1, as integers in units of the smallest of them.
+    """Round the elements of blocks to E2M1, as integers in units of the smallest one.
 
-    Six bits tell a magnitude: how far the element's exponent lies below the block's, the two highest bits of its
-    fraction, and whether there are more. Members and latency are those of :class:`SubsetRounder`; pairs mean nothing.
+    Six bits determine a magnitude: the difference of the block's exponent and the element's, the two highest bits of
+    its fraction, and a sticky bit. Members and latency are as in :class:`SubsetRounder`; pairs have no meaning.
 
     Parameters
     ----------
@@ -270,15 +270,15 @@ class MinifloatRounder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given = self.element
+        value = self.element
         shared = Signal(8, reset_less=True)
         m.d.comb += self.scale.exponent.eq(shared)
         with m.If(self.opens):
             m.d.sync += shared.eq(self._form.exponent(self.key))
-        # 1: how far below the block's exponent the element's lies.
-        opened = register(m, "opened", rest=Cat(given.rest, given.fraction), sign=given.sign,
-                          below=(shared - given.exponent)[:8], zero=~self.present | ~given.exponent.any())
-        # 2: as far as it matters.
+        # 1: difference of the block's exponent and the element's.
+        opened = register(m, "opened", rest=Cat(value.rest, value.fraction), sign=value.sign,
+                          below=(shared - value.exponent)[:8], zero=~self.present | ~value.exponent.any())
+        # 2: limit it to the relevant range.
         nothing = opened.zero | (opened.below >= _NOTHING)
         aimed = register(m, "aimed", rest=opened.rest, sign=opened.sign, below=Mux(nothing, 7, opened.below[:3]))
         # 3: the magnitude.
@@ -288,11 +288,11 @@ class MinifloatRounder(wiring.Component):
                 for rest in range(8):
                     with m.Case(below << 3 | rest):
                         m.d.comb += magnitude.eq(_nearest(rest + 8, below))
-        found = register(m, "found", magnitude=magnitude, sign=aimed.sign)
+        rounded = register(m, "found", magnitude=magnitude, sign=aimed.sign)
         # 4: its sign.
         factor = Signal.like(self.factor, reset_less=True)
         m.d.comb += self.factor.eq(factor)
-        m.d.sync += factor.eq(Mux(found.sign, -found.magnitude, found.magnitude))
+        m.d.sync += factor.eq(Mux(rounded.sign, -rounded.magnitude, rounded.magnitude))
         return m
 
 

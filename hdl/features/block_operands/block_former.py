@@ -1,4 +1,4 @@
-"""Blocks of operands: found among the beats of a matrix product, rounded, and read again sum by sum."""
+"""Blocks of operands: formed from the beats of a matrix product, rounded, and read again sum by sum."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -14,12 +14,12 @@ from hdl.floating.stages import register, wait
 
 __all__ = ["BANKS", "BlockFormer", "block_layout", "check_block_units", "opening_layout"]
 
-#: Tiles that have numbers on their way: their initial values, or sums.
+#: Maximum tiles with numbers in flight: their initial values, or sums.
 BANKS = 4
 
 
 def check_block_units(rows, columns, codec):
-    """Raise ValueError unless there can be an array of so many rows and columns of such blocks."""
+    """Raise ValueError unless an array can have ``rows`` by ``columns`` units for blocks of ``codec``."""
     check_units(rows, columns)
     if rows * columns > MAX_BLOCK_UNITS:
         raise ValueError(f"Array of blocks must have at most {MAX_BLOCK_UNITS} units, not {rows} rows of {columns}")
@@ -41,29 +41,29 @@ def opening_layout(rows, columns):
 
 
 class BlockFormer(wiring.Component):
-    """Round operands to blocks along k, and give the factors of each sum one after the other.
+    """Round operands to blocks along k, and output the factors of each sum one after the other.
 
-    A block is of 16 or 32 elements of a row of A, or of a column of B, from the first term of a sum on; the last
-    one may have fewer, and zeros in their place. Beats are stored while the largest exponent of every block is found.
-    Then they are read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, however many there
-    are. Two blocks of each slot are held, so that the next ones come in while these are read.
+    A block is 16 or 32 elements of a row of A, or of a column of B, from the first term of a sum on; the last
+    one may have fewer, and is filled up with zeros. Beats are stored while the largest exponent of each block is
+    determined. Then they are read again: all terms of slot 0, then of slot 1, in 16 or 32 cycles each, for any number
+    of terms. Two blocks of each slot are stored, so that the next ones come in while these are read.
 
-    Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. What
-    comes of a block of infinities or NaNs means nothing; its exponent has all ones.
+    Factors are integers in units of the format's :class:`~hdl.features.block_operands.block_form.BlockForm`. Factors
+    of a block of infinities or NaNs have no meaning; its exponent has all ones.
 
-    In a beat that is not ``initial`` all rows take part, whatever ``rows`` is, and every sum has one such beat at
-    least. ``i.ready`` is a function of registers. Factors follow the decision to read a block by :attr:`latency`
-    cycles, that can be made in the cycle after the block's last beat was taken, and else in the last cycle of the
-    block before.
+    In a beat that is not ``initial`` all rows take part, for any value of ``rows``, and every sum has at least one
+    such beat. ``i.ready`` is a function of registers. Factors follow the decision to read a block by :attr:`latency`
+    cycles; it is made in the cycle after the block's last beat was taken, or otherwise in the last cycle of the
+    previous block.
 
     Parameters
     ----------
     rows : int
         Rows of units: 1, 2 or 4.
     columns : int
-        Columns of units: 2, 4 or 8, of at most 16 units in all.
+        Columns of units: 2, 4 or 8, with at most 16 units in all.
     codec : BlockCodec
-        A format for which :func:`~hdl.features.block_operands.block_form.form_of` finds a form.
+        A format with a form, see :func:`~hdl.features.block_operands.block_form.form_of`.
 
     Members
     -------
@@ -71,7 +71,7 @@ class BlockFormer(wiring.Component):
     room : In(1)
         A tile can begin.
     begins : Out(1)
-        High for a cycle when one does.
+        High for a cycle when a tile begins.
     opening : Out(opening_layout(rows, columns))
     a, b : Out(arrays of signed factors)
     start, first : Out(1)
@@ -128,7 +128,7 @@ class BlockFormer(wiring.Component):
 
     def _elaborate_input(self, m, write, peaks):
         """Store beats; return for both halves of the memory whether it is full, its last term, and its block."""
-        given = self.i.payload
+        beat = self.i.payload
         size = self._form.block
         slot, term, half = Signal(range(SLOTS)), Signal(range(size)), Signal()
         filled = Signal(2)
@@ -139,16 +139,16 @@ class BlockFormer(wiring.Component):
         m.d.comb += [
             self.i.ready.eq(~filled.bit_select(half, 1)),
             taken.eq(self.i.valid & self.i.ready),
-            stores.eq(taken & ~given.initial),
-            ending.eq((slot == SLOTS - 1) & given.last),
-            complete.eq(stores & (slot == SLOTS - 1) & ((term == size - 1) | given.last)),
+            stores.eq(taken & ~beat.initial),
+            ending.eq((slot == SLOTS - 1) & beat.last),
+            complete.eq(stores & (slot == SLOTS - 1) & ((term == size - 1) | beat.last)),
         ]
         blocks = [(Signal(range(size), name=f"terms_{number}", reset_less=True),
                    Signal(block_layout(), name=f"block_{number}", reset_less=True)) for number in range(2)]
         with m.If(taken):
             m.d.sync += slot.eq(slot + 1)
-            with m.If(given.initial):
-                m.d.sync += [initial.eq(1), common.eq(given.rows.all() if self._rows > 1 else 0)]
+            with m.If(beat.initial):
+                m.d.sync += [initial.eq(1), common.eq(beat.rows.all() if self._rows > 1 else 0)]
             with m.Elif(slot == SLOTS - 1):
                 m.d.sync += [term.eq(Mux(complete, 0, term + 1)), half.eq(half ^ complete)]
                 with m.If(complete):
@@ -158,20 +158,20 @@ class BlockFormer(wiring.Component):
         for number, (terms, block) in enumerate(blocks):
             with m.If(complete & (half == number)):
                 m.d.sync += [
-                    terms.eq(term), block.bank.eq(bank), block.begins.eq(~begun), block.ends.eq(given.last),
-                    block.initial.eq(initial), block.common.eq(common), block.tile.eq(given.tile)]
+                    terms.eq(term), block.bank.eq(bank), block.begins.eq(~begun), block.ends.eq(beat.last),
+                    block.initial.eq(initial), block.common.eq(common), block.tile.eq(beat.tile)]
                 m.d.sync += filled[number].eq(1)
 
         opening = Signal.like(self.opening)
         m.d.comb += self.opening.eq(opening)
-        row = sum((Mux(given.rows[number], number, 0) for number in range(1, self._rows)), C(0, 1))
+        row = sum((Mux(beat.rows[number], number, 0) for number in range(1, self._rows)), C(0, 1))
         m.d.sync += [
-            opening.valid.eq(taken & given.initial), opening.elements.eq(given.b), opening.bank.eq(bank),
-            opening.slot.eq(slot), opening.row.eq(Mux(given.rows.all(), 0, row) if self._rows > 1 else 0)]
+            opening.valid.eq(taken & beat.initial), opening.elements.eq(beat.b), opening.bank.eq(bank),
+            opening.slot.eq(slot), opening.row.eq(Mux(beat.rows.all(), 0, row) if self._rows > 1 else 0)]
 
         m.d.comb += [write.en.eq(stores), write.addr.eq(Cat(slot, term, half))]
-        for lane, number in enumerate((*(given.a[row] for row in range(self._rows)),
-                                       *(given.b[column] for column in range(self._columns)))):
+        for lane, number in enumerate((*(beat.a[row] for row in range(self._rows)),
+                                       *(beat.b[column] for column in range(self._columns)))):
             opened = data.View(FP32.layout, number)
             key = Signal(self._form.key_bits, name=f"key_{lane}")
             m.d.comb += [write.data[lane].eq(self._form.store(opened)), key.eq(self._form.key(opened))]
@@ -182,7 +182,7 @@ class BlockFormer(wiring.Component):
         return filled, blocks
 
     def _elaborate_reading(self, m, read, peaks, rounders, filled, blocks):
-        """Read blocks again, and have them rounded."""
+        """Read blocks again, and pass them to the rounders."""
         active, half = Signal(), Signal()
         size = self._form.block
         count = Signal(range(size * SLOTS))
@@ -201,11 +201,11 @@ class BlockFormer(wiring.Component):
                          terms.eq(Mux(half, blocks[1][0], blocks[0][0]))]
         with m.Elif(final):
             m.d.sync += active.eq(0)
-        # The next beats are written to other addresses than the last reads', also if these are late by a scale.
+        # Even if the last reads are delayed for the scale, the next beats are written to other addresses.
         for number in range(2):
             with m.If(active & (count == size * SLOTS - 2) & (current == number)):
                 m.d.sync += filled[number].eq(0)
-        # With the first element of a slot the keys of its blocks are read, and elements as much later as scales need.
+        # With a slot's first element, keys of its blocks are read, and elements later, by the latency of scales.
         asked = register(m, "asked", address=Cat(slot, current), opens=term == 0)
         spare = self._form.lead - 1
         m.d.comb += [read.en.eq(1), read.addr.eq(wait(m, "address", Cat(slot, term, current), spare))]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The latency of an adder is needed even if nothing is elaborated.
+# The latency of an adder is read even if nothing is elaborated.
 """Sums of the dot products of blocks, in binary32, and the results of tiles."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
@@ -26,37 +26,37 @@ _ADD = FloatAdder.latency
 
 
 class BlockSums(wiring.Component):
-    """Add up numbers that come as integers with exponents, and give the sums of tiles.
+    """Add up numbers given as integers with exponents, and output the sums of tiles.
 
-    In each cycle from ``start`` on comes a dot product, unit by unit, row by row, and slot by slot, each slot in as
-    many cycles as a block has elements, of which those beyond the last unit have none. It is a number of
+    From ``start`` on, a dot product comes in each cycle, unit by unit, row by row, and slot by slot. A slot takes
+    one cycle per element of a block; cycles after the last unit have no dot product. It is converted to
     binary32 without rounding, or a zero or infinity of its sign if it is too small to be normal or too large, and is
-    added to the sum of its slot and unit, which begins at +0.0 or at an initial value. All sums are in a memory that
-    has room for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` says that another one can
+    added to the sum of its slot and unit, which begins at +0.0 or at an initial value. All sums are in a memory with
+    room for :data:`~hdl.features.block_operands.block_former.BANKS` tiles; ``room`` is high if another tile can
     begin.
 
-    The first element of a complete tile is read :attr:`latency` cycles after its last ``start``, and an element in
-    each cycle, if results are taken. All that waits for ``o.ready`` moves together, in front of a skid buffer.
+    The first element of a complete tile is read :attr:`latency` cycles after its last ``start``, and then an element
+    per cycle, if results are taken. All stages that wait for ``o.ready`` move together, before a skid buffer.
 
     Parameters
     ----------
     rows, columns, codec
-        As those of :class:`~hdl.features.block_operands.block_former.BlockFormer`.
+        As in :class:`~hdl.features.block_operands.block_former.BlockFormer`.
 
     Members
     -------
     start : In(1)
-        The first dot product of a block comes, that of slot 0.
+        The first dot product of a block arrives, in slot 0.
     block : In(block_layout())
         The block; read with ``start``.
     total : In(signed)
-        Dot product, as the integers of factors and scales give it.
+        Dot product, as an integer computed from factors and scales.
     exponent : In(9)
         Sum of both exponents.
     nan : In(1)
         One of the blocks has an infinity or a NaN.
     begins : In(1)
-        Factors of a tile begin to come, whose ``start`` is later.
+        Factors of a tile begin to arrive; its ``start`` is later.
     room : Out(1)
     opening : In(opening_layout(rows, columns))
     o : Out(stream of result_layout(rows, columns))
@@ -75,7 +75,7 @@ class BlockSums(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from ``start`` of the last block of a tile to the cycle in which its first element is read."""
+        """Cycles from ``start`` of the last block of a tile to the read of its first element."""
         return self._cycles + _CONVERT + _ADD
 
     def elaborate(self, platform):
@@ -92,7 +92,7 @@ class BlockSums(wiring.Component):
         return m
 
     def _number(self, m):
-        """The dot product in binary32, after four stages."""
+        """Convert the dot product to binary32, in four stages."""
         # 1: take the magnitude.
         sign, magnitude = self.total[-1], Signal(len(self.total) - 1)
         width = len(magnitude)
@@ -121,7 +121,7 @@ class BlockSums(wiring.Component):
         return number
 
     def _positions(self, m, name, start):
-        """Whether there is a dot product of a block that begins with ``start``, its slot, and its unit."""
+        """Whether there is a dot product of a block that begins with ``start``, and its position."""
         following, running = Signal(range(self._cycles), name=f"{name}_following"), Signal(name=f"{name}_running")
         position, there = Signal(range(self._cycles), name=f"{name}_position"), Signal(name=f"{name}_there")
         m.d.comb += [position.eq(Mux(start, 0, following)), there.eq(start | running)]
@@ -129,19 +129,19 @@ class BlockSums(wiring.Component):
         return there, position
 
     def _split(self, position):
-        """Slot and unit of a dot product, of which there are fewer than cycles."""
-        place = self._form.block.bit_length() - 1
-        return position[place:], position[:place]
+        """Slot and unit of a dot product; there may be fewer units than cycles of a slot."""
+        bits = self._form.block.bit_length() - 1
+        return position[bits:], position[:bits]
 
     def _elaborate_sums(self, m, adder, sums, openings):
-        """Sums, as they are read, and written again; return the forms of tiles, and that one is complete."""
+        """Read the sums and write them back; return the forms of tiles, and that one is complete."""
         starts = [self.start]
         for stage in range(_CONVERT + _ADD):
             later = Signal(name=f"start_{stage}")
             m.d.sync += later.eq(starts[-1])
             starts.append(later)
 
-        # Values that numbers are added to: read three cycles before that.
+        # Values that numbers are added to: read three cycles earlier.
         read = sums.read_port()
         first = openings.read_port()
         block = Signal(block_layout(), name="block_read", reset_less=True)
@@ -187,7 +187,7 @@ class BlockSums(wiring.Component):
         return tiles, complete
 
     def _elaborate_drain(self, m, sums, tiles, complete):
-        """Read the elements of complete tiles one by one, and join those of a row."""
+        """Read the elements of complete tiles one by one, and join the elements of a row."""
         m.submodules.results = results = SkidBuffer(shape=self.o.payload.shape())
         connect_stream(m, results.o, self.o)
         move = results.i.ready
@@ -208,20 +208,20 @@ class BlockSums(wiring.Component):
         # From the lowest bit on: column of units, group of columns, row of units, group of rows.
         column, rest = number[:column_bits], number[column_bits:]
         marks = data.StructLayout({"row": range(SLOTS * self._rows), "group": range(SLOTS), "last": 1})
-        found, slot = Signal(marks), Signal(range(SLOTS))
+        selected, slot = Signal(marks), Signal(range(SLOTS))
         row = Signal(max(row_bits, 1))
-        m.d.comb += found.last.eq(number.all())
+        m.d.comb += selected.last.eq(number.all())
         form = Signal(range(TILES))
         with m.Switch(bank):
-            for place, tile in enumerate(tiles):
-                with m.Case(place):
+            for index, tile in enumerate(tiles):
+                with m.Case(index):
                     m.d.comb += form.eq(tile)
         with m.Switch(form):
             for tile in range(TILES):
                 group_bits = TILES - 1 - tile
                 with m.Case(tile):
                     m.d.comb += [
-                        found.row.eq(rest[group_bits:]), found.group.eq(rest[:group_bits]),
+                        selected.row.eq(rest[group_bits:]), selected.group.eq(rest[:group_bits]),
                         slot.eq(Cat(rest[:group_bits], rest[group_bits + row_bits:])),
                         row.eq(rest[group_bits:group_bits + row_bits])]
         read = sums.read_port()
@@ -229,11 +229,11 @@ class BlockSums(wiring.Component):
         m.d.comb += [unit.eq(Cat(column, row[:row_bits])), read.en.eq(move), read.addr.eq(Cat(unit, slot, bank))]
 
         there, whole = Signal(), Signal()
-        place = Signal(column_bits, reset_less=True)
+        index = Signal(column_bits, reset_less=True)
         read_marks, marked = (Signal(marks, name=name, reset_less=True) for name in ("read_marks", "marked"))
         elements = Signal(results.i.p.elements.shape(), reset_less=True)
         with m.If(move):
-            m.d.sync += [there.eq(waiting != 0), place.eq(column), read_marks.eq(found),
-                         elements[place].eq(read.data), whole.eq(there & place.all()), marked.eq(read_marks)]
+            m.d.sync += [there.eq(waiting != 0), index.eq(column), read_marks.eq(selected),
+                         elements[index].eq(read.data), whole.eq(there & index.all()), marked.eq(read_marks)]
         m.d.comb += [results.i.valid.eq(whole), results.i.p.elements.eq(elements),
                      *(results.i.p[name].eq(marked[name]) for name in marks.members)]

@@ -1,4 +1,4 @@
-"""Products of operands in blocks: docs/compute/formats.md."""
+"""Products of operands in blocks, see docs/compute/formats.md."""
 
 from hdl.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "BlockOperandsFeature"]
 
 
 class BlockOperandsFeature(Feature):
-    """The compute engine multiplies blocks of numbers with one exponent."""
+    """Products of blocks of numbers with one exponent in the compute engine."""
 
     requires = ("compute",)
 

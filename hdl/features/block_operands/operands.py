@@ -17,7 +17,7 @@ class BlockOperands(Operands):
     Parameters
     ----------
     codec : BlockCodec
-        A format for which :func:`~hdl.features.block_operands.block_form.form_of` finds a form.
+        A format with a form, see :func:`~hdl.features.block_operands.block_form.form_of`.
     """
 
     codec: BlockCodec

@@ -1,4 +1,4 @@
-"""Weights as indices of centroids: docs/compression/centroid.md."""
+"""Weights as indices of centroids, see docs/compression/centroid.md."""
 
 from hdl.compression.codec import Codebook, FixedCodec
 from hdl.feature import Feature
@@ -7,15 +7,15 @@ from hdl.registry import codes
 
 __all__ = ["FEATURE", "CodebookFeature"]
 
-#: Centroids of each format.
+#: Number of centroids of each format.
 _CENTROIDS = {"centroid16": 16, "centroid64": 64}
 
 
 class CodebookFeature(Feature):
-    """Nodes are loaded with the centroids."""
+    """Centroid formats of nodes that are loaded with the centroids."""
 
     def codecs(self):
-        """Codecs of its formats for the ring, by name."""
+        """Ring codecs of the centroid formats, by name."""
         from hdl.features.codebook.format import CentroidTable, Decoder
         from hdl.features.codebook.search import CentroidEncoder
 

@@ -1,10 +1,10 @@
 # amaranth: UnusedElaboratable=no
-# Parts are made here to be asked for latencies, even where nothing is elaborated.
+# Parts are made here only to read their latencies, even where nothing is elaborated.
 """Weights as indices into a table of centroids.
 
-A packet is the table, one word per centroid, unless decoders are loaded with it, and the indices, packed as in
-:mod:`hdl.compression.planes`. A decoder expands them to the centroids they stand for; products with a matrix of such
-weights need no expansion (:mod:`hdl.features.codebook.gather_reduce`).
+A packet is the table, one word per centroid (omitted where decoders are loaded with it), followed by the indices,
+packed as in :mod:`hdl.compression.planes`. A decoder expands the indices to centroids; products with such a matrix
+need no expansion (:mod:`hdl.features.codebook.gather_reduce`).
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class CentroidTable:
     Parameters
     ----------
     centroids : int
-        Of a table: 4, 8, 16, 32 or 64.
+        Number of centroids of a table: 4, 8, 16, 32 or 64.
     loaded : bool
-        Whether decoders are loaded with the table, which then is sent with no packet.
+        Whether decoders are loaded with the table, so that packets do not contain it.
     """
 
     centroids: int = 16
@@ -54,16 +54,16 @@ class CentroidTable:
         return 0 if self.loaded else self.centroids
 
     def bits(self, count):
-        """Bits of so many weights and their table."""
+        """Bits of ``count`` weights and their table."""
         return count * self.index_bits + 32 * self.table_words
 
     def words(self, count):
-        """Words of a packet of so many weights."""
+        """Words of a packet of ``count`` weights."""
         return self.table_words + self.index_bits * -(-count // GROUP)
 
 
 def check_table(table):
-    """Raise TypeError unless a table is one of this format."""
+    """Raise TypeError unless ``table`` is a :class:`CentroidTable`."""
     if not isinstance(table, CentroidTable):
         raise TypeError(f"Table must be a CentroidTable, not {table!r}")
 
@@ -71,9 +71,9 @@ def check_table(table):
 class Encoder(wiring.Component):
     """Make packets of tables and indices.
 
-    A word of the table or a beat of indices is taken per cycle; what the last group lacks is filled with index 0, in
-    as many cycles as if it were given. ``table.ready`` and ``i.ready`` depend combinationally on ``o.ready``. The
-    first beat of indices is offered :attr:`latency` cycles after the beat that completes it was accepted.
+    A word of the table or a beat of indices is taken per cycle; the last group is filled up with index 0, a beat per
+    cycle. ``table.ready`` and ``i.ready`` depend combinationally on ``o.ready``. The first beat of indices is
+    offered :attr:`latency` cycles after the beat that completes it was accepted.
 
     Parameters
     ----------
@@ -84,12 +84,12 @@ class Encoder(wiring.Component):
     Members
     -------
     table : In(stream of {data, last})
-        Of each packet, as many words as there are centroids. Zeros take the place of those that lack, and those
-        beyond are discarded. There is none where decoders are loaded.
+        ``table.centroids`` words for each packet. Missing words are replaced by zeros, and excess words are
+        discarded. Absent where decoders are loaded.
     i : In(stream of beat_layout(lanes, table.index_bits))
     o : Out(stream of beat_layout(words))
     error : Out(1)
-        Pulse: a table was of another length.
+        Pulse: a table had another length.
     """
 
     def __init__(self, *, table, lanes):
@@ -121,7 +121,7 @@ class Encoder(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the beat that completes eight indices to the offer of a beat of words which they complete."""
+        """Cycles from the beat that completes eight indices to the offer of the beat of words that they complete."""
         assembler = GroupAssembler(lanes=self._lanes, width=self._parameters.index_bits)
         return 1 + assembler.latency + BytePacker.latency
 
@@ -132,7 +132,7 @@ class Encoder(wiring.Component):
         m.submodules.packer = packer = BytePacker(words=self.words)
         connect_stream(m, packer.o, self.o)
 
-        # Hold one beat. The last one of a packet is held, without indices, until its group is whole.
+        # Hold one beat. The last beat of a packet is held, without indices, until its group is whole.
         held = Signal(self.i.payload.shape())
         valid = Signal()
         beat = Signal(range(GROUP // lanes))
@@ -157,7 +157,7 @@ class Encoder(wiring.Component):
             connect_stream(m, assembler.o, packer.i)
             return m
 
-        place = Signal(range(self._parameters.centroids))
+        position = Signal(range(self._parameters.centroids))
         m.d.sync += self.error.eq(0)
 
         def give(word, valid):
@@ -168,8 +168,8 @@ class Encoder(wiring.Component):
                 give(self.table.payload.data, self.table.valid)
                 m.d.comb += self.table.ready.eq(packer.i.ready)
                 with m.If(self.table.valid & packer.i.ready):
-                    m.d.sync += [place.eq(place + 1), self.error.eq(self.table.payload.last ^ place.all())]
-                    with m.If(place.all()):
+                    m.d.sync += [position.eq(position + 1), self.error.eq(self.table.payload.last ^ position.all())]
+                    with m.If(position.all()):
                         m.next = "Indices"
                         with m.If(~self.table.payload.last):
                             m.next = "Rest"
@@ -178,8 +178,8 @@ class Encoder(wiring.Component):
             with m.State("Fill"):
                 give(0, 1)
                 with m.If(packer.i.ready):
-                    m.d.sync += place.eq(place + 1)
-                    with m.If(place.all()):
+                    m.d.sync += position.eq(position + 1)
+                    with m.If(position.all()):
                         m.next = "Indices"
             with m.State("Rest"):
                 m.d.comb += self.table.ready.eq(1)
@@ -196,12 +196,12 @@ class Decoder(wiring.Component):
     """Expand packets to the centroids that their indices stand for, in whole groups of 32 / lanes beats.
 
     All elements are kept; ``o.last`` marks the last beat of the last group. A word of the table takes a cycle; then
-    one beat is given per cycle, as long as words come. A table is read when the indices of the packet before have
-    been taken to be looked up. ``i.ready`` depends combinationally on ``o.ready``.
+    one beat is offered per cycle, as long as words come. A table is read once all indices of the previous packet have
+    been taken for look-up. ``i.ready`` depends combinationally on ``o.ready``.
 
-    A packet that ends within its table or within a group raises ``error``, and the next one is sound again. The
-    first gives nothing, the second ends with the eight in which the packet does, where what is missing is
-    unspecified.
+    A packet that ends within its table or within a group raises ``error``, and the next packet is decoded correctly.
+    In the first case there is no output; in the second, output ends with the incomplete group of eight elements, and
+    the missing ones are unspecified.
 
     Parameters
     ----------
@@ -209,16 +209,16 @@ class Decoder(wiring.Component):
     lanes : int
         Elements per beat: 1, 2, 4 or 8.
     expand : bool
-        Otherwise the indices are given themselves, and the centroids apart, before them.
+        Otherwise the indices are output unexpanded, and the centroids separately, before them.
 
     Members
     -------
     i : In(stream of beat_layout(words))
     load : In(stream of {data, last})
-        Only if loaded and expanded: as many words as there are centroids. Taken at any time, and effective at once.
+        Only if loaded and expanded: ``table.centroids`` words. Taken at any time, and effective at once.
     o : Out(stream of beat_layout(lanes)), or of beat_layout(lanes, table.index_bits) if not expanded
     table : Out(stream of {data, last})
-        Only if neither loaded nor expanded. A table that is cut short is given up to where it is.
+        Only if neither loaded nor expanded. A truncated table is output as far as it goes.
     error : Out(1)
         Pulse: this packet is malformed, or a wrong number of words was loaded.
     """
@@ -271,7 +271,7 @@ class Decoder(wiring.Component):
             splitter.size.eq(width),
         ]
 
-        place = Signal(range(self._parameters.centroids))
+        position = Signal(range(self._parameters.centroids))
         room = Signal()
         error = Signal()
         table_take = Signal()
@@ -289,16 +289,16 @@ class Decoder(wiring.Component):
                 word = self.load.payload
                 m.d.comb += [
                     self.load.ready.eq(1), table_take.eq(self.load.valid), entry.eq(word.data),
-                    error.eq(splitter.error | (self.load.valid & (word.last ^ place.all()))),
+                    error.eq(splitter.error | (self.load.valid & (word.last ^ position.all()))),
                 ]
                 with m.If(self.load.valid):
-                    m.d.sync += place.eq(Mux(word.last, 0, place + 1))
+                    m.d.sync += position.eq(Mux(word.last, 0, position + 1))
         else:
             m.d.comb += [table_take.eq(unpacker.take & ~splitter.run), entry.eq(unpacker.window)]
-            self._elaborate_packets(m, unpacker, splitter, place, room, error)
+            self._elaborate_packets(m, unpacker, splitter, position, room, error)
         m.d.comb += self.o.payload.keep.eq(~0)
 
-        # Look up, and give.
+        # Look up, and output.
         looked = Signal(data.StructLayout({"last": 1, "valid": 1}))
         looking = Signal()
         giving = Signal()
@@ -317,7 +317,7 @@ class Decoder(wiring.Component):
                 m.d.sync += [
                     self.table.valid.eq(table_take),
                     self.table.payload.data.eq(unpacker.window),
-                    self.table.payload.last.eq(place.all() | unpacker.stops),
+                    self.table.payload.last.eq(position.all() | unpacker.stops),
                 ]
         else:
             m.d.comb += room.eq(1)
@@ -328,7 +328,7 @@ class Decoder(wiring.Component):
                 write = memory.write_port()
                 read = memory.read_port()
                 m.d.comb += [
-                    write.addr.eq(place), write.data.eq(entry), write.en.eq(table_take),
+                    write.addr.eq(position), write.data.eq(entry), write.en.eq(table_take),
                     read.addr.eq(splitter.o.payload.codes[lane]), read.en.eq(looking),
                 ]
                 element = read.data
@@ -340,8 +340,8 @@ class Decoder(wiring.Component):
                 m.d.sync += self.o.payload.elements[lane].eq(element)
         return m
 
-    def _elaborate_packets(self, m, unpacker, splitter, place, room, error):
-        """Take packets apart: the table, and then the indices."""
+    def _elaborate_packets(self, m, unpacker, splitter, position, room, error):
+        """Split packets into the table and the indices."""
         with m.FSM():
             with m.State("Table"):
                 m.d.comb += [
@@ -349,12 +349,12 @@ class Decoder(wiring.Component):
                     unpacker.allow.eq(~splitter.o.valid & room),
                 ]
                 with m.If(unpacker.take):
-                    m.d.sync += place.eq(place + 1)
-                    with m.If(place.all()):
+                    m.d.sync += position.eq(position + 1)
+                    with m.If(position.all()):
                         m.next = "Indices"
                     with m.If(unpacker.stops):
                         m.d.comb += [error.eq(1), unpacker.done.eq(1)]
-                        m.d.sync += place.eq(0)
+                        m.d.sync += position.eq(0)
                         m.next = "Table"
             with m.State("Indices"):
                 m.d.comb += [

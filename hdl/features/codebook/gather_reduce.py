@@ -1,6 +1,6 @@
-"""Products with weights that are indices into a table of centroids, without expanding them.
+"""Matrix-vector products with weights that are indices into a table of centroids, without expanding the weights.
 
-To each output, all inputs that meet the same centroid are added up first, and those few sums are multiplied.
+For each output, all inputs with the same centroid are added up first, and these few sums are then multiplied.
 """
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
@@ -16,8 +16,8 @@ __all__ = ["MatrixVector", "column_layout"]
 
 
 def column_layout(lanes, index_bits, input_width):
-    """Payload of a matrix in columns: one input, the index of its weight for each lane's output, and ``last``, which
-    is on the last column."""
+    """Payload of a matrix by columns: one input, the index of its weight for the output of each lane, and ``last``,
+    set on the last column."""
     return data.StructLayout({
         "input": signed(input_width), "indices": data.ArrayLayout(index_bits, lanes), "last": 1})
 
@@ -25,40 +25,39 @@ def column_layout(lanes, index_bits, input_width):
 class MatrixVector(wiring.Component):
     """Products of rows of centroid weights and a vector of integers, a row in each lane.
 
-    Each lane adds an input to the sum of those with the same index. When the last column is in, its sums are
-    multiplied with the centroids, one per cycle and each lane in a multiplier of its own, while the next rows go into
-    a second set of sums. Results are exact where all sums fit ``accumulator_width`` bits; they wrap.
+    Each lane adds an input to the sum of its index. After the last column, the sums are multiplied with the
+    centroids, one per cycle and each lane in a multiplier of its own, while the next rows are added to a second set
+    of sums. Results are exact where all sums fit ``accumulator_width`` bits; they wrap.
 
-    One column is taken per cycle, without bubbles between rows of at least as many columns as there are centroids and
-    :attr:`overhead`, if results are taken at once. A result is offered :attr:`latency` cycles after the last column
-    was accepted. No ready depends combinationally on any input. After a reset, the sums are cleared first, in as many
-    cycles as there are centroids.
+    One column is taken per cycle, without bubbles between rows of at least ``table.centroids`` + :attr:`overhead`
+    columns, if results are taken at once. A result is offered :attr:`latency` cycles after the last column was
+    accepted. No ready depends combinationally on any input. After a reset, the sums are cleared first, one per cycle.
 
     Parameters
     ----------
     table : CentroidTable
     lanes : int
-        Outputs that are computed together: 1, 2, 4 or 8.
+        Outputs that are computed in parallel: 1, 2, 4 or 8.
     input_width : int
-        Bits of an input, 2 to 18; signed, as all numbers are.
+        Bits of an input, 2 to 18; all numbers are signed.
     centroid_width : int
         Bits of a centroid, 2 to 18.
     accumulator_width : int
-        Bits of a sum, 18 to 35, and no fewer than those of an input.
+        Bits of a sum, 18 to 35, and no fewer than an input has.
 
     Members
     -------
     table : In(stream of {centroid, last})
-        Taken in between products.
+        Accepted between products.
     i : In(stream of column_layout(lanes, table.index_bits, input_width))
     o : Out(stream of lanes of signed(accumulator_width + centroid_width))
     multiplied : Out(1)
-        Pulse: each lane has multiplied once.
+        Pulse: each lane has made one multiplication.
     error : Out(1)
-        Pulse: a table was not of as many centroids as it has to be.
+        Pulse: a table did not have ``table.centroids`` words.
     """
 
-    #: Columns that a row needs beyond the number of centroids, so that no bubble follows.
+    #: Columns that a row needs in addition to the number of centroids for no bubble to follow.
     overhead = 5
 
     def __init__(self, *, table, lanes, input_width=16, centroid_width=16, accumulator_width=32):
@@ -88,18 +87,18 @@ class MatrixVector(wiring.Component):
         _, centroid_width, width = self._widths
         count = self._parameters.centroids
 
-        # A column, and its place: as it is read, and as it is added.
+        # A column with its bank: one register as it is read, and one as it is added.
         stage = data.StructLayout({"valid": 1, "bank": 1, "input": self.i.payload.input.shape()})
         column, addend = Signal(stage), Signal(stage)
-        ended = Signal()  # it is the last one of its rows
+        ended = Signal()  # ``column`` is the last one of its rows
         filling = Signal()  # bank of the next column
-        begun = Signal()  # it is not the first one of its rows
-        occupied = Signal(2)  # banks with all columns
+        begun = Signal()  # the next column is not the first one of its rows
+        occupied = Signal(2)  # banks that hold all columns of their rows
         clearing = Signal(init=1)
         draining = Signal()
-        drained = Signal()  # bank that is drained, or is next
-        place = Signal(range(count))
-        busy = Signal()  # a result is on its way
+        drained = Signal()  # bank that is being drained, or is next
+        index = Signal(range(count))
+        busy = Signal()  # a result is being computed or offered
         loading = Signal(range(count))
         start = Signal()
         taken = Signal()
@@ -116,8 +115,8 @@ class MatrixVector(wiring.Component):
             self.error.eq(0), self.multiplied.eq(draining),
         ]
         with m.If(clearing | draining):
-            m.d.sync += place.eq(place + 1)
-            with m.If(place.all()):
+            m.d.sync += index.eq(index + 1)
+            with m.If(index.all()):
                 m.d.sync += [clearing.eq(0), draining.eq(0), drained.eq(drained ^ draining)]
                 with m.If(draining):
                     m.d.sync += occupied.eq(occupied & Mux(drained, 0b01, 0b10))
@@ -129,26 +128,26 @@ class MatrixVector(wiring.Component):
             m.d.sync += begun.eq(~self.i.payload.last)
             with m.If(self.i.payload.last):
                 m.d.sync += filling.eq(~filling)
-        # With the last column on its way into its sum, it is there when the first sum is read.
+        # When the first sum is read, the last column, now being added, is in its sum.
         with m.If(ended):
             m.d.sync += occupied.bit_select(column.bank, 1).eq(1)
 
-        # The drain asks all lanes for the sum of one centroid, so that one table serves them.
+        # All lanes drain the sum of the same centroid, so one table serves them all.
         m.submodules.centroids = memory = Memory(shape=signed(centroid_width), depth=count, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
         m.d.comb += [
             write.addr.eq(loading), write.data.eq(self.table.payload.centroid),
-            write.en.eq(self.table.valid & self.table.ready), read.addr.eq(place),
+            write.en.eq(self.table.valid & self.table.ready), read.addr.eq(index),
         ]
         with m.If(write.en):
             m.d.sync += [loading.eq(loading + 1), self.error.eq(self.table.payload.last ^ loading.all())]
             with m.If(self.table.payload.last):
                 m.d.sync += loading.eq(0)
         centroid = register(m, "centroid", value=read.data).value
-        # Beside the terms go whether there is one, and whether it is the first or the last of a result.
+        # Marks travel with the terms: whether there is one, and whether it is the first or the last of a result.
         marks = Signal(data.StructLayout({"term": 1, "first": 1, "last": 1}))
-        m.d.comb += [marks.term.eq(draining), marks.first.eq(place == 0), marks.last.eq(draining & place.all())]
+        m.d.comb += [marks.term.eq(draining), marks.first.eq(index == 0), marks.last.eq(draining & index.all())]
         for stage in range(3):
             following = Signal.like(marks, name=f"marks_{stage}")
             m.d.sync += following.eq(marks)
@@ -158,23 +157,23 @@ class MatrixVector(wiring.Component):
         with m.If(marks.last):
             m.d.sync += self.o.valid.eq(1)
 
-        # Rows of the sums are addressed out of registers: that of the column, or that which is drained or cleared.
-        next_place = Signal.like(place)
-        m.d.comb += next_place.eq(place + (clearing | draining))
+        # Rows of the sums are addressed by registers: the row of the column, or the row to be drained or cleared.
+        next_index = Signal.like(index)
+        m.d.comb += next_index.eq(index + (clearing | draining))
         for lane in range(self._lanes):
             sums, rows = [], []
             before = Signal(signed(width), name=f"before_{lane}")
             total = Signal(signed(width), name=f"total_{lane}")
-            again = Signal(name=f"again_{lane}")  # the sum is that of the column before, which is not yet in memory
-            target = Signal.like(place, name=f"target_{lane}")
+            again = Signal(name=f"again_{lane}")  # same sum as for the column before, not yet written to memory
+            target = Signal.like(index, name=f"target_{lane}")
             for bank in range(2):
                 m.submodules[f"sums_{lane}_{bank}"] = memory = Memory(shape=signed(width), depth=count, init=[])
                 write = memory.write_port()
                 read = memory.read_port(domain="comb")
                 add = Signal(name=f"add_{lane}_{bank}")
-                row = Signal.like(place, name=f"row_{lane}_{bank}")
+                row = Signal.like(index, name=f"row_{lane}_{bank}")
                 m.d.sync += row.eq(
-                    Mux(self.i.valid & self.i.ready & (filling == bank), self.i.payload.indices[lane], next_place))
+                    Mux(self.i.valid & self.i.ready & (filling == bank), self.i.payload.indices[lane], next_index))
                 m.d.comb += [
                     add.eq(addend.valid & (addend.bank == bank)),
                     read.addr.eq(row),
@@ -192,12 +191,12 @@ class MatrixVector(wiring.Component):
             ]
             m.d.comb += total.eq(before + addend.input)
 
-            # A sum is wider than a multiplier block: its lower and its upper part are multiplied apart.
+            # A sum is wider than a multiplier block: its lower and upper halves are multiplied separately.
             half = width // 2
-            given = register(m, f"sum_{lane}", value=Mux(drained, sums[1], sums[0])).value
+            operand = register(m, f"sum_{lane}", value=Mux(drained, sums[1], sums[0])).value
             products = register(
                 m, f"products_{lane}",
-                low=Cat(given[:half], C(0, 1)).as_signed() * centroid, high=given[half:].as_signed() * centroid)
+                low=Cat(operand[:half], C(0, 1)).as_signed() * centroid, high=operand[half:].as_signed() * centroid)
             term = register(m, f"term_{lane}", value=products.low + products.high.shift_left(half)).value
             with m.If(marks.term):
                 m.d.sync += self.o.payload[lane].eq(Mux(marks.first, 0, self.o.payload[lane]) + term)

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""The search for the nearest of some centroids: one level of a binary tree of bounds per cycle, in every lane.
+"""Search for the nearest of some centroids: one level of a binary tree of bounds per cycle, in every lane.
 
-Bound n, from 1 on, is the least number that belongs to centroid n and not to the one below it. The root of the tree
-is the bound in the middle.
+Bound n, from 1 on, is the least number that belongs to centroid n and not to the centroid below it. The root of the
+tree is the bound in the middle.
 """
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
@@ -14,7 +14,7 @@ from hdl.streams.stream import beat_layout, check_lanes, word_layout
 
 __all__ = ["Bounds", "NearestCentroid"]
 
-#: Bounds that are registers for all lanes, in place of a memory for each.
+#: Up to this number, bounds are registers shared by all lanes, instead of a memory per lane.
 SHARED = 4
 
 
@@ -25,7 +25,7 @@ class Bounds(wiring.Component):
     ----------
     lanes : int
     level : int
-        Nodes are 2 ** level.
+        The level has 2 ** level nodes.
     width : int
         Bits of a bound.
 
@@ -34,7 +34,7 @@ class Bounds(wiring.Component):
     write : In(1)
     address : In(level), of at least one bit
     bound : In(width)
-        To be written.
+        Value to write.
     nodes : In(lanes of level), of at least one bit each
     numbers : In(lanes of width)
     above : Out(lanes)
@@ -62,31 +62,31 @@ class Bounds(wiring.Component):
                     m.d.sync += Array(bounds)[self.address].eq(self.bound)
         for lane in range(self._lanes):
             if count == 1:
-                found = bounds[0]
+                bound = bounds[0]
             elif count <= SHARED:
-                found = Array(bounds)[self.nodes[lane]]
+                bound = Array(bounds)[self.nodes[lane]]
             else:
                 m.submodules[f"bounds_{lane}"] = memory = Memory(shape=self.bound.shape(), depth=count, init=[])
                 port = memory.write_port()
                 read = memory.read_port(domain="comb")
                 m.d.comb += [port.addr.eq(self.address), port.data.eq(self.bound), port.en.eq(self.write),
                              read.addr.eq(self.nodes[lane])]
-                found = read.data
-            m.d.comb += self.above[lane].eq(self.numbers[lane] >= found)
+                bound = read.data
+            m.d.comb += self.above[lane].eq(self.numbers[lane] >= bound)
         return m
 
 
 def _ordered(bits):
-    """Bits of a binary32 number, mapped so that they are in the order of the numbers as unsigned integers."""
+    """Bits of a binary32 number, mapped so that unsigned integers have the order of the numbers."""
     return Cat(bits[:31] ^ bits[31].replicate(31), ~bits[31])
 
 
 class NearestCentroid(wiring.Component):
     """Find the index of the nearest centroid of each binary32 number.
 
-    It is the number of bounds that are not above the number. So an infinity or a NaN is given the highest index, or
-    if it is negative the lowest. Latency is :attr:`latency` cycles, one for each bit of an index; throughput is one
-    beat per cycle. Every output is a register; ``i.ready`` depends combinationally on ``o.ready``.
+    The index is the number of bounds that are not above the number. An infinity or a NaN therefore gets the highest
+    index, or the lowest if negative. Latency is :attr:`latency` cycles, one for each bit of an index; throughput is
+    one beat per cycle. Every output is a register; ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ class NearestCentroid(wiring.Component):
     Members
     -------
     load : In(stream of {data, last})
-        As many words as there are centroids, less one: the bounds, binary32 numbers in ascending order, a zero being
-        -0.0. Taken at any time, and effective at once.
+        ``centroids`` - 1 words: the bounds, binary32 numbers in ascending order, with zero as -0.0. Taken at any
+        time, and effective at once.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(lanes, bits of an index))
     error : Out(1)
@@ -128,7 +128,7 @@ class NearestCentroid(wiring.Component):
         m = Module()
         lanes, levels = self._lanes, self.latency
 
-        # Of the bound to be loaded; 0 stands for all that are too many.
+        # Number of the bound to be loaded; 0 stands for all words in excess.
         number = Signal(range(self._centroids), init=1)
         loading = Signal()
         m.d.comb += [self.load.ready.eq(1), loading.eq(self.load.valid & (number != 0))]

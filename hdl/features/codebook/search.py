@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# An encoder of indices is made here to be asked for its width, even where nothing is elaborated.
-"""Elements to packets of indices: the search for the nearest centroid, and the encoder of indices behind it."""
+# An index encoder is made here only to read its width, even where nothing is elaborated.
+"""Elements to packets of indices: the search for the nearest centroid, followed by the encoder of indices."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -14,15 +14,15 @@ __all__ = ["CentroidEncoder"]
 
 
 class CentroidEncoder(wiring.Component):
-    """Encode packets of elements as the indices of the nearest centroids, of two that are as near the lower one.
+    """Encode packets of elements as indices of the nearest centroids; of two equally near, the lower one.
 
-    Latency is that of the search and that of :class:`hdl.features.codebook.format.Encoder`; throughput is one beat
+    Latency is the sum of the search's and of :class:`hdl.features.codebook.format.Encoder`'s; throughput is one beat
     per cycle. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     table : CentroidTable
-        One that is loaded.
+        A loaded one.
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
 

@@ -1,4 +1,4 @@
-"""Fields of CENTROID, a product with weights that are indices, for the check of instructions."""
+"""Instruction check of CENTROID, a product with weights that are indices: its fields, operands and job."""
 
 from amaranth.hdl import Cat, Mux
 from amaranth.utils import bits_for, exact_log2
@@ -11,19 +11,19 @@ __all__ = ["CENTROID_OPERANDS", "LINE_BITS", "centroid_job", "centroid_malformed
            "centroid_sizes"]
 
 CENTROID_OPERANDS = ("target", "x", "indices", "start", "table", "gate")
-"""Operands in the order in which they are checked: the target first."""
+"""Operands in the order of their checks: the target first."""
 
 LINE_BITS = bits_for(1 << SIZE_BITS)
-"""Bits of the elements in a line of indices, of which there may be more than columns."""
+"""Bits of the number of elements in a line of indices, which may exceed the number of columns."""
 
 
 def centroid_sizes(given):
-    """Fields of an instruction that are sizes, by the names of the sizes."""
+    """Fields of an instruction that are sizes, by name of the size."""
     return {"inputs": given.columns, "outputs": given.outputs, "examples": given.rows}
 
 
 def centroid_malformed(given, sizes, large):
-    """Whether something is wrong with an instruction that does not depend on its operands.
+    """Whether an instruction has an error that does not depend on its operands.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def centroid_malformed(given, sizes, large):
 
 
 def centroid_operands(given, sizes, *, lanes, centroids):
-    """Operands in the order of :data:`CENTROID_OPERANDS`, as they are checked.
+    """Operands in the order of :data:`CENTROID_OPERANDS`, in the form for checking.
 
     Parameters
     ----------
@@ -57,14 +57,14 @@ def centroid_operands(given, sizes, *, lanes, centroids):
     strides |= {"table": 0, "target": Mux(gradient, 0, given.stride_target)}
     used = {"start": gradient | given.initial, "table": ~gradient, "gate": given.gated}
     still = {"target": gradient, "start": ~gradient, "table": 1}
-    found = []
+    checks = []
     for name in CENTROID_OPERANDS:
         rows, columns = shapes.get(name, (sizes["examples"], outputs))
-        found.append({
+        checks.append({
             "operand": given[name], "rows": rows, "columns": columns, "stride": strides[name],
             "used": used.get(name, 1), "target": name == "target", "free": 0, "ones": 0, "still": still.get(name, 0),
             "same": 0})
-    return found
+    return checks
 
 
 def centroid_job(m, job, given, sizes, bases, *, lanes):

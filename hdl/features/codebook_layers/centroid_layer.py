@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
-"""Products of layers in memory whose weights are indices of centroids, and gradients of the centroids."""
+# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+"""Products of layers in memory with weights that are centroid indices, and gradients of the centroids."""
 
 import enum
 from types import SimpleNamespace
@@ -24,14 +24,14 @@ from hdl.streams.stream import Queue, connect_stream
 __all__ = ["INDEXED_COLUMNS", "CentroidLayer"]
 
 INDEXED_COLUMNS = 32 // CENTROID_BITS
-"""Columns whose indices are in a row of memory."""
+"""Columns with indices in one row of memory."""
 
-#: Rows of operands that wait for their use.
+#: Rows of operands waiting to be used.
 _ROWS = SLOTS + 1
 
 
 class _Row(enum.IntEnum):
-    """Meaning of a row that is fetched."""
+    """Meaning of a fetched row."""
 
     TABLE = 0
     INDICES = 1
@@ -44,27 +44,27 @@ class CentroidLayer(wiring.Component):
     """Multiply a matrix by centroid weights, or differentiate the centroids, with operands and results in memory.
 
     A layer is cut into jobs of a :class:`~hdl.features.codebook_layers.centroid_product.CentroidProduct`: eight rows
-    of X by as many outputs as there are lanes; all rows for a group of outputs, then the next group. Rows beyond the
-    last one are zeros, and so are gradients of outputs beyond; neither is read, and no result of them is written.
-    Indices of outputs beyond are taken as they are in memory.
+    of X by ``lanes`` outputs; all rows for a group of outputs, then the next group. Rows after the last one are
+    zeros, and so are gradients of outputs after the last one; neither is read, and no result of them is written.
+    Indices of outputs after the last one are used as they are in memory.
 
-    A job is accepted when none is under way, and ends with a cycle of ``done`` when all results are in the memory.
-    Sizes and places are not checked. Rows are requested in the order of their use, ahead of it, one per cycle at
-    most. Responses never wait. Requests and ``job.ready`` are functions of registers, writes and ``done`` come from
+    A job is accepted when none is running, and ends with a cycle of ``done`` when all results are in the memory.
+    Sizes and addresses are not checked. Rows are requested ahead, in the order of use, at most one per cycle.
+    Responses never wait. Requests and ``job.ready`` are functions of registers, writes and ``done`` come from
     registers.
 
     Parameters
     ----------
     centroids : int
-        Of a table: 4, 8 or 16.
+        Size of a table: 4, 8 or 16.
     lanes : int
-        Elements of a memory row, and outputs that are computed together: 2, 4 or 8.
+        Elements of a memory row, and outputs computed in parallel: 2, 4 or 8.
     dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
     memory_rows : int
         Rows of the largest memory, at least 2.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
@@ -73,11 +73,11 @@ class CentroidLayer(wiring.Component):
     response : In(stream of response_layout(lanes))
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
-        Every write that was accepted in an earlier cycle is in the memory.
+        All writes accepted in earlier cycles are in the memory.
     done : Out(1)
         The results are in the memory.
     multiplied : Out(1)
-        Each lane has multiplied once.
+        Each lane has made one multiplication.
     """
 
     def __init__(self, *, centroids=16, lanes, dsps=4, memory_rows, owner_bits=0):
@@ -101,8 +101,7 @@ class CentroidLayer(wiring.Component):
         })
 
     def cycles(self, *, rows, columns, outputs, gradient=False, answer):
-        """Cycles from the acceptance of a job to ``done``, with sums that are clear and memories that never make it
-        wait.
+        """Cycles from the acceptance of a job to ``done``, with cleared sums and memories that cause no waiting.
 
         Parameters
         ----------
@@ -115,7 +114,7 @@ class CentroidLayer(wiring.Component):
         jobs = -(-rows // SLOTS) * -(-outputs // self._lanes) * self._product.cycles(kind, columns)
         if gradient:
             return jobs + self._product.cycles(Job.TOTAL) + answer + 14
-        tail = max(0, (rows - 1) % SLOTS - 5)  # the last rows are written, and not only dropped
+        tail = max(0, (rows - 1) % SLOTS - 5)  # the last rows are written, not only dropped
         return jobs + self._centroids + answer + 12 + tail
 
     def elaborate(self, platform):
@@ -175,7 +174,7 @@ class CentroidLayer(wiring.Component):
         return m
 
     def _elaborate_operands(self, m, job, begin, last):
-        """Fetch the rows of all operands in the order of their use, and feed the product; return the gates."""
+        """Fetch the rows of all operands in the order of use, and feed the product; return the gates."""
         product, lanes = self._product, self._lanes
         vector = self.response.payload.elements.shape()
         m.submodules.fetch = fetch = RowFetch(
@@ -189,8 +188,8 @@ class CentroidLayer(wiring.Component):
         m.d.comb += [self.response.ready.eq(1), fetch.response.valid.eq(self.response.valid),
                      fetch.response.payload.eq(self.response.p.elements)]
 
-        found = fetch.o.payload
-        elements = found.answer
+        fetched = fetch.o.payload
+        elements = fetched.answer
         word = Signal(range(self._centroids))
         blocks = self._elaborate_inputs(m, job, fetch.o, indices)
         m.d.comb += [
@@ -200,10 +199,10 @@ class CentroidLayer(wiring.Component):
             *(gates.i.payload[lane].eq(above_zero(element)) for lane, element in enumerate(elements)),
         ]
         for lane in range(lanes):
-            with m.If(found.tag.edge & ~last.mask[lane]):
+            with m.If(fetched.tag.edge & ~last.mask[lane]):
                 m.d.comb += starts.i.payload[lane].eq(0)
         connect_stream(m, starts.o, product.rows)
-        with m.Switch(found.tag.row):
+        with m.Switch(fetched.tag.row):
             with m.Case(_Row.TABLE):
                 taken = product.table.valid & product.table.ready
                 m.d.comb += [product.table.valid.eq(fetch.o.valid),
@@ -217,16 +216,16 @@ class CentroidLayer(wiring.Component):
         return gates.o
 
     def _elaborate_walk(self, m, step, job, begin, last):
-        """Walk through the rows of all operands.
+        """Step through the rows of all operands.
 
-        Of each group of outputs and eight rows of X come the inputs, block by block, with the indices in front of
-        those that begin a row of them; then eight starts, and eight gates.
+        For each group of outputs and eight rows of X, inputs come first, block by block, with a row of indices before
+        each block that needs the next one; then eight starts, and eight gates.
         """
-        batch, group, block = (Signal.like(one, name=name) for name, one in (
+        batch, group, block = (Signal.like(limit, name=name) for name, limit in (
             ("walk_batch", last.batch), ("walk_group", last.group), ("walk_block", last.block)))
         slot = Signal(range(SLOTS), name="walk_slot")
         words = Signal(range(self._centroids), name="walk_words")
-        place = {name: Signal(range(self._memory_rows), name=f"walk_{name}", reset_less=True)
+        at = {name: Signal(range(self._memory_rows), name=f"walk_{name}", reset_less=True)
                  for name in ("table", "indices", "line", "x", "first", "start", "gate")}
         within, ends, moves = Signal(), Signal(), Signal()
         following = Signal.like(block)
@@ -241,59 +240,59 @@ class CentroidLayer(wiring.Component):
                          step.p.row.eq(row), step.p.read.eq(read)]
 
         def advance():
-            """Go on to the next eight rows, or to the next group."""
-            m.d.sync += [batch.eq(batch + 1), block.eq(0), place["indices"].eq(place["line"]),
-                         *(place[name].eq(place["first"] + (job.x.stride << 3)) for name in ("first", "x"))]
+            """Continue with the next eight rows, or with the next group."""
+            m.d.sync += [batch.eq(batch + 1), block.eq(0), at["indices"].eq(at["line"]),
+                         *(at[name].eq(at["first"] + (job.x.stride << 3)) for name in ("first", "x"))]
             m.next = "Indices"
             with m.If(batch == last.batch):
-                line = place["line"] + job.indices.stride
-                m.d.sync += [batch.eq(0), group.eq(group + 1), place["indices"].eq(line), place["line"].eq(line),
-                             place["x"].eq(job.x.row), place["first"].eq(job.x.row),
-                             place["start"].eq(job.start.row + group + 1), place["gate"].eq(job.gate.row + group + 1)]
+                line = at["line"] + job.indices.stride
+                m.d.sync += [batch.eq(0), group.eq(group + 1), at["indices"].eq(line), at["line"].eq(line),
+                             at["x"].eq(job.x.row), at["first"].eq(job.x.row),
+                             at["start"].eq(job.start.row + group + 1), at["gate"].eq(job.gate.row + group + 1)]
                 with m.If(group == last.group):
                     m.next = "Idle"
 
         with m.FSM(name="walk"):
             with m.State("Idle"):
-                given = self.job.payload
+                fields = self.job.payload
                 m.d.sync += [
-                    batch.eq(0), group.eq(0), block.eq(0), words.eq(0), place["table"].eq(given.table.row),
-                    *(place[name].eq(given.indices.row) for name in ("indices", "line")),
-                    *(place[name].eq(given.x.row) for name in ("x", "first")),
-                    place["start"].eq(given.start.row), place["gate"].eq(given.gate.row)]
+                    batch.eq(0), group.eq(0), block.eq(0), words.eq(0), at["table"].eq(fields.table.row),
+                    *(at[name].eq(fields.indices.row) for name in ("indices", "line")),
+                    *(at[name].eq(fields.x.row) for name in ("x", "first")),
+                    at["start"].eq(fields.start.row), at["gate"].eq(fields.gate.row)]
                 with m.If(begin):
                     m.next = "Indices"
-                    with m.If(~given.gradient):
+                    with m.If(~fields.gradient):
                         m.next = "Table"
 
             with m.State("Table"):
-                ask(_Row.TABLE, job.table, place["table"])
+                ask(_Row.TABLE, job.table, at["table"])
                 with m.If(moves):
-                    m.d.sync += [place["table"].eq(place["table"] + 1), words.eq(words + self._lanes)]
+                    m.d.sync += [at["table"].eq(at["table"] + 1), words.eq(words + self._lanes)]
                     with m.If(words >= max(self._centroids - self._lanes, 0)):
                         m.next = "Indices"
 
             with m.State("Indices"):
-                ask(_Row.INDICES, job.indices, place["indices"])
+                ask(_Row.INDICES, job.indices, at["indices"])
                 with m.If(moves):
-                    m.d.sync += place["indices"].eq(place["indices"] + 1)
+                    m.d.sync += at["indices"].eq(at["indices"] + 1)
                     m.next = "Inputs"
 
             with m.State("Inputs"):
-                ask(_Row.INPUTS, job.x, place["x"], within)
+                ask(_Row.INPUTS, job.x, at["x"], within)
                 with m.If(moves):
-                    m.d.sync += [slot.eq(slot + 1), place["x"].eq(place["x"] + job.x.stride)]
+                    m.d.sync += [slot.eq(slot + 1), at["x"].eq(at["x"] + job.x.stride)]
                     with m.If(ends):
-                        m.d.sync += [block.eq(following), place["x"].eq(place["first"] + following)]
+                        m.d.sync += [block.eq(following), at["x"].eq(at["first"] + following)]
                         with m.If(block == last.block):
                             m.next = "Starts"
                         with m.Elif(following[:further] == 0):
                             m.next = "Indices"
 
             with m.State("Starts"):
-                ask(_Row.STARTS, job.start, place["start"], within & (job.initial | job.gradient))
+                ask(_Row.STARTS, job.start, at["start"], within & (job.initial | job.gradient))
                 with m.If(moves):
-                    m.d.sync += [slot.eq(slot + 1), place["start"].eq(place["start"] + job.start.stride)]
+                    m.d.sync += [slot.eq(slot + 1), at["start"].eq(at["start"] + job.start.stride)]
                     with m.If(ends):
                         with m.If(job.gated):
                             m.next = "Gates"
@@ -301,43 +300,43 @@ class CentroidLayer(wiring.Component):
                             advance()
 
             with m.State("Gates"):
-                ask(_Row.GATES, job.gate, place["gate"], within)
+                ask(_Row.GATES, job.gate, at["gate"], within)
                 with m.If(moves):
-                    m.d.sync += [slot.eq(slot + 1), place["gate"].eq(place["gate"] + job.gate.stride)]
+                    m.d.sync += [slot.eq(slot + 1), at["gate"].eq(at["gate"] + job.gate.stride)]
                     with m.If(ends):
                         advance()
 
     def _elaborate_inputs(self, m, job, fetched, indices):
-        """Keep two blocks of eight rows of X, and give their elements column by column with the indices.
+        """Store two blocks of eight rows of X, and output their elements column by column with the indices.
 
-        Returns the ports by which a row is kept.
+        Returns the handshake for storing a row.
         """
         product, lanes = self._product, self._lanes
         m.submodules.blocks = memory = Memory(
             shape=fetched.p.answer.shape(), depth=2 * SLOTS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port(domain="comb")
         kept = SimpleNamespace(valid=Signal(name="keeps"), ready=Signal(name="kept"))
-        place, slot, bank = Signal(range(2 * SLOTS)), Signal(range(SLOTS)), Signal()
+        entry, slot, bank = Signal(range(2 * SLOTS)), Signal(range(SLOTS)), Signal()
         full = Signal(2)
         column = Signal(job.columns.shape())
         moves, round_ends, last = Signal(), Signal(), Signal()
-        given = product.i.payload
+        beat = product.i.payload
         row = data.View(data.ArrayLayout(data.ArrayLayout(CENTROID_BITS, lanes), INDEXED_COLUMNS),
                         indices.o.payload)
         m.d.comb += [
-            kept.ready.eq(~full.bit_select(place[3], 1)), write.en.eq(kept.valid & kept.ready), write.addr.eq(place),
+            kept.ready.eq(~full.bit_select(entry[3], 1)), write.en.eq(kept.valid & kept.ready), write.addr.eq(entry),
             write.data.eq(fetched.p.answer), read.addr.eq(Cat(slot, bank)),
             product.i.valid.eq(full.bit_select(bank, 1) & indices.o.valid),
             moves.eq(product.i.valid & product.i.ready),
-            round_ends.eq(moves & (slot == SLOTS - 1)), last.eq(column == job.columns - 1), given.last.eq(last),
-            given.input.eq(Array(read.data)[column[:self._lane_bits]]),
-            *(given.indices[lane].eq(row[column[:3]][lane]) for lane in range(lanes)),
+            round_ends.eq(moves & (slot == SLOTS - 1)), last.eq(column == job.columns - 1), beat.last.eq(last),
+            beat.input.eq(Array(read.data)[column[:self._lane_bits]]),
+            *(beat.indices[lane].eq(row[column[:3]][lane]) for lane in range(lanes)),
             indices.o.ready.eq(round_ends & (column[:3].all() | last)),
         ]
         with m.If(write.en):
-            m.d.sync += place.eq(place + 1)
-            with m.If(place[:3].all()):
-                m.d.sync += full.bit_select(place[3], 1).eq(1)
+            m.d.sync += entry.eq(entry + 1)
+            with m.If(entry[:3].all()):
+                m.d.sync += full.bit_select(entry[3], 1).eq(1)
         with m.If(moves):
             m.d.sync += slot.eq(slot + 1)
         with m.If(round_ends):

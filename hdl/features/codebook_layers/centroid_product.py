@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the arithmetic, whose latencies are needed even if nothing is elaborated.
-"""Products in binary32 with weights that are indices of centroids, and gradients of the centroids.
+# The constructor makes the arithmetic because its latencies are needed even if nothing is elaborated.
+"""Products in binary32 with weights that are centroid indices, and gradients of the centroids.
 
-Inputs that share a centroid are added up first, and those few sums are multiplied; the matrix is never expanded.
+Inputs that share a centroid are added up first, and these few sums are multiplied; the matrix is never expanded.
 :mod:`hdl.features.codebook.gather_reduce` does the same with integers.
 """
 
@@ -33,17 +33,17 @@ class Job(enum.IntEnum):
     """Job of the unit."""
 
     PRODUCT = 0
-    """Outputs of eight examples: a start for each, and the products of its sums and the centroids."""
+    """Outputs of eight examples: for each a start, plus the products of its sums and the centroids."""
     GRADIENT = 1
-    """Terms of the centroids' gradients, out of the same sums; they are added to those of earlier jobs."""
+    """Terms of the centroids' gradients, from the same sums; they are added to the terms of earlier jobs."""
     TOTAL = 2
-    """The centroids' gradients, which begin at zero again."""
+    """The centroids' gradients, which then restart at zero."""
 
 
 def column_layout(lanes, index_bits):
-    """Payload of an input: the index of its weight for each lane's output, and ``last``, of the last column.
+    """Payload of an input: the index of its weight for each lane's output, and ``last``, set on the last column.
 
-    Inputs come in rounds of eight, one of each example; indices and ``last`` are those of the whole round.
+    Inputs come in rounds of eight, one of each example; all inputs of a round have the same indices and ``last``.
     """
     return data.StructLayout({
         "input": FP32.width, "indices": data.ArrayLayout(index_bits, lanes), "last": 1})
@@ -54,41 +54,41 @@ class CentroidProduct(wiring.Component):
 
     Each lane has one adder, one multiplier, and a sum for each of eight examples and each centroid. An input is added
     to the sum of its example and index. Once all columns are in, the sums are read, one per cycle, multiplied, and
-    added up: over the centroids in a PRODUCT, over examples in a GRADIENT. So an output takes as many multiplications
-    as there are centroids, however many columns there are. sim/golden/features/codebook_layers/centroid_product.py
+    added up: over the centroids in a PRODUCT, over examples in a GRADIENT. So an output takes ``table.centroids``
+    multiplications for any number of columns. sim/golden/features/codebook_layers/centroid_product.py
     states the order of sums.
 
-    Eight sums take turns at an adder of seven cycles and its operands, so that an input is taken, or a term added, in
-    every cycle. A job without pauses takes :meth:`cycles`. After a reset all sums are cleared first, in eight cycles
-    for each of at least eight centroids. ``job.ready`` depends combinationally on ``table.valid``, so that no job
-    begins with a part of a table; every other ready is a function of registers.
+    Eight sums share an adder of seven cycles and its operand register in turn, so that an input is taken, or a term
+    added, in every cycle. A job without pauses takes :meth:`cycles`. After a reset all sums are cleared first, in
+    eight cycles for each of at least eight centroids. ``job.ready`` depends combinationally on ``table.valid``, so
+    that no job begins with a partial table; every other ready is a function of registers.
 
     Parameters
     ----------
     table : CentroidTable
-        Centroids are loaded apart from indices, whichever form packets have.
+        Centroids are loaded separately from indices, for any form of packets.
     lanes : int
-        Outputs that are computed together: 1, 2, 4 or 8.
+        Outputs computed in parallel: 1, 2, 4 or 8.
     dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
 
     Members
     -------
     table : In(stream of {data, last})
-        Centroids, as many as the table has; taken between jobs.
+        ``table.centroids`` centroids; taken between jobs.
     job : In(stream of Job)
     i : In(stream of column_layout(lanes, table.index_bits))
-        Of a PRODUCT or GRADIENT.
+        Input of a PRODUCT or GRADIENT.
     rows : In(stream of lanes of 32 bits)
-        Of each example, in order: the start of a PRODUCT's outputs, or the gradients of a GRADIENT's.
+        For each example, in order: the start of a PRODUCT's outputs, or the gradients of a GRADIENT's.
     o : Out(stream of lanes of 32 bits)
-        Of each example, in order: the outputs of a PRODUCT.
+        For each example, in order: the outputs of a PRODUCT.
     gradients : Out(stream of {data, last})
-        Of a TOTAL: the gradient of each centroid.
+        Output of a TOTAL: the gradient of each centroid.
     multiplied : Out(1)
-        Pulse: each lane has multiplied once.
+        Pulse: each lane has made one multiplication.
     error : Out(1)
-        Pulse: a table was of another length; the next word begins one.
+        Pulse: a table had another length; the next word begins a new one.
     """
 
     def __init__(self, *, table, lanes, dsps=4):
@@ -116,11 +116,11 @@ class CentroidProduct(wiring.Component):
 
     @property
     def _walk(self):
-        """Places of a walk through the centroids, in which no sum comes twice within the latency of an adder."""
+        """Steps of a pass through the centroids; no sum comes twice within the latency of an adder."""
         return max(SLOTS, self._parameters.centroids)
 
     def cycles(self, job, columns=0):
-        """Cycles from the acceptance of a job to that of the next, if streams never pause.
+        """Cycles from the acceptance of a job to the acceptance of the next, if streams never pause.
 
         Parameters
         ----------
@@ -141,15 +141,15 @@ class CentroidProduct(wiring.Component):
         lanes, count = self._lanes, self._parameters.centroids
         latency = self._product_latency
         kind = Signal(Job)
-        slot, place = Signal(range(SLOTS)), Signal(range(self._walk))
+        slot, index = Signal(range(SLOTS)), Signal(range(self._walk))
         lane = Signal(range(max(2, lanes)))
         idle, clearing, combining, fetching, starting = (
             Signal(name=name) for name in ("idle", "clearing", "combining", "fetching", "starting"))
         used, is_gradient = Signal(), Signal()
-        m.d.comb += [used.eq(place < count),  # a walk through few centroids has places without one
+        m.d.comb += [used.eq(index < count),  # a pass through few centroids has unused steps
                      is_gradient.eq(kind == Job.GRADIENT)]
 
-        # Inputs on their way into a sum, and terms on theirs: the valid bits alone are reset.
+        # Inputs and terms on their way into a sum: only the valid bits are reset.
         gathers, terms = Signal(_SUM), Signal(latency + _SUM)
         gather, drain = Signal(), Signal()
         m.d.sync += [gathers.eq(Cat(gather, gathers)), terms.eq(Cat(drain, terms))]
@@ -157,47 +157,47 @@ class CentroidProduct(wiring.Component):
             m.d.sync += terms[latency].eq(1)
         coming = self._delayed(m, "indices", Cat(slot, self.i.p.indices), _SUM - 1)
         indices = register(m, "landing_indices", value=coming).value
-        # Sums of outputs lie behind those of gradients.
+        # Sums of outputs follow the sums of gradients.
         layout = data.StructLayout({"place": range(self._walk), "outputs": 1, "complete": 1})
         target, reading = Signal(layout), Signal(layout)
         m.d.comb += [
-            target.place.eq(Mux(is_gradient, place, slot)), target.outputs.eq(~is_gradient),
-            target.complete.eq(~is_gradient & (place == count - 1)),
+            target.place.eq(Mux(is_gradient, index, slot)), target.outputs.eq(~is_gradient),
+            target.complete.eq(~is_gradient & (index == count - 1)),
             reading.eq(self._delayed(m, "targets", target, latency))]
         with m.If(combining):
-            m.d.comb += [reading.place.eq(place), reading.outputs.eq(0), reading.complete.eq(0)]
+            m.d.comb += [reading.place.eq(index), reading.outputs.eq(0), reading.complete.eq(0)]
         nearing, landing = Signal(layout), Signal(layout)
         m.d.comb += nearing.eq(self._delayed(m, "landings", reading, _SUM - 1))
         m.d.sync += landing.eq(nearing)
-        # The last cycle of a job goes the same way, whether or not there is a term in it.
+        # The last cycle of a job takes the same path, with or without a term in it.
         ends, closing = Signal(), Signal(latency + _SUM)
         m.d.sync += closing.eq(Cat(ends & ~combining, closing))
         with m.If(combining):
             m.d.sync += closing[latency].eq(ends)
 
-        centroid, loading = self._elaborate_table(m, idle, place)
+        centroid, loading = self._elaborate_table(m, idle, index)
         m.submodules.results = results = Queue(shape=self.o.payload.shape(), depth=SLOTS, block=False)
         connect_stream(m, results.o, self.o)
         m.d.comb += [results.i.valid.eq(terms[-1] & landing.complete), self.multiplied.eq(terms[0])]
         value = register(m, "input", value=self.i.p.input).value
-        # A sum whose next term comes after eight cycles is not written yet, but on its way into the operand.
+        # A sum with its next term after eight cycles is not yet written, but forwarded to the operand.
         again = register(m, "again", value=(
             terms[-2] & (nearing.place == reading.place) & (nearing.outputs == reading.outputs))).value
-        found = []
+        lane_sums = []
         for number, multiplier in enumerate(self._multipliers):
             m.submodules[f"multiplier_{number}"] = multiplier
             m.submodules[f"adder_{number}"] = adder = FloatAdder()
             sums = self._memory(m, f"sums_{number}", SLOTS * count)
             totals = self._memory(m, f"totals_{number}", 2 * self._walk)
 
-            # Sums of inputs: read for an input, written with it added, and zero again when they have been drained.
+            # Sums of inputs: read for an input, written with it added, and zeroed when they have been drained.
             bits = self._parameters.index_bits
             drained = register(m, f"drained_{number}", address=sums.read.addr).address
             written, next_written = (places[len(slot) + number * bits:][:bits] for places in (indices, coming))
             same = register(m, f"same_{number}", value=(
                 gathers[-2] & (Cat(coming[:len(slot)], next_written) == sums.read.addr))).value
             m.d.comb += [
-                sums.read.addr.eq(Cat(slot, Mux(gather, self.i.p.indices[number], place))),
+                sums.read.addr.eq(Cat(slot, Mux(gather, self.i.p.indices[number], index))),
                 sums.write.addr.eq(Mux(gathers[-1], Cat(indices[:len(slot)], written),
                                        Mux(clearing, sums.read.addr, drained))),
                 sums.write.data.eq(Mux(gathers[-1], adder.o, 0)),
@@ -218,21 +218,21 @@ class CentroidProduct(wiring.Component):
                 results.i.payload[number].eq(adder.o),
             ]
             with m.If(fetching):
-                m.d.comb += totals.read.addr.eq(place)
+                m.d.comb += totals.read.addr.eq(index)
             with m.If(starting):
                 m.d.comb += [totals.write.addr.eq(self._walk + slot), totals.write.en.eq(self.rows.valid),
                              totals.write.data.eq(self.rows.payload[number])]
             with m.If(clearing):
-                m.d.comb += [totals.write.addr.eq(Cat(slot, place)), totals.write.en.eq(1), totals.write.data.eq(0)]
+                m.d.comb += [totals.write.addr.eq(Cat(slot, index)), totals.write.en.eq(1), totals.write.data.eq(0)]
             addend = Signal(FP32.width, name=f"addend_{number}")
             m.d.comb += addend.eq(Mux(gathers[0], value, multiplier.o))
             operands = register(
                 m, f"operands_{number}", addend=addend,
                 total=Mux(same | again, adder.o, Mux(gathers[0], sums.read.data, totals.read.data)))
             m.d.comb += [adder.a.eq(operands.total), adder.b.eq(operands.addend)]
-            found.append((addend, totals))
-        self._elaborate_combination(m, found, combining & used, lane, place)
-        first = found[0][1]
+            lane_sums.append((addend, totals))
+        self._elaborate_combination(m, lane_sums, combining & used, lane, index)
+        first = lane_sums[0][1]
 
         def count_up(counter, most):
             m.d.sync += counter.eq(Mux(counter == most, 0, counter + 1))
@@ -242,8 +242,8 @@ class CentroidProduct(wiring.Component):
                 m.d.comb += clearing.eq(1)
                 count_up(slot, SLOTS - 1)
                 with m.If(slot == SLOTS - 1):
-                    count_up(place, self._walk - 1)
-                    with m.If(place == self._walk - 1):
+                    count_up(index, self._walk - 1)
+                    with m.If(index == self._walk - 1):
                         m.next = "Idle"
 
             with m.State("Idle"):
@@ -261,8 +261,8 @@ class CentroidProduct(wiring.Component):
                     with m.If((slot == SLOTS - 1) & self.i.p.last):
                         m.next = "Start"
 
-            # Starts are stored while the last inputs go into their sums, which takes as long. All results then have
-            # a place.
+            # Starts are stored while the last inputs are added to their sums, which takes as long. All results then
+            # have room.
             with m.State("Start"):
                 m.d.comb += [starting.eq(~is_gradient & ~results.o.valid), self.rows.ready.eq(starting)]
                 with m.If(is_gradient | (starting & self.rows.valid)):
@@ -273,17 +273,17 @@ class CentroidProduct(wiring.Component):
             with m.State("Drain"):
                 with m.If(is_gradient):
                     m.d.comb += [drain.eq(self.rows.valid & used),
-                                 self.rows.ready.eq(place == self._walk - 1),
+                                 self.rows.ready.eq(index == self._walk - 1),
                                  ends.eq(self.rows.valid & self.rows.ready & (slot == SLOTS - 1))]
                     with m.If(self.rows.valid):
-                        count_up(place, self._walk - 1)
+                        count_up(index, self._walk - 1)
                         with m.If(self.rows.ready):
                             count_up(slot, SLOTS - 1)
                 with m.Else():
-                    m.d.comb += [drain.eq(1), ends.eq((slot == SLOTS - 1) & (place == count - 1))]
+                    m.d.comb += [drain.eq(1), ends.eq((slot == SLOTS - 1) & (index == count - 1))]
                     count_up(slot, SLOTS - 1)
                     with m.If(slot == SLOTS - 1):
-                        count_up(place, count - 1)
+                        count_up(index, count - 1)
                 with m.If(ends):
                     m.next = "Land"
 
@@ -294,9 +294,9 @@ class CentroidProduct(wiring.Component):
                         m.next = "Fetch"
 
             with m.State("Combine"):
-                m.d.comb += [combining.eq(1), ends.eq((place == self._walk - 1) & (lane == lanes - 1))]
-                count_up(place, self._walk - 1)
-                with m.If(place == self._walk - 1):
+                m.d.comb += [combining.eq(1), ends.eq((index == self._walk - 1) & (lane == lanes - 1))]
+                count_up(index, self._walk - 1)
+                with m.If(index == self._walk - 1):
                     m.d.sync += lane.eq(lane + 1)
                 with m.If(ends):
                     m.next = "Land"
@@ -307,50 +307,50 @@ class CentroidProduct(wiring.Component):
 
             with m.State("Offer"):
                 m.d.comb += [first.read.en.eq(0), self.gradients.valid.eq(1),
-                             self.gradients.p.data.eq(first.read.data), self.gradients.p.last.eq(place == count - 1)]
+                             self.gradients.p.data.eq(first.read.data), self.gradients.p.last.eq(index == count - 1)]
                 with m.If(self.gradients.ready):
-                    m.d.comb += [first.write.addr.eq(place), first.write.data.eq(0), first.write.en.eq(1)]
-                    count_up(place, count - 1)
+                    m.d.comb += [first.write.addr.eq(index), first.write.data.eq(0), first.write.en.eq(1)]
+                    count_up(index, count - 1)
                     m.next = "Fetch"
                     with m.If(self.gradients.p.last):
                         m.next = "Idle"
         return m
 
-    def _elaborate_table(self, m, idle, place):
-        """Load centroids; return that of a place, a cycle later, and whether a table is loaded in part."""
+    def _elaborate_table(self, m, idle, index):
+        """Load centroids; return the centroid of ``index``, a cycle later, and whether loading is incomplete."""
         count = self._parameters.centroids
         m.submodules.centroids = memory = Memory(shape=FP32.width, depth=count, init=[])
         write = memory.write_port()
         read = memory.read_port(transparent_for=())
         loaded = Signal(range(count))
-        given = self.table.payload
+        word = self.table.payload
         m.d.comb += [
             self.table.ready.eq(idle), write.en.eq(self.table.valid & idle), write.addr.eq(loaded),
-            write.data.eq(given.data), read.addr.eq(place)]
+            write.data.eq(word.data), read.addr.eq(index)]
         m.d.sync += self.error.eq(0)
         with m.If(write.en):
-            m.d.sync += [loaded.eq(Mux(given.last, 0, loaded + 1)), self.error.eq(given.last ^ loaded.all())]
+            m.d.sync += [loaded.eq(Mux(word.last, 0, loaded + 1)), self.error.eq(word.last ^ loaded.all())]
         return read.data, loaded.any()
 
-    def _elaborate_combination(self, m, lanes, combine, lane, place):
-        """Add the sums of another lane to those of lane 0, and make them zero."""
-        (addend, _), *others = lanes
-        began = register(m, "combined", place=place, lane=lane)
+    def _elaborate_combination(self, m, lanes, combine, lane, index):
+        """Add the sums of another lane to the sums of lane 0, and clear them."""
+        (addend, _), *rest = lanes
+        began = register(m, "combined", place=index, lane=lane)
         valid = Signal(name="combination")
         m.d.sync += valid.eq(combine)
-        for number, (_, totals) in enumerate(others, start=1):
+        for number, (_, totals) in enumerate(rest, start=1):
             with m.If(valid & (began.lane == number)):
                 m.d.comb += [addend.eq(totals.read.data), totals.write.addr.eq(began.place),
                              totals.write.data.eq(0), totals.write.en.eq(1)]
 
     def _delayed(self, m, name, value, cycles):
-        """Delay a value that travels beside the arithmetic."""
+        """Delay a value in parallel to the arithmetic."""
         m.submodules[name] = line = DelayLine(shape=value.shape(), cycles=cycles)
         m.d.comb += line.i.eq(value)
         return line.o
 
     def _memory(self, m, name, depth):
-        """Sums, of which one is read and one written per cycle; what is written is read at once."""
+        """Memory of sums; one is read and one written per cycle, and a written value is read at once."""
         m.submodules[name] = memory = Memory(shape=FP32.width, depth=depth, init=[])
         write = memory.write_port()
         return SimpleNamespace(write=write, read=memory.read_port(transparent_for=(write,)))

@@ -1,4 +1,4 @@
-"""Layers with weights that are indices of centroids: docs/compute/centroids.md."""
+"""Layers with weights that are centroid indices, see docs/compute/centroids.md."""
 
 from hdl.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "CodebookLayersFeature"]
 
 
 class CodebookLayersFeature(Feature):
-    """The compute engine has centroid layers."""
+    """Centroid layers of the compute engine."""
 
     requires = ("compute", "codebook")
 

@@ -1,4 +1,4 @@
-"""Ports by which the units of the compute engine are given jobs, and read and write memory rows."""
+"""Ports through which the units of the compute engine get jobs, and read and write memory rows."""
 
 from amaranth.hdl import Cat, unsigned
 from amaranth.lib import data, stream
@@ -15,63 +15,63 @@ _MEMORY_BITS = 2
 
 
 def place_shape(owner_bits=0):
-    """Shape of a place: the number of a :class:`~hdl.features.compute.layer_list.Place`, and above it the number of
-    the buffer that an operand belongs to, in a node with row owners. Units pass places on as they are."""
+    """Shape of a place: the number of a :class:`~hdl.features.compute.layer_list.Place` in the low bits, and above
+    it, in a node with buffer tags, the number of the operand's buffer. Units pass places on unchanged."""
     return unsigned(_MEMORY_BITS + owner_bits)
 
 
 def memory_of(place):
-    """Number of the memory of a place."""
+    """Number of a place's memory."""
     return place[:_MEMORY_BITS]
 
 
 def owner_of(place):
-    """Number of the buffer of a place."""
+    """Number of a place's buffer."""
     return place[_MEMORY_BITS:]
 
 
 def place_of(operand):
-    """Place of an operand of a list that has been checked."""
+    """Place of an operand of a checked list."""
     return Cat(memory_of(operand.place), operand.owner)
 
 
 def request_layout(rows, owner_bits=0):
-    """Payload of a read: a place (:func:`place_shape`), and a row of its memory.
+    """Payload of a read: a place (:func:`place_shape`), and a row of the place's memory.
 
     Parameters
     ----------
     rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the number of a buffer; 0 without row owners.
+        Bits of a buffer number; 0 without buffer tags.
     """
     return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows)})
 
 
 def response_layout(lanes):
-    """Payload of the answer to a read: the elements of the row. Answers come in the order of the reads."""
+    """Payload of a read response: the elements of the row. Responses come in the order of the reads."""
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), lanes)})
 
 
 def write_layout(rows, lanes, owner_bits=0):
-    """Payload of a write: a row, its elements, and a bit for each of them that is written."""
+    """Payload of a write: a row, its elements, and a write enable for each element."""
     return data.StructLayout({
         "place": place_shape(owner_bits), "row": range(rows),
         "elements": data.ArrayLayout(unsigned(FP32.width), lanes), "keep": lanes})
 
 
 def unit_members(job, *, lanes, memory_rows, owner_bits=0):
-    """Members of a unit that works on operands in memory, by their names.
+    """Members of a unit that works on operands in memory, by name.
 
     Parameters
     ----------
     job : StructLayout
-        Payload of its jobs.
+        Payload of the unit's jobs.
     lanes : int
     memory_rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the number of a buffer; 0 without row owners.
+        Bits of a buffer number; 0 without buffer tags.
 
     Members
     -------
@@ -80,7 +80,7 @@ def unit_members(job, *, lanes, memory_rows, owner_bits=0):
     response : In(stream of response_layout(lanes))
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
-        All writes that were taken are in their memories.
+        All accepted writes are in their memories.
     done : Out(1)
         The job has ended.
     """
@@ -95,7 +95,7 @@ def unit_members(job, *, lanes, memory_rows, owner_bits=0):
 
 
 def place_operands(m, job, given, names, bases, *, lanes):
-    """Give the operands of a job their places, and the rows of memory that they begin with.
+    """Set the places of a job's operands, and their first rows of memory.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def place_operands(m, job, given, names, bases, *, lanes):
     names : sequence of str
         Names of the operands in the order of their checks.
     bases : sequence of Value
-        Their addresses; others may follow.
+        Their addresses; further ones are ignored.
     lanes : int
     """
     for name, base in zip(names, bases, strict=False):

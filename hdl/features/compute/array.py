@@ -20,15 +20,15 @@ __all__ = ["ONE", "TILES", "MacArray", "check_units", "delays", "result_layout",
 #: Encoding of 1.0.
 ONE = FP32.bias << FP32.fraction_bits
 
-#: Forms of a register tile.
+#: Number of forms of a register tile.
 TILES = SLOTS.bit_length()
 
-#: Tiles whose results are held.
+#: Number of tiles with stored results.
 _BANKS = 2
 
 
 def check_units(rows, columns):
-    """Raise ValueError unless there can be an array of so many rows and columns."""
+    """Raise ValueError unless an array can have ``rows`` rows and ``columns`` columns."""
     if not isinstance(rows, int) or rows not in (1, 2, 4):
         raise ValueError(f"Row count must be 1, 2 or 4, not {rows!r}")
     if not isinstance(columns, int) or columns not in (2, 4, 8):
@@ -39,10 +39,10 @@ def term_layout(rows, columns):
     """Payload of the operands of one slot: ``a`` of each row, ``b`` of each column.
 
     The eight beats of a round have the slots 0 to 7 in turn, and the same ``first``, ``last`` and ``tile``. ``rows``
-    has the rows that take part; all others add a bubble. In an ``initial`` beat the term is ``b`` itself in place of
-    the product. Sums begin in a round with ``first``: at -0.0 if it is ``initial`` as well, else at +0.0. They are
-    results after a round with ``last``, whose ``tile`` is the base-2 logarithm of the groups of rows: with n groups
-    of columns, which are 8 >> ``tile``, slot s is group s // n of rows and group s % n of columns.
+    selects the active rows; all other rows add a bubble. In an ``initial`` beat the term is ``b`` itself instead of
+    the product. Sums begin in a round with ``first``: at -0.0 if it is also ``initial``, otherwise at +0.0. They are
+    results after a round with ``last``; its ``tile`` is the base-2 logarithm of the groups of rows: with n groups
+    of columns, n = 8 >> ``tile``, slot s is group s // n of rows and group s % n of columns.
     """
     return data.StructLayout({
         "a": data.ArrayLayout(unsigned(FP32.width), rows), "b": data.ArrayLayout(unsigned(FP32.width), columns),
@@ -69,24 +69,24 @@ def delays(m, name, value, count, *, reset_less=True):
 class MacArray(wiring.Component):
     """Accumulate outer products: every cycle adds ``a[row] * b[column]`` to one of eight sums of each unit.
 
-    Elements are in binary32. In any other format of operands they are rounded once, where they enter the array, but
-    for those of an ``initial`` beat, which are added as they are.
+    Elements are in binary32. In any other format of operands they are rounded once, where they enter the array,
+    except elements of an ``initial`` beat, which are added unrounded.
 
     Operands travel through the array from unit to unit, a register each: a row of A along its row of units, a column
-    of B along its column, so that no wire is longer than the way to the next unit. Results are read in the order in
-    which they come, and the last units of a tile are done before their first result is read.
+    of B along its column, so that no wire is longer than the way to the next unit. Results are read in the order of
+    arrival, and the last units of a tile are done before their first result is read.
 
-    Terms are added in the order in which they come, product and sum each rounded. A beat waits in the operand
-    register until the cycle of its slot: a source that pauses for a cycle loses :data:`SLOTS` of them, unless it
+    Terms are added in the order of arrival, product and sum each rounded. A beat waits in the operand register
+    until the cycle of its slot: a source that pauses for a cycle loses :data:`SLOTS` of them, unless it
     pauses between a round with ``last`` and the next one. No pause changes a result.
 
-    Results leave row by row, and in each row by groups of columns, in ascending order. Those of two tiles are held,
-    and the last round of a third one waits. A source that never pauses is never held if sums have at least
+    Results leave row by row, and in each row by groups of columns, in ascending order. Results of two tiles are
+    stored, and the last round of a third one waits. A source that never pauses is never held if sums have at least
     :attr:`shortest` rounds and the sink is always ready.
 
     ``i.ready`` is a function of registers. Results pass two stages, which move together, and a skid buffer: no path
     leads from ``o.ready`` to the units. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat
-    to the offer of its first results, if none of the tile before are left.
+    to the offer of its first results, if no results of the previous tile are left.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class MacArray(wiring.Component):
     dsps : int
         DSP blocks each unit may use: 4, 2 or 1.
     operands : str
-        Format that operands are multiplied in, one of those that are multiplied one by one.
+        Format that operands are multiplied in, one with scalar multiplication.
 
     Members
     -------
@@ -159,14 +159,14 @@ class MacArray(wiring.Component):
         """Operand registers, which hold a beat until the cycle of its slot; return them and ``issue``."""
         operands = Signal(self.i.payload.shape(), reset_less=True)
         held = Signal()
-        # The next slot, and whether this is a cycle of it. With no sum under way any cycle is.
+        # The next slot, and whether this is a cycle of it. With no sum in progress any cycle is.
         slot = Signal(range(SLOTS))
         fresh = Signal(init=1)
         aligned = Signal(init=1)
         lag = Signal(range(SLOTS))
         # A bank is taken by the first beat of a last round, for its other beats as well.
         banks = Signal(range(_BANKS + 1))
-        # Registers that say in advance that the next beat opens a round, and that there is no bank for it.
+        # Registers that indicate in advance that the next beat opens a round, and that there is no bank for it.
         opening = Signal(init=1)
         full = Signal()
         issue = Signal()
@@ -202,13 +202,13 @@ class MacArray(wiring.Component):
         return operands, issue, tiles
 
     def _elaborate_controls(self, m, operands, issue):
-        """Operands and controls of the units, from neighbour to neighbour; return the signal that a tile is complete.
+        """Pass operands and controls from unit to unit; return the signal that a tile is complete.
 
         Unit (row, column) takes every beat row + column cycles after unit (0, 0).
         """
         diagonals = self._rows + self._columns - 1
-        # These have a reset, and the multipliers' registers of factors have none, so that synthesis does not make one
-        # of two: each unit has registers of its own beside its multiplier.
+        # These have a reset, and the multipliers' factor registers have none, so that synthesis does not merge them:
+        # each unit has its own registers next to its multiplier.
         a = [delays(m, f"a_{row}", self._factor(m, f"row_{row}", operands.a[row], operands.initial, exact=False),
                      row + self._columns, reset_less=False) for row in range(self._rows)]
         b = [delays(m, f"b_{column}",
@@ -218,16 +218,16 @@ class MacArray(wiring.Component):
                   for row in range(self._rows)]
         first = delays(m, "first", issue & operands.first, self.product_latency + diagonals)
         negative = delays(m, "negative", operands.initial, self.product_latency + diagonals)
-        # Sums are stored in the order of their beats, so that a counter has their places.
+        # Sums are stored in the order of their beats, so a counter addresses them.
         latency = self._latencies[1]
         stores = Signal(latency + diagonals - 1)
-        place = Signal(range(PLACES))
+        address = Signal(range(PLACES))
         complete = Signal()
         m.d.sync += stores.eq(Cat(issue & operands.last, stores))
         with m.If(stores[latency - 1]):
-            m.d.sync += place.eq(place + 1)
-        m.d.comb += complete.eq(stores[latency - 1] & place[:-1].all())
-        places = delays(m, "place", place, diagonals)
+            m.d.sync += address.eq(address + 1)
+        m.d.comb += complete.eq(stores[latency - 1] & address[:-1].all())
+        addresses = delays(m, "place", address, diagonals)
         for row, units in enumerate(self._units):
             for column, unit in enumerate(units):
                 diagonal = row + column
@@ -236,11 +236,11 @@ class MacArray(wiring.Component):
                     unit.bubble.eq(bubble[row][self.product_latency + diagonal]),
                     unit.first.eq(first[self.product_latency + diagonal]),
                     unit.negative.eq(negative[self.product_latency + diagonal]),
-                    unit.store.eq(stores[latency - 1 + diagonal]), unit.place.eq(places[diagonal])]
+                    unit.store.eq(stores[latency - 1 + diagonal]), unit.place.eq(addresses[diagonal])]
         return complete
 
     def _factor(self, m, name, element, opens, *, exact):
-        """An element as it is multiplied."""
+        """Factor of an element."""
         if self._form.rounder is None:
             return element
         m.submodules[f"rounder_{name}"] = rounder = self._form.rounder(exact=exact)
@@ -248,7 +248,7 @@ class MacArray(wiring.Component):
         return rounder.o
 
     def _elaborate_drain(self, m, complete, tiles, freed):
-        """Results of complete tiles: place and result of each row, two stages that move together, and the output."""
+        """Drain complete tiles: address and result of each row, two stages that move together, and the output."""
         waiting = Signal(range(_BANKS + 1))
         bank = Signal()
         number = Signal(range(SLOTS * self._rows))

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The latencies of an array are needed even if nothing is elaborated.
-"""The array for operands of a format."""
+# The latencies of an array are read even if nothing is elaborated.
+"""Array for a format of operands."""
 
 from hdl.features.compute.operands import operands_of
 
@@ -8,8 +8,8 @@ __all__ = ["make_array"]
 
 
 def make_array(operands, *, rows, columns, dsps):
-    """Make the array of so many rows and columns of units for operands of a format.
+    """Make the array of ``rows`` by ``columns`` units for a format of operands.
 
-    ``dsps`` is the number of DSP blocks of each unit, without effect on formats whose units have one.
+    ``dsps`` is the number of DSP blocks of each unit; it has no effect on formats with one DSP block per unit.
     """
     return operands_of(operands).make_array(operands, rows=rows, columns=columns, dsps=dsps)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose layouts are needed even if nothing is elaborated.
+# The constructor makes the parts because their layouts are needed even if nothing is elaborated.
 """Drain of a matrix product: results of the array become rows of C."""
 
 from amaranth.hdl import Module, Mux, Signal
@@ -18,12 +18,12 @@ from hdl.streams.stream import connect_stream
 
 __all__ = ["Drain", "above_zero"]
 
-#: Places for rows of the gate: a tile of four rows of units.
+#: Capacity in rows of the gate: a tile of four rows of units.
 _GATES = 33
 
 
 def above_zero(element):
-    """Whether an encoding is that of a number above zero."""
+    """Whether an encoding is a number above zero."""
     magnitude = element[:FP32.width - 1]
     infinity = ((1 << FP32.exponent_bits) - 1) << FP32.fraction_bits
     return ~element[-1] & magnitude.any() & (magnitude <= infinity)
@@ -32,11 +32,11 @@ def above_zero(element):
 class Drain(wiring.Component):
     """Write results to their rows of C, with the epilogue of the product.
 
-    What is beyond the edge of C is dropped. The epilogue is for final results: ``relu`` makes +0.0 of each negative
-    number and of -0.0, and ``gated`` of each element whose element of the gate is not above zero. A NaN of the array
-    is canonical, and stays. Rows of the gate are read as soon as a tile is announced, and only their flags are kept.
+    Results beyond the edge of C are dropped. The epilogue is for final results: ``relu`` turns negative numbers and
+    -0.0 into +0.0, and ``gated`` each element where the element of the gate is not above zero. A NaN of the array is
+    canonical, and is kept. Rows of the gate are read as soon as a tile is announced, and only their flags are kept.
 
-    A row of results is taken per cycle, if ``write`` is free and the gate is there. It is offered in the cycle after.
+    A row of results is taken per cycle, if ``write`` is free and the gate has arrived. It is offered one cycle later.
     ``write`` is a register; ``i.ready`` depends combinationally on ``write.ready``. Responses never wait.
 
     Parameters
@@ -46,12 +46,12 @@ class Drain(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
     job : In(gemm_job_layout(memory_rows, owner_bits))
-        Holds while tiles come.
+        Held while tiles come.
     tiles : In(stream of tile_layout())
     i : In(stream of result_layout(rows, lanes))
     request : Out(stream of request_layout(memory_rows, owner_bits))
@@ -61,7 +61,7 @@ class Drain(wiring.Component):
     drained : Out(1)
         The last row of a tile is accepted, or was beyond the edge.
     complete : Out(1)
-        So is the last row of C, beside ``drained``.
+        High with ``drained`` if the row is also the last one of C.
     """
 
     #: Cycles from the offer of a tile to its first request.
@@ -107,7 +107,7 @@ class Drain(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk, gate_sequence):
-        """Plan the walks of a tile through C, and through the gate of its final results: multiply, add, offer."""
+        """Plan the row sequences of a tile in C, and in the gate if final: multiply, add, offer."""
         job, tile = self.job, self.tiles.payload
         lane_bits = self._lanes.bit_length() - 1
         left = {name: Signal(SIZE_BITS, name=f"left_{name}", reset_less=True) for name in ("m", "n")}
@@ -120,11 +120,11 @@ class Drain(wiring.Component):
             m.d.sync += gate_offered.eq(0)
         starts = Signal()
         for target, matrix, offer in walks:
-            given = target.i.payload
-            product, offset = (Signal(len(given.row), name=name, reset_less=True) for name in ("product", "offset"))
-            planned = Signal(given.shape(), name="planned", reset_less=True)
+            payload = target.i.payload
+            product, offset = (Signal(len(payload.row), name=name, reset_less=True) for name in ("product", "offset"))
+            planned = Signal(payload.shape(), name="planned", reset_less=True)
             m.d.sync += [product.eq(tile.m * matrix.stride), offset.eq(matrix.row + (tile.n >> lane_bits))]
-            m.d.comb += [given.eq(planned), target.i.valid.eq(offer)]
+            m.d.comb += [payload.eq(planned), target.i.valid.eq(offer)]
             with m.If(starts):
                 m.d.sync += [
                     planned.row.eq(product + offset), planned.pitch.eq(matrix.stride),
@@ -132,7 +132,7 @@ class Drain(wiring.Component):
                     planned.lines.eq(left["m"]), planned.edge.eq((left["n"] - 1) >> lane_bits),
                     *(planned.mask[lane].eq((left["n"] - 1)[:lane_bits] >= lane) for lane in range(self._lanes))]
                 if target is walk:
-                    # The tile with the last row and column of C, and no terms left, is the last one of all orders.
+                    # In all orders, the last tile has the last row and column of C, and no terms left.
                     ends_m = left["m"] <= self._rows << tile.tile
                     ends_n = left["n"] <= (groups << lane_bits)
                     m.d.sync += [planned.tag.partial.eq(tile.partial),
@@ -143,7 +143,7 @@ class Drain(wiring.Component):
                 with m.If(self.tiles.valid):
                     m.next = "Add"
             with m.State("Add"):
-                # Registers alone: else a path would lead from the write port to the queue of tiles.
+                # Only registers: otherwise a path would lead from the write port to the queue of tiles.
                 m.d.comb += starts.eq(~offered & ~gate_offered)
                 with m.If(starts):
                     m.d.comb += self.tiles.ready.eq(1)
@@ -151,7 +151,7 @@ class Drain(wiring.Component):
                     m.next = "Multiply"
 
     def _elaborate_write(self, m, walk, gate):
-        """Join results, their places and gates; write them after the epilogue."""
+        """Join results, rows and gates; write them after the epilogue."""
         job, step = self.job, walk.o.payload
         final, gated = Signal(), Signal()
         free, take = Signal(), Signal()

@@ -24,30 +24,30 @@ BLOCKS = 128
 """Blocks of a panel of the array."""
 
 COLUMNS = 64
-"""Most columns of a function of rows."""
+"""Maximum columns of a function of rows."""
 
 
 def memory_words(config):
-    """Elements of the memories that operands can be in, in the order of
+    """Sizes in elements of the memories that operands can be in, in the order of
     :class:`~hdl.features.compute.layer_list.Place`."""
     return config.memories.gradient, config.memories.weight, config.compute.activations
 
 
 def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+    """Per-cycle increments of the counters, by register name."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1, "gemm_cycles": 1, "vector_cycles": 1})
 
 
 class ComputeEngine(wiring.Component):
     """Run LAYERS on the memories of a node, one command after the other.
 
-    The list is checked before anything is written, and then carried out by a unit for products and one for functions
-    of rows, of which one works at a time; a node with centroids has one for products of weights that are indices as
-    well, and one with functions of sequences another one for ROWS. docs/protocol.md has the list.
+    The list is checked before anything is written. Then a unit for products and a unit for functions of rows execute
+    it, one at a time; a node with centroids has an additional unit for products with weights that are indices, and a
+    node with functions of sequences one for ROWS. docs/protocol.md describes the list.
 
-    A label, or a number of a row, that is too large is found while its function runs: then the instructions before it
-    have been carried out. So has the instruction itself that reads rows of a buffer which another one has written
-    over, in a node with row owners; the list ends behind it.
+    A label, or a row number, that is too large is detected while its function runs: the instructions before it have
+    then been executed. In a node with buffer tags, an instruction that reads rows of a buffer overwritten by another
+    buffer has been executed itself; the list ends after it.
 
     Parameters
     ----------
@@ -59,22 +59,22 @@ class ComputeEngine(wiring.Component):
     command : In(stream of command_layout())
         LAYERS, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the number of instructions carried out, or that of the wrong one; with
-        centroids the former has, from bit 8 on, the cycles in which all lanes of their unit have multiplied, and with
+        One for each command. The detail is the number of executed instructions, or the number of the wrong one; with
+        centroids the former has, from bit 8 on, the cycles of multiplication in all lanes of their unit, and with
         READ_DEAD the latter has the row there.
     link_reset : In(1)
-        End a command, which may be done in part.
+        End a command, possibly half-way.
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())
     gradient_read, weight_read, activation_read, gradient_write, activation_write : memory ports
     activation_written : In(written_signature(rows))
-        In a node with row owners: each row of the activation memory that is written.
+        In a node with buffer tags: each row of the activation memory that is written.
     window : In(window_layout(activation_words))
-        In a node with row owners and tenants: the tenant's window in the activation memory.
+        In a node with buffer tags and tenants: the tenant's window in the activation memory.
     throttle : In(16)
-        In a node with throttles: the list and all units move on in so many of 65,536 cycles, and the memories serve
-        them in every cycle. Floating-point units of a native simulation cannot stand still: such a node must be
+        In a node with throttles: number of cycles in 65,536 that the list and all units advance; the memories serve
+        them in every cycle. Floating-point units of a native simulation cannot pause: such a node must be
         simulated as gateware.
     """
 
@@ -83,7 +83,7 @@ class ComputeEngine(wiring.Component):
             raise ValueError(f"Node must have rows of multiply-accumulate units, not {config!r}")
         self._config = config
         lanes, compute = config.lanes, config.compute
-        rows = {place: words // lanes for place, words in zip(
+        rows = {number: words // lanes for number, words in zip(
             (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS), memory_words(config), strict=True)}
         super().__init__({
             "command": In(stream.Signature(command_layout())),
@@ -156,10 +156,10 @@ class ComputeEngine(wiring.Component):
         if compute.sequences:
             functions, done = functions | lists.rows_runs, done | (lists.rows_runs & row_unit.done)
             bad = bad | (lists.rows_runs & row_unit.bad)
-        given = self.command.payload
+        fields = self.command.payload
         list_base, state_base, length = Signal.like(lists.list_base), Signal(32), Signal(32)
         with m.If(self.command.ready):
-            m.d.sync += [list_base.eq(given.weight_base), state_base.eq(given.state_base), length.eq(given.length)]
+            m.d.sync += [list_base.eq(fields.weight_base), state_base.eq(fields.state_base), length.eq(fields.length)]
         m.d.comb += [
             runner.link_reset.eq(self.link_reset),
             runner.weight_version.eq(self.weight_version),
@@ -195,8 +195,8 @@ class ComputeEngine(wiring.Component):
             clients.append((row_unit, lists.rows_runs))
         if compute.buffer_tags:
             self._elaborate_owners(m, owners, access, lists, runner, done)
-        # One of them uses the memories: no answer is under way when another one begins, and the others offer nothing,
-        # so that what is ready for one may be so for all.
+        # Only one client uses the memories: no response is pending when another begins, and the rest offer nothing,
+        # so ready can be shared by all.
         for client, works in clients:
             m.d.comb += [client.response.valid.eq(access.response.valid & works),
                          client.response.payload.eq(access.response.payload),
@@ -204,7 +204,7 @@ class ComputeEngine(wiring.Component):
             with m.If(works):
                 m.d.comb += [
                     access.request.valid.eq(client.request.valid & enable),
-                    # Without the number of a buffer a place is that of any.
+                    # Without its buffer number, a place belongs to any buffer.
                     *(access.request.p[name].eq(client.request.p[name]) for name in ("place", "row")),
                     access.response.ready.eq(client.response.ready & enable),
                 ]
@@ -218,7 +218,7 @@ class ComputeEngine(wiring.Component):
         return m
 
     def _throttle(self, m, platform):
-        """Make the throttle, if the node has it; returns whether units move on in this cycle."""
+        """Make the throttle, if the node has one; return whether units advance in this cycle."""
         if not self._config.has("throttles"):
             return Const(1)
         if hasattr(platform, "get_floating_unit"):
@@ -228,7 +228,7 @@ class ComputeEngine(wiring.Component):
         return throttle.enable
 
     def _held(self, m, runner, enable):
-        """The runner's start, which lasts until lists that are throttled have seen it."""
+        """The runner's start, extended until throttled lists have seen it."""
         if not self._config.has("throttles"):
             return runner.start
         waits = Signal()
@@ -236,8 +236,8 @@ class ComputeEngine(wiring.Component):
         return runner.start | waits
 
     def _elaborate_owners(self, m, owners, access, lists, runner, done):
-        """Stamp the rows that are written and compare those that are read; an instruction that has read dead rows is
-        wrong in the cycle in which it is done, so that the list ends with it."""
+        """Tag the rows that are written and compare tags of the rows that are read; an instruction that has read dead
+        rows is reported as wrong in its last cycle, so that the list ends with it."""
         wiring.connect(m, owners=owners.written, memory=wiring.flipped(self.activation_written))
         read, write = access.read_2, access.write_2
         m.d.comb += [

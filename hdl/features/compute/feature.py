@@ -1,4 +1,4 @@
-"""The compute engine: docs/compute.md."""
+"""The compute engine, see docs/compute.md."""
 
 import dataclasses
 from collections.abc import Collection, Iterator
@@ -10,12 +10,12 @@ from hdl.section import Flag, Name, OneOf, Section, Words, option
 
 __all__ = ["FEATURE", "Compute", "ComputeFeature"]
 
-#: Format of operands that are not rounded.
+#: Operand format without rounding.
 FP32 = "fp32"
 
 
 class _OperandNames(Collection[str]):
-    """Names of formats, in the order of their codes; the registry may get more of them."""
+    """Names of formats, in the order of their codes; the registry may add more."""
 
     def __contains__(self, name: object) -> bool:
         return any(name == other for other in self)
@@ -31,7 +31,7 @@ class _OperandNames(Collection[str]):
 #: Names of the formats that operands of products can be rounded to.
 OPERAND_NAMES = _OperandNames()
 
-#: Units that multiply blocks, at most: one adder serves them all.
+#: Maximum number of units that multiply blocks: one adder serves them all.
 MAX_BLOCK_UNITS = 16
 
 
@@ -42,7 +42,7 @@ def _units(compute, lanes):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compute(Section):
-    """Compute engine, which has the operation LAYERS and an activation memory: docs/compute.md.
+    """Compute engine with the operation LAYERS and an activation memory, see docs/compute.md.
 
     Parameters
     ----------
@@ -51,10 +51,10 @@ class Compute(Section):
     activations : int
         Capacity in elements of the activation memory, a multiple of 32.
     operands : str
-        Format in which operands of products are multiplied: a name of :data:`OPERAND_NAMES`. Sums
-        are in binary32 in any.
+        Multiplication format of product operands: a name of :data:`OPERAND_NAMES`. Sums are always in
+        binary32.
     codebook : int
-        Centroids of a table, 4, 8 or 16, for products with weights that are indices of them:
+        Centroids of a table, 4, 8 or 16, for products with weights that are centroid indices:
         docs/compute/centroids.md. 0 in an engine without.
     scale_mask : bool
         Whether products can be scaled and masked.
@@ -64,7 +64,7 @@ class Compute(Section):
         Whether rows of the activation memory carry the number of the buffer that wrote them, so that reading another
         buffer's ends with READ_DEAD: docs/compute/engine.md.
     far : int
-        Capacity in elements of the far memory, which the node has a port to: docs/far.md. A multiple of 32, or 0 in
+        Capacity in elements of the far memory at the node's port: docs/far.md. A multiple of 32, or 0 in
         a node without.
     """
 
@@ -90,7 +90,7 @@ class Compute(Section):
 
 
 class ComputeFeature(Feature):
-    """A node has the operation LAYERS and an activation memory."""
+    """Operation LAYERS and an activation memory of a node."""
 
     couplings = (
         Coupling(sections=("compute", "optimizer"),

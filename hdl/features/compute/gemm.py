@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
+# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
 """Matrix products of operands in memory: C = epilogue(start + A · B)."""
 
 from amaranth.hdl import Cat, Module, Signal
@@ -19,21 +19,21 @@ from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Gemm"]
 
-#: Tiles that are announced and not drained.
+#: Tiles that are announced and not yet drained.
 _TILES = 17
-#: Rows that are requested and not answered.
+#: Rows that are requested and not yet received.
 _REQUESTS = 33
 
 
 class Gemm(wiring.Component):
     """Multiply matrices in memory, and write the product to memory.
 
-    A job is accepted when none is under way, and ends with a cycle of ``done``, when all of C is in the memory, or of
+    A job is accepted when none is running, and ends with a cycle of ``done``, when all of C is in the memory, or of
     ``bad``, :attr:`checked` cycles after it was accepted, if its panels do not fit; then nothing is written. A panel
     does not fit if it needs more than ``blocks`` blocks, or if it is one of several and has fewer terms, or rows,
-    than a row of memory where lines of an operand run along these. Bases and strides are not checked.
+    than a memory row has elements, where lines of an operand run along these. Bases and strides are not checked.
 
-    A row is requested per cycle at most: initial values come first, then the gate, then operands. Responses come in
+    At most one row is requested per cycle: initial values first, then the gate, then operands. Responses come in
     the order of the requests, at any time after them, and never wait.
 
     Parameters
@@ -41,7 +41,7 @@ class Gemm(wiring.Component):
     rows : int
         Rows of units: 1, 2 or 4.
     lanes : int
-        Columns of units, and elements of a row of memory: 2, 4 or 8, and not less than ``rows``.
+        Columns of units, and elements of a row of memory: 2, 4 or 8, and at least ``rows``.
     dsps : int
         DSP blocks each unit may use: 4, 2 or 1.
     blocks : int
@@ -49,11 +49,11 @@ class Gemm(wiring.Component):
     memory_rows : int
         Rows of the largest memory, at least 2.
     scale_mask : bool
-        Whether results can be scaled and masked; without, the job's ``scale_mask`` has no effect.
+        Whether results can be scaled and masked; otherwise, the job's ``scale_mask`` has no effect.
     operands : str
         Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
@@ -62,7 +62,7 @@ class Gemm(wiring.Component):
     response : In(stream of response_layout(lanes))
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
-        Every write that was accepted in an earlier cycle is in the memory.
+        All writes accepted in earlier cycles are in the memory.
     done : Out(1)
         C is in the memory.
     bad : Out(1)
@@ -111,20 +111,20 @@ class Gemm(wiring.Component):
 
     def _elaborate_job(self, m):
         """Hold the job until its product is written."""
-        product, given = self._product, self.job.payload
+        product, requested = self._product, self.job.payload
         job = Signal(self._job, reset_less=True)
         asked = product.job.payload
         m.d.comb += [part.job.eq(job) for part in (self._operands, self._initial, self._drain)]
-        m.d.comb += [asked[name].eq(given[name])
+        m.d.comb += [asked[name].eq(requested[name])
                      for name in ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")]
         m.d.comb += [
-            asked.resume.eq(given.initial), asked.common.eq(given.start.stride == 0),
-            asked.align_m.eq(given.transpose_a), asked.align_k.eq(~given.transpose_a | given.transpose_b)]
+            asked.resume.eq(requested.initial), asked.common.eq(requested.start.stride == 0),
+            asked.align_m.eq(requested.transpose_a), asked.align_k.eq(~requested.transpose_a | requested.transpose_b)]
         m.d.sync += [self.done.eq(0), self.bad.eq(0)]
         with m.FSM():
             with m.State("Idle"):
                 m.d.comb += [product.job.valid.eq(self.job.valid), self.job.ready.eq(product.job.ready)]
-                m.d.sync += job.eq(given)
+                m.d.sync += job.eq(requested)
                 with m.If(self.job.valid & self.job.ready):
                     m.next = "Run"
             with m.State("Run"):
@@ -139,18 +139,18 @@ class Gemm(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_tiles(self, m):
-        """Announce tiles to all that take part in their results when their initial values are requested."""
+        """Announce tiles to the stages of their results when the initial values are requested."""
         tiles = self._product.tiles
         m.submodules.tiles = queue = Queue(shape=tile_layout(), depth=_TILES)
         sinks = [self._initial.tiles, queue.i, *([] if self._scale_mask is None else [self._scale_mask.tiles])]
         m.d.comb += tiles.ready.eq(Cat(sink.ready for sink in sinks).all())
         for sink in sinks:
-            others = Cat(other.ready for other in sinks if other is not sink)
-            m.d.comb += [sink.valid.eq(tiles.valid & others.all()), sink.payload.eq(tiles.payload)]
+            ready = Cat(peer.ready for peer in sinks if peer is not sink)
+            m.d.comb += [sink.valid.eq(tiles.valid & ready.all()), sink.payload.eq(tiles.payload)]
         connect_stream(m, queue.o, self._drain.tiles)
 
     def _elaborate_requests(self, m, parts):
-        """Requests of parts by priority, and the responses for each."""
+        """Arbitrate the requests of parts by priority, and route the responses."""
         m.submodules.owners = owners = Queue(shape=2, depth=_REQUESTS)
         request = Signal(self.request.payload.shape(), reset_less=True)
         free = Signal()

@@ -1,4 +1,4 @@
-"""Job of a matrix product whose operands are in memory."""
+"""Job of a matrix product with operands in memory."""
 
 from amaranth.lib import data
 
@@ -10,18 +10,18 @@ __all__ = ["gemm_job_layout", "matrix_layout"]
 
 
 def matrix_layout(rows, owner_bits=0):
-    """Matrix in memory: its place (:func:`~hdl.features.compute.access.place_shape`), its first row, and rows from
-    line to line."""
+    """Matrix in memory: its place (:func:`~hdl.features.compute.access.place_shape`), its first row, and its stride
+    in rows."""
     return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows), "stride": range(rows)})
 
 
 def gemm_job_layout(rows, owner_bits=0):
-    """Payload of a product C = A · B, resolved: sizes in elements, places in rows of memory.
+    """Payload of a resolved product C = A · B: sizes in elements, addresses in memory rows.
 
-    Sizes, factors and ``order`` are those of :func:`~hdl.features.compute.loop_nest.job_layout`. With ``transpose_a``
+    Sizes, factors and ``order`` are as in :func:`~hdl.features.compute.loop_nest.job_layout`. With ``transpose_a``
     the memory holds k lines of m elements, with ``transpose_b`` n lines of k elements. With ``initial`` sums begin
-    with the elements of ``start``, of which a stride of 0 makes one line for all rows. ``relu`` makes zero or less
-    +0.0, and ``gated`` makes +0.0 of each element whose element of ``gate`` is not above zero; ``scale_mask`` comes
+    with the elements of ``start``; a stride of 0 uses one line for all rows. ``relu`` turns elements of zero or less
+    into +0.0, and ``gated`` each element where the element of ``gate`` is not above zero; ``scale_mask`` comes
     before both of them. Place ONES, for A or B, has no memory.
 
     Parameters
@@ -29,7 +29,7 @@ def gemm_job_layout(rows, owner_bits=0):
     rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the number of a buffer; 0 without row owners.
+        Bits of a buffer number; 0 without buffer tags.
     """
     loops = job_layout().members
     names = ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")

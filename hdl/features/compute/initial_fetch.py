@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose layouts are needed even if nothing is elaborated.
-"""Fetch of initial values: elements of a matrix, or partial results, with which the sums of a tile begin."""
+# The constructor makes the parts because their layouts are needed even if nothing is elaborated.
+"""Fetch of initial values: elements of a matrix, or partial results, that the sums of a tile begin with."""
 
 from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -19,17 +19,17 @@ __all__ = ["InitialFetch"]
 
 
 class InitialFetch(wiring.Component):
-    """Read the initial values of the tiles that ask for them, in the order in which the array takes them.
+    """Read the initial values of the tiles that request them, in the order of use by the array.
 
-    Rows come by row of units and then by slot; those of a matrix with a stride of 0, common to all rows, once for
-    each slot. Beyond the edge of the matrix nothing is read, and the values are zero.
+    Rows come by row of units and then by slot; rows of a matrix with a stride of 0, common to all rows, come once
+    for each slot. Beyond the edge of the matrix nothing is read, and the values are zero.
 
-    A tile that comes again begins with its own results in C. It is read when fewer tiles are unfinished than the
-    panel before had: then the one with its results is finished. A tile is finished when all its results are in the
+    A repeated tile begins with its own results in C. It is read when fewer tiles are unfinished than the previous
+    panel had: then the tile with its results is finished. A tile is finished when all its results are in the
     memory.
 
-    Tiles are taken before the array needs their values, as far as there are places for these, and passed to the drain
-    at the same time. The first row of a tile is requested :attr:`planned` cycles after the tile is announced.
+    Tiles are taken before the array needs their values, as far as there is room for the values, and passed to the
+    drain at the same time. The first row of a tile is requested :attr:`planned` cycles after the tile is announced.
     Responses never wait.
 
     Parameters
@@ -39,19 +39,19 @@ class InitialFetch(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     ahead : int
-        Most tiles that are taken and not finished.
+        Maximum tiles that are taken and not finished.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
     job : In(gemm_job_layout(memory_rows, owner_bits))
-        Holds while tiles come.
+        Held while tiles come.
     tiles : In(stream of tile_layout())
     drained : In(1)
         The last result of a tile is written.
     settled : In(1)
-        Every result that was written in an earlier cycle is in the memory.
+        All results written in earlier cycles are in the memory.
     request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
         Always ready.
@@ -95,11 +95,11 @@ class InitialFetch(wiring.Component):
         return m
 
     def _elaborate_order(self, m):
-        """Count tiles; return whether the one on offer may be read."""
+        """Count tiles; return whether the offered tile may be read."""
         tile = self.tiles.payload
         unfinished, drained = Signal(range(self._ahead + 1)), Signal(range(self._ahead + 1))
         finished, taken = Signal(), Signal()
-        # Tiles of a panel; beyond the most that may be unfinished it does not matter how many.
+        # Tiles of a panel; the count saturates at the maximum of unfinished tiles.
         count, before = Signal(range(self._ahead + 1)), Signal(range(self._ahead + 1))
         most = Mux(tile.opens, count, before)
         m.d.comb += [finished.eq(self.settled & (drained != 0)), taken.eq(self.tiles.valid & self.tiles.ready)]
@@ -112,7 +112,7 @@ class InitialFetch(wiring.Component):
         return (unfinished != self._ahead) & (~tile.again | (unfinished < most))
 
     def _elaborate_plan(self, m, walk, safe):
-        """Plan the walks of a tile, one for each row of units: wait, add, offer."""
+        """Plan the row sequences of a tile, one for each row of units: wait, add, offer."""
         job, tile = self.job, self.tiles.payload
         row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
         matrix = data.View(job.c.shape(), Mux(tile.again, job.c, job.start))
@@ -125,7 +125,7 @@ class InitialFetch(wiring.Component):
         m.d.comb += [
             common.eq(~tile.again & (job.start.stride == 0)),
             walk.i.payload.eq(planned),
-            # Rows of units below this one have a line more if the edge is between them.
+            # If the edge is between rows of units, the lower-numbered ones have one more line.
             lines.eq((left["m"] + (self._rows - 1) - number) >> row_bits),
             walk.i.p.lines.eq(Mux(common, ~0, lines)),
         ]

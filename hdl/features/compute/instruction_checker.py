@@ -1,4 +1,4 @@
-"""Check of the instructions of a list against the memories of a node, and their jobs for the units."""
+"""Check of the instructions of a list against the memories of a node, and their translation to jobs of units."""
 
 from amaranth.hdl import Array, C, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -30,17 +30,17 @@ from hdl.features.compute.row_instruction import ROW_OPERANDS, ROW_TARGETS, row_
 __all__ = ["GEMM_OPERANDS", "VECTOR_OPERANDS", "InstructionChecker", "checked_layout"]
 
 GEMM_OPERANDS = ("c", "a", "b", "start", "gate")
-"""Operands of a matrix product in the order in which they are checked: the target first."""
+"""Operands of a matrix product in the order of their checks: the target first."""
 
 VECTOR_OPERANDS = ("target", "loss", "source", "labels")
-"""Operands of a function of rows in the order in which they are checked: the targets first."""
+"""Operands of a function of rows in the order of their checks: the targets first."""
 
 #: Bits of the sizes and strides of a list.
 _FIELD = 16
 
 
 def _codebook_layers():
-    """Module of the instructions of codebook layers, for an engine that has them."""
+    """Module of the instructions of codebook layers, for an engine with them."""
     from hdl.features.codebook_layers import centroid_instruction
 
     return centroid_instruction
@@ -49,8 +49,8 @@ def _codebook_layers():
 def checked_layout(rows, lanes, centroids=0, sequences=False, owner_bits=0):
     """Payload of a checked instruction: its kind, whether it is wrong, the number at fault, and its job.
 
-    Of the jobs the one of its kind has a meaning, unless it is wrong. That of centroids is there if there are any,
-    and that of ROWS with ``sequences``.
+    Only the job of its kind is valid, unless it is wrong. The job of centroids exists if there are any, and the job
+    of ROWS with ``sequences``.
     """
     return data.StructLayout({
         "kind": 4, "wrong": 1, "number": range(MAX_INSTRUCTIONS),
@@ -60,7 +60,7 @@ def checked_layout(rows, lanes, centroids=0, sequences=False, owner_bits=0):
 
 
 def _chosen_layout(column_bits, *, sequences):
-    """One operand, as it is checked."""
+    """Layout of one operand to check."""
     return data.StructLayout({
         "operand": operand_layout(), "rows": SIZE_BITS, "columns": column_bits, "stride": _FIELD,
         "used": 1, "target": 1, "free": 1, "ones": 1, "still": 1, "same": 1,
@@ -68,33 +68,33 @@ def _chosen_layout(column_bits, *, sequences):
 
 
 class InstructionChecker(wiring.Component):
-    """Find out whether each instruction of a list can be run, and make its job.
+    """Check whether each instruction of a list can be run, and make its job.
 
     The instruction is wrong
 
-    - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, of an END any bit
-      behind the kind, if its ``format`` is not that of the ``operands``, if it is ``scaled`` or ``masked`` without
-      ``scale_mask``, or a CENTROID without ``centroids``, or one with ``gradient`` and ``initial``, ``relu`` or
-      ``gated``, or ROWS or a SOFTMAX without ``sequences``, or ROWS ``started`` where the function has no start, or
-      not where it must have one;
-    - if a size is 0, where it stands for the length too, or exceeds 4,095, if panels of these factors do not fit, or
-      if a function has more than ``columns`` columns;
-    - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, but
-      for labels, loss and numbers of rows;
-    - if a stride is less than a row of the matrix, but for those of labels and numbers, and for 0 of ``start``;
+    - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, an END has any bit
+      set after the kind, if its ``format`` is not the format of the ``operands``, if it is ``scaled`` or ``masked``
+      without ``scale_mask``, or a CENTROID without ``centroids``, or one with ``gradient`` and ``initial``, ``relu``
+      or ``gated``, or ROWS or a SOFTMAX without ``sequences``, or ROWS ``started`` with a function that has no start,
+      or not ``started`` where it must be;
+    - if a size is 0, also as the length that it stands for, or exceeds 4,095, if panels of these factors do not fit,
+      or if a function has more than ``columns`` columns;
+    - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, except
+      for labels, loss and row numbers;
+    - if a stride is less than a row of the matrix, except strides of labels and numbers, and 0 for ``start``;
       tables of centroids and vectors have none;
     - if an operand ends beyond its memory, is a target in the weights, or is ``ONES`` and neither A nor B;
-    - if a target overlaps another operand of the instruction, where ``start`` may be C itself, and ``x`` or
-      ``start`` of ROWS the target or ``third``, but for a table;
-    - if a target in the activation memory overlaps the list. That is found with the END, and the number at fault is
-      then that of the instruction whose target begins first, the earlier one of two.
+    - if a target overlaps another operand of the instruction, except that ``start`` may be C itself, and ``x`` or
+      ``start`` of ROWS the target or ``third``, unless it is a table;
+    - if a target in the activation memory overlaps the list. This is detected at the END, and the number at fault is
+      then the number of the instruction with the lowest target, the earlier one of two.
 
     Operands that an instruction does not use are ignored. A matrix takes all elements from the first of its first row
-    to the last of its last one. Without ``check`` nothing is compared, and the job alone is made.
+    to the last of its last one. Without ``check`` nothing is compared, and only the job is made.
 
     An operand takes three cycles and one for each bit of its number of rows less one, at least one; it takes one if
-    it is not compared. The first is begun one cycle after the instruction came, and the verdict is offered one cycle
-    after the last of them. An END takes two cycles in all. ``i`` and ``o`` are taken together: ``i.ready`` depends
+    it is not compared. The first one starts one cycle after the instruction came, and the verdict is offered one
+    cycle after the last one. An END takes two cycles in all. ``i`` and ``o`` are taken together: ``i.ready`` depends
     combinationally on ``o.ready``.
 
     Parameters
@@ -106,23 +106,23 @@ class InstructionChecker(wiring.Component):
     rows, blocks : int
         Rows of the array, and blocks of its panels.
     columns : int
-        Most columns of a function of rows.
+        Maximum columns of a function of rows.
     scale_mask : bool
         Whether products can be scaled and masked.
     operands : str
         Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
     centroids : int
-        Of a table; 0 without products of weights that are indices.
+        Size of a table; 0 without products of weights that are indices.
     sequences : bool
         Whether there are functions of sequences.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
     i : In(stream of listed_layout())
     check : In(1)
-        Held while there is an instruction, as are the following.
+        Held while there is an instruction, as are the next three inputs.
     list_base : In(range(elements of the activation memory + 1))
         Address of the list.
     state_base, length : In(32)
@@ -169,9 +169,9 @@ class InstructionChecker(wiring.Component):
         chosen = Signal(_chosen_layout(column_bits, sequences=self._sequences))
         step = Signal(range(len(most)))
         is_gemm = gemm.kind == Kind.GEMM
-        given_gemm, given_vector = self._operands(gemm, vector, sizes)
+        gemm_operands, vector_operands = self._operands(gemm, vector, sizes)
         with m.If(is_gemm):
-            self._choose(m, chosen, step, given_gemm)
+            self._choose(m, chosen, step, gemm_operands)
         if self._centroids:
             with m.Elif(gemm.kind == Kind.CENTROID):
                 self._choose(m, chosen, step, layers.centroid_operands(
@@ -180,11 +180,11 @@ class InstructionChecker(wiring.Component):
             with m.Elif(gemm.kind == Kind.ROWS):
                 self._choose(m, chosen, step, row_operands(row, sizes))
         with m.Else():
-            self._choose(m, chosen, step, given_vector)
+            self._choose(m, chosen, step, vector_operands)
         malformed = Signal()
         m.d.comb += malformed.eq(self._malformed(m, gemm, vector, centroid, row, sizes, large))
         count = Mux(is_gemm, len(GEMM_OPERANDS) - 1, len(VECTOR_OPERANDS) - 1)
-        unknown, other = ~is_gemm & (gemm.kind != Kind.VECTOR), ~is_gemm  # than a product
+        unknown, other = ~is_gemm & (gemm.kind != Kind.VECTOR), ~is_gemm  # other: not a product
         if self._centroids:
             is_centroid = gemm.kind == Kind.CENTROID
             count = Mux(is_centroid, len(layers.CENTROID_OPERANDS) - 1, count)
@@ -202,15 +202,15 @@ class InstructionChecker(wiring.Component):
         reach = Signal(34)
         ranges = [Signal(data.StructLayout({"place": 2, "start": address_bits, "end": address_bits}), name=name)
                   for name in ("target", "loss", "third", "deviation")[:ROW_TARGETS if self._sequences else 2]]
-        written = Signal(len(ranges))  # those that have a target, with functions of sequences
-        bases = [Signal(address_bits, name=f"base_{place}") for place in range(len(most))]
+        written = Signal(len(ranges))  # ranges with a target, with functions of sequences
+        bases = [Signal(address_bits, name=f"base_{location}") for location in range(len(most))]
         lowest, lowest_number = Signal(address_bits + 1), Signal.like(number)
         at_fault = Signal.like(number)
         lane_bits = exact_log2(self._lanes)
         capacity = Array([*(Const(words, address_bits) for words in self._words), C(0, address_bits)])
-        place = chosen.operand.place[:2]
-        overlaps = [(place == other.place) & (address < other.end) & (other.start < reach) for other in ranges]
-        behind = (number + 1) * INSTRUCTION_WORDS + self.list_base
+        location = chosen.operand.place[:2]
+        overlaps = [(location == other.place) & (address < other.end) & (other.start < reach) for other in ranges]
+        list_end = (number + 1) * INSTRUCTION_WORDS + self.list_base
 
         def proceed():
             m.d.sync += step.eq(step + 1)
@@ -248,7 +248,7 @@ class InstructionChecker(wiring.Component):
                 m.next = "Multiply"
                 with m.If(~self.check | ~chosen.used | (ones & chosen.ones)):
                     proceed()
-                with m.Elif(ones | chosen.operand.place[2] | (chosen.target & (place == Place.WEIGHTS))
+                with m.Elif(ones | chosen.operand.place[2] | (chosen.target & (location == Place.WEIGHTS))
                             | (~chosen.free & (short | chosen.stride[:lane_bits].any()))):
                     m.d.sync += wrong.eq(1)
 
@@ -264,25 +264,25 @@ class InstructionChecker(wiring.Component):
                 m.next = "Compare"
 
             with m.State("Compare"):
-                same = chosen.same & (address == ranges[0].start) & (place == ranges[0].place)
-                # The first operand is the first target, and the second of a function of rows the other one.
+                same = chosen.same & (address == ranges[0].start) & (location == ranges[0].place)
+                # The first operand is the first target, and the second of a function of rows its other target.
                 clashes = ((step != 0) & overlaps[0] & ~same) | (other & step[1:].any() & overlaps[1])
                 if self._sequences:
-                    third = chosen.same_third & (address == ranges[2].start) & (place == ranges[2].place)
+                    third = chosen.same_third & (address == ranges[2].start) & (location == ranges[2].place)
                     clashes = (written & Cat(overlaps) & ~Cat(same, 0, third, 0)).any()
-                with m.If((reach > capacity[place]) | (~chosen.free & address[:lane_bits].any()) | clashes):
+                with m.If((reach > capacity[location]) | (~chosen.free & address[:lane_bits].any()) | clashes):
                     m.d.sync += wrong.eq(1)
                 for index, target in enumerate(ranges):
                     with m.If(step == index):
-                        m.d.sync += [target.place.eq(place), target.start.eq(address), target.end.eq(reach),
+                        m.d.sync += [target.place.eq(location), target.start.eq(address), target.end.eq(reach),
                                      written[index].eq(chosen.target)]
-                with m.If(chosen.target & (place == Place.ACTIVATIONS) & (reach > self.list_base)
+                with m.If(chosen.target & (location == Place.ACTIVATIONS) & (reach > self.list_base)
                           & (address < lowest)):
                     m.d.sync += [lowest.eq(address), lowest_number.eq(number)]
                 proceed()
 
             with m.State("End"):
-                with m.If(self.check & ~wrong & (lowest < behind)):
+                with m.If(self.check & ~wrong & (lowest < list_end)):
                     m.d.sync += [wrong.eq(1), at_fault.eq(lowest_number)]
                 m.next = "Offer"
 
@@ -305,11 +305,11 @@ class InstructionChecker(wiring.Component):
         return m
 
     def _sizes(self, m, gemm, vector, centroid, row):
-        """Sizes of an instruction, of which 0 is the length of the command, and whether each is too large."""
+        """Sizes of an instruction, with 0 replaced by the command's length, and whether each is too large."""
         sizes, large = {}, {}
         fields = {"m": gemm.m, "k": gemm.k, "n": gemm.n, "rows": vector.rows, "columns": vector.columns}
         fields |= _codebook_layers().centroid_sizes(centroid) if self._centroids else {}
-        fields |= {"count": row.count} if self._sequences else {}  # others are where those of a function of rows are
+        fields |= {"count": row.count} if self._sequences else {}  # the rest are as in a function of rows
         for name, field in fields.items():
             is_length = field == 0
             sizes[name] = Signal(SIZE_BITS, name=f"size_{name}")
@@ -319,7 +319,7 @@ class InstructionChecker(wiring.Component):
         return sizes, large
 
     def _malformed(self, m, gemm, vector, centroid, row, sizes, large):
-        """Whether something is wrong with an instruction that does not depend on its operands."""
+        """Whether an instruction has an error that does not depend on its operands."""
         job = Signal(job_layout())
         factors = ("tile", "row_tiles", "column_tiles", "rounds")
         m.d.comb += [
@@ -340,16 +340,16 @@ class InstructionChecker(wiring.Component):
             reserved.any() | (vector.function > functions.value) | large["rows"] | large["columns"]
             | (sizes["columns"] > self._columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
         # An unknown kind is wrong in any case.
-        others = gemm.as_value().any()
+        rest = gemm.as_value().any()
         if self._centroids:
             malformed = _codebook_layers().centroid_malformed(centroid, sizes, large)
-            others = Mux(gemm.kind == Kind.CENTROID, malformed, others)
+            rest = Mux(gemm.kind == Kind.CENTROID, malformed, rest)
         if self._sequences:
-            others = Mux(gemm.kind == Kind.ROWS, row_malformed(row, sizes, large, columns=self._columns), others)
-        return Mux(gemm.kind == Kind.GEMM, wrong_gemm, Mux(gemm.kind == Kind.VECTOR, wrong_vector, others))
+            rest = Mux(gemm.kind == Kind.ROWS, row_malformed(row, sizes, large, columns=self._columns), rest)
+        return Mux(gemm.kind == Kind.GEMM, wrong_gemm, Mux(gemm.kind == Kind.VECTOR, wrong_vector, rest))
 
     def _operands(self, gemm, vector, sizes):
-        """Operands of both kinds of instructions, in the order of their checks."""
+        """Operands of matrix products and of functions of rows, in the order of their checks."""
         rows = {"c": sizes["m"], "a": Mux(gemm.transpose_a, sizes["k"], sizes["m"]),
                 "b": Mux(gemm.transpose_b, sizes["n"], sizes["k"]), "start": sizes["m"], "gate": sizes["m"]}
         columns = {"c": sizes["n"], "a": Mux(gemm.transpose_a, sizes["m"], sizes["k"]),
@@ -379,7 +379,7 @@ class InstructionChecker(wiring.Component):
                     m.d.comb += [chosen[name].eq(value) for name, value in operand.items()]
 
     def _jobs(self, m, gemm, vector, sizes, bases):
-        """Make the jobs of both kinds."""
+        """Make the jobs of matrix products and of functions of rows."""
         lane_bits = exact_log2(self._lanes)
         job = self.o.payload.gemm
         m.d.comb += [
@@ -387,10 +387,10 @@ class InstructionChecker(wiring.Component):
             *(job[name].eq(gemm[name]) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order",
                                                     "transpose_a", "transpose_b", "initial", "relu", "gated"))]
         if self._scale_mask:
-            given = job.scale_mask
+            target = job.scale_mask
             m.d.comb += [
-                *(given[name].eq(gemm[name]) for name in ("scaled", "masked", "scale", "alternative")),
-                *(given.mask[name].eq(gemm[name]) for name in given.mask.shape().members if name != "external")]
+                *(target[name].eq(gemm[name]) for name in ("scaled", "masked", "scale", "alternative")),
+                *(target.mask[name].eq(gemm[name]) for name in target.mask.shape().members if name != "external")]
         place_operands(m, job, gemm, GEMM_OPERANDS, bases, lanes=self._lanes)
         m.d.comb += [job[name].stride.eq(gemm[f"stride_{name}"] >> lane_bits) for name in GEMM_OPERANDS]
         job = self.o.payload.vector

@@ -1,4 +1,4 @@
-"""Reader for a list of instructions of LAYERS."""
+"""Reader of an instruction list of LAYERS."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,24 +11,24 @@ __all__ = ["InstructionReader", "listed_layout"]
 
 
 def listed_layout():
-    """Payload of an instruction of a list: its words, and its number."""
+    """Payload of an instruction of a list: its words and its number."""
     return data.StructLayout({"instruction": instruction_layout(), "number": range(MAX_INSTRUCTIONS)})
 
 
 class InstructionReader(wiring.Component):
     """Read the instructions of a list one after the other, up to its END.
 
-    The next instruction is read when the one before is taken, so that no answer is under way while one is on offer. A
-    list that has no END within :data:`~hdl.features.compute.layer_list.MAX_INSTRUCTIONS`, or none before the end of
-    the memory, is wrong: ``bad`` is high from the cycle on in which the missing instruction would be read.
+    The next instruction is read when the previous one is taken, so no response is pending while one is offered. A
+    list without an END within :data:`~hdl.features.compute.layer_list.MAX_INSTRUCTIONS`, or without one before the
+    end of the memory, is wrong: ``bad`` rises in the cycle that would read the missing instruction.
 
-    The first request of an instruction is offered two cycles after ``start``, or after the instruction before was
-    taken, and the instruction itself in the cycle after its last answer. Outputs are functions of registers.
+    The first request of an instruction is offered two cycles after ``start``, or after the previous instruction was
+    taken, and the instruction itself in the cycle after its last response. Outputs are functions of registers.
 
     Parameters
     ----------
     rows : int
-        Rows of the activation memory, which has the list.
+        Rows of the activation memory, which holds the list.
     memory_rows : int
         Rows of the largest memory.
     lanes : int
@@ -46,7 +46,7 @@ class InstructionReader(wiring.Component):
     bad : Out(1)
         An instruction is missing; held until the next reset.
     number : Out(range(MAX_INSTRUCTIONS + 1))
-        Number of the instruction, or of the one that is missing.
+        Number of the instruction, or of the missing one.
     """
 
     def __init__(self, *, rows, memory_rows, lanes):

@@ -1,4 +1,4 @@
-"""Jobs of units: resolved and checked instructions, with places in rows of memory."""
+"""Jobs of units: resolved and checked instructions, with addresses in memory rows."""
 
 from amaranth.lib import data
 
@@ -13,14 +13,14 @@ _STRIDE_BITS = 16
 
 
 def place_layout(rows, owner_bits=0):
-    """Place of a matrix (:func:`~hdl.features.compute.access.place_shape`), and its first row of that memory.
+    """Start of a matrix: its place (:func:`~hdl.features.compute.access.place_shape`), and its first row there.
 
     Parameters
     ----------
     rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the number of a buffer; 0 without row owners.
+        Bits of a buffer number; 0 without buffer tags.
     """
     return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows)})
 
@@ -28,8 +28,8 @@ def place_layout(rows, owner_bits=0):
 def vector_job_layout(rows, lanes, owner_bits=0):
     """Payload of a function of rows: its fields in :func:`~hdl.features.compute.layer_list.vector_layout`.
 
-    Rows and columns are 1 to 4,095. ``labels_lane`` and ``loss_lane`` are the places in their rows of the first label
-    and of the loss. ``stride_source`` and ``stride_target`` are in rows of memory, ``stride_labels`` in elements.
+    Rows and columns are 1 to 4,095. ``labels_lane`` and ``loss_lane`` are the lanes of the first label and of the
+    loss in their rows. ``stride_source`` and ``stride_target`` are in rows of memory, ``stride_labels`` in elements.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def vector_job_layout(rows, lanes, owner_bits=0):
         Rows of the largest memory.
     lanes : int
     owner_bits : int
-        Bits of the number of a buffer; 0 without row owners.
+        Bits of a buffer number; 0 without buffer tags.
     """
     stride = _STRIDE_BITS - (lanes.bit_length() - 1)
     lane = range(lanes)
@@ -53,14 +53,14 @@ def centroid_job_layout(rows, owner_bits=0):
     """Payload of a product with centroids, or of their gradients: its fields in
     :func:`~hdl.features.compute.layer_list.centroid_layout`.
 
-    Sizes are 1 to 4,095. Strides are in rows of memory, those of ``indices`` from line to line.
+    Sizes are 1 to 4,095. Strides are in rows of memory; a stride of ``indices`` is from line to line.
 
     Parameters
     ----------
     rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the number of a buffer; 0 without row owners.
+        Bits of a buffer number; 0 without buffer tags.
     """
     return data.StructLayout({
         **dict.fromkeys(("rows", "columns", "outputs"), SIZE_BITS),
@@ -72,8 +72,8 @@ def row_job_layout(rows, lanes, owner_bits=0):
     """Payload of a function of the rows of a sequence: its fields in
     :func:`~hdl.features.compute.layer_list.row_layout`.
 
-    Sizes are 1 to 4,095. ``y_lane`` is the place in its row of the first number of a row of the table. Strides are in
-    rows of memory, but for ``stride_numbers``, that of ``y`` in elements.
+    Sizes are 1 to 4,095. ``y_lane`` is the lane of the first number of a table row. Strides are in rows of memory,
+    except ``stride_numbers``, the stride of ``y`` in elements.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def row_job_layout(rows, lanes, owner_bits=0):
         Rows of the largest memory.
     lanes : int
     owner_bits : int
-        Bits of the number of a buffer; 0 without row owners.
+        Bits of a buffer number; 0 without buffer tags.
     """
     stride = _STRIDE_BITS - (lanes.bit_length() - 1)
     return data.StructLayout({

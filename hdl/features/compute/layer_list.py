@@ -1,4 +1,4 @@
-"""List of instructions of LAYERS: the layouts in memory of its instructions, which are sixteen words each."""
+"""List of instructions of LAYERS: memory layouts of the instructions, sixteen words each."""
 
 import enum
 
@@ -15,7 +15,7 @@ INSTRUCTION_WORDS = 16
 """Words of an instruction in the activation memory (:func:`instruction_layout`)."""
 
 MAX_INSTRUCTIONS = 64
-"""Instructions of the longest list, with its END."""
+"""Maximum length of a list in instructions, including its END."""
 
 
 CENTROID_BITS = 4
@@ -23,8 +23,8 @@ CENTROID_BITS = 4
 
 
 MULTIPLIED_BIT = 8
-"""Lowest bit, in the detail of the event of LAYERS, of the cycles in which all lanes of the unit of CENTROID have
-multiplied; below it is the count of instructions."""
+"""Lowest bit, in the detail of the event of LAYERS, of the cycle count: cycles with multiplications in all lanes of
+the unit of CENTROID; the count of instructions is below it."""
 
 
 BASE_BITS = 20
@@ -32,11 +32,11 @@ BASE_BITS = 20
 
 
 OWNER_BITS = 8
-"""Bits of the number of an operand's buffer: 0 is that of any buffer."""
+"""Bits of the number of an operand's buffer; 0 stands for any buffer."""
 
 
 ROW_BIT = 8
-"""Lowest bit, in the detail of READ_DEAD, of the row; below it is the number of the instruction."""
+"""Lowest bit, in the detail of READ_DEAD, of the row; the number of the instruction is below it."""
 
 
 class Kind(enum.IntEnum):
@@ -64,7 +64,7 @@ class Initial(enum.IntEnum):
     ZERO = 0
     """+0.0."""
     MATRIX = 1
-    """Element of a matrix; with a stride of 0, of one row for all rows."""
+    """Element of a matrix; with a stride of 0, the same row for all rows."""
 
 
 class VectorProgram(enum.IntEnum):
@@ -87,16 +87,16 @@ class RowFunction(enum.IntEnum):
     SCALE = 1
     """target = x · scale + shift."""
     NORM = 2
-    """third = x, or start + x; deviation = 1 / its deviation; second = its normal rows; target = second · scale +
+    """third = x, or start + x; deviation = 1 / its deviation; second = its normalized rows; target = second · scale +
     shift."""
     NORM_BACK = 3
-    """second = x · y; target = gradient of the layer norm, or start + that."""
+    """second = x · y; target = gradient of the layer norm, or start plus this gradient."""
     SOFTMAX_BACK = 4
     """target = gradient of scores, times the factor."""
     GATHER = 5
-    """target = rows of x that y names, or start + those."""
+    """target = the rows of x with the numbers in y, or start plus these rows."""
     SCATTER = 6
-    """Rows of x are added to the rows of target that y names."""
+    """Rows of x are added to the rows of target with the numbers in y."""
     CLEAR = 7
     """target = +0.0."""
 
@@ -104,14 +104,14 @@ class RowFunction(enum.IntEnum):
 def operand_layout():
     """Operand: its memory, the address of its first element, and whether ``state_base`` of the command is added.
 
-    ``owner`` is the number of its buffer, which a node with row owners compares with those of the rows that it reads;
-    others ignore it.
+    ``owner`` is the number of its buffer; a node with buffer tags compares it with the tags of the rows that it
+    reads, and other nodes ignore it.
     """
     return data.StructLayout({"base": BASE_BITS, "owner": OWNER_BITS, "place": 3, "relative": 1})
 
 
 def instruction_layout():
-    """Layout of any instruction: its kind, and what depends on it."""
+    """Layout of any instruction: its kind, and the fields that depend on it."""
     return data.StructLayout({"kind": 4, "rest": 508})
 
 
@@ -120,13 +120,13 @@ def gemm_layout():
 
     A has ``m`` rows and ``k`` columns, B ``k`` rows and ``n`` columns; a size of 0 is the length of the command. With
     ``transpose_a`` the memory holds k rows of m elements, with ``transpose_b`` n rows of k elements. Strides are
-    elements from row to row. ``initial`` is one of :class:`Initial`. ``relu`` makes zero or less +0.0; ``gated``
-    makes +0.0 of each element whose element of the gate, a matrix of the shape of C, is not above zero. The factors
-    and ``order`` are those of :func:`hdl.features.compute.loop_nest.job_layout`.
+    elements from row to row. ``initial`` is one of :class:`Initial`. ``relu`` turns zero or less into +0.0; ``gated``
+    turns each element into +0.0 where the element of the gate, a matrix of the shape of C, is not above zero. The
+    factors and ``order`` are described in :func:`hdl.features.compute.loop_nest.job_layout`.
 
-    Before that, ``scaled`` multiplies each element by ``scale``, and then ``masked`` puts the ``alternative`` in the
-    place of each element that a mask does not keep: the kinds, from ``triangle`` to ``band``, and the bounds are
-    those of :mod:`hdl.masking.mask`, and indices are those of C.
+    Before that, ``scaled`` multiplies each element by ``scale``, and then ``masked`` replaces each element that
+    a mask does not keep by the ``alternative``: the kinds, from ``triangle`` to ``band``, and the bounds are
+    described in :mod:`hdl.masking.mask`, and indices refer to C.
     """
     return data.StructLayout({
         "kind": 4, "transpose_a": 1, "transpose_b": 1, "initial": 2, "relu": 1, "gated": 1, "scaled": 1, "masked": 1,
@@ -153,9 +153,9 @@ def gemm_layout():
 def vector_layout():
     """Layout of a function of rows, in sixteen words.
 
-    ``function`` is one of :class:`VectorProgram`; a size of 0 is the length of the command. CROSS_ENTROPY has scores
-    at ``source``, one label a row at ``labels``, ``stride_labels`` elements apart and at any address, and writes the
-    gradient of the loss to ``target``, and the loss, summed over the rows, to the element ``loss``.
+    ``function`` is one of :class:`VectorProgram`; a size of 0 is the length of the command. CROSS_ENTROPY reads
+    scores at ``source``, and one label per row at ``labels``, ``stride_labels`` elements apart and at any address. It
+    writes the gradient of the loss to ``target``, and the loss, summed over the rows, to the element ``loss``.
     """
     return data.StructLayout({
         "kind": 4, "function": 8, "reserved_0": 20,
@@ -173,17 +173,17 @@ def vector_layout():
 
 
 def centroid_layout():
-    """Layout of a product with weights that are indices of centroids, or of their gradients, in sixteen words.
+    """Layout of a product with weights that are centroid indices, or of centroid gradients, in sixteen words.
 
-    X has ``rows`` rows and ``columns`` columns; a size of 0 is the length of the command. The weights are ``outputs``
-    rows of as many columns, which :func:`sim.golden.features.codebook_layers.centroid_product.pack_indices` puts in
-    lines: each is for as many outputs as a memory row has elements. Strides are elements from row to row, or from
-    line to line.
+    X has ``rows`` rows and ``columns`` columns; a size of 0 is the length of the command. The weights are
+    ``outputs`` rows of ``columns`` columns, packed in lines by
+    :func:`sim.golden.features.codebook_layers.centroid_product.pack_indices`. A line is for one memory row of
+    outputs. Strides are elements from row to row, or from line to line.
 
     Without ``gradient`` the target is the product, of ``rows`` rows and ``outputs`` columns, with the centroids at
-    ``table``. Sums begin with those of ``start`` if ``initial`` is set, where a stride of 0 makes one row of it for
-    all rows, and ``relu`` and ``gated`` do what they do in a matrix product. With ``gradient`` the target is that of
-    each centroid, one behind the other, with the gradients of the product at ``start``.
+    ``table``. If ``initial`` is set, sums begin with the elements of ``start``, with a stride of 0 for one row common
+    to all rows; ``relu`` and ``gated`` act as in a matrix product. With ``gradient`` the target is the gradients of
+    the centroids, one after the other, from the gradients of the product at ``start``.
     """
     return data.StructLayout({
         "kind": 4, "gradient": 1, "initial": 1, "relu": 1, "gated": 1, "reserved_0": 24,
@@ -205,14 +205,14 @@ def centroid_layout():
 def row_layout():
     """Layout of a function of the rows of a sequence, in sixteen words.
 
-    ``function`` is one of :class:`RowFunction`, whose numbers are those of
+    ``function`` is one of :class:`RowFunction`, numbered as in
     :mod:`sim.golden.features.compute.row_functions`. A size of 0 is the length of the command. Matrices have ``rows``
     rows and ``columns`` columns, with strides in elements from row to row. ``scale`` and ``shift`` are one row each,
-    and ``deviation`` has an element for each row, one behind the other. ``start`` is used if ``started`` is set; with
+    and ``deviation`` has an element for each row, one after the other. ``start`` is used if ``started`` is set; with
     a stride of 0 it is one row for all rows.
 
-    Of GATHER, ``x`` is a table of ``count`` rows, and of SCATTER ``target``; ``y`` has one number of a row of the
-    table for each row, ``stride_y`` elements apart and at any address.
+    In GATHER, ``x`` is a table of ``count`` rows, and in SCATTER ``target`` is one; ``y`` has the number of a table
+    row for each row, ``stride_y`` elements apart and at any address.
     """
     return data.StructLayout({
         "kind": 4, "function": 8, "started": 1, "reserved_0": 3, "count": 16,

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose ports are needed even if nothing is elaborated.
-"""Runner of a list of LAYERS: it is checked in a first walk, and carried out in a second one."""
+# The constructor makes the parts because their ports are needed even if nothing is elaborated.
+"""Runner of a list of LAYERS: a first pass checks it, and a second pass executes it."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -20,11 +20,11 @@ __all__ = ["ListRunner"]
 
 
 class ListRunner(wiring.Component):
-    """Check all instructions of a list, and then have units carry them out, one after the other.
+    """Check all instructions of a list, and then make units execute them, one after the other.
 
-    Each walk reads the list from memory. A job is offered when all writes of the one before are in the memories, and
-    the next instruction is read when the unit is done. So a list that is wrong writes nothing; one that is changed
-    while it runs is wrong where no instruction can be made out of it.
+    Each pass reads the list from memory. A job is offered when all writes of the previous job are in the memories,
+    and the next instruction is read when the unit is done. So a list with an error writes nothing; a list that is
+    changed while it runs fails where it no longer gives a valid instruction.
 
     The offers of jobs and ``done`` depend combinationally on ``settled``, and ``passed`` on ``unit_done``; all other
     outputs are functions of registers.
@@ -38,24 +38,24 @@ class ListRunner(wiring.Component):
     rows, blocks : int
         Rows of the array, and blocks of its panels.
     columns : int
-        Most columns of a function of rows.
+        Maximum columns of a function of rows.
     scale_mask : bool
         Whether products can be scaled and masked.
     operands : str
         Format that operands are multiplied in: a name of :data:`~hdl.features.compute.operands.OPERANDS`.
     centroids : int
-        Of a table; without any there are none of the ports for products with them.
+        Size of a table; with 0 there are no ports for products with centroids.
     sequences : bool
-        Whether there are functions of sequences; without, there are none of the ports for ROWS.
+        Whether there are functions of sequences; without them, there are no ports for ROWS.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
     start : In(1)
         Begin a list. Only the first one after reset counts.
     list_base : In(range(elements of the activation memory + 1))
-        Held from ``start`` on, as are the following.
+        Held from ``start`` on, as are the next two inputs.
     state_base, length : In(32)
         Fields of the command.
     settled : In(1)
@@ -67,13 +67,13 @@ class ListRunner(wiring.Component):
     centroid : Out(stream of centroid_job_layout(most rows))
     rows : Out(stream of row_job_layout(most rows, lanes))
     unit_done, unit_bad : In(1)
-        The unit at work has ended its job, or has found it to be wrong; the latter has precedence.
+        The active unit has ended its job, or has found it to be wrong; the latter has precedence.
     gemm_runs, vector_runs, centroid_runs, rows_runs : Out(1)
-        A unit has taken a job, and not ended it.
+        The unit has taken a job, and not ended it.
     passed : Out(1)
-        High for a cycle when an instruction has been carried out.
+        High for a cycle when an instruction has been executed.
     done : Out(1)
-        High for a cycle when all have been.
+        High for a cycle when all instructions have been executed.
     bad : Out(1)
         An instruction is wrong; held until the next reset.
     number : Out(range(MAX_INSTRUCTIONS + 1))
@@ -122,19 +122,19 @@ class ListRunner(wiring.Component):
         connect_stream(m, reader.request, self.request)
         connect_stream(m, self.response, reader.response)
         connect_stream(m, reader.o, checker.i)
-        found = checker.o.payload
+        checked = checker.o.payload
         units = {Kind.GEMM: (self.gemm, self.gemm_runs), Kind.VECTOR: (self.vector, self.vector_runs)}
         if self._centroids:
             units[Kind.CENTROID] = self.centroid, self.centroid_runs
-            m.d.comb += self.centroid.payload.eq(found.centroid)
+            m.d.comb += self.centroid.payload.eq(checked.centroid)
         if self._sequences:
             units[Kind.ROWS] = self.rows, self.rows_runs
-            m.d.comb += self.rows.payload.eq(found.rows)
+            m.d.comb += self.rows.payload.eq(checked.rows)
         m.d.comb += [
             reader.row.eq(self.list_base >> exact_log2(self._lanes)),
             *(getattr(checker, name).eq(getattr(self, name)) for name in ("list_base", "state_base", "length")),
-            self.gemm.payload.eq(found.gemm),
-            self.vector.payload.eq(found.vector),
+            self.gemm.payload.eq(checked.gemm),
+            self.vector.payload.eq(checked.vector),
         ]
 
         def refuse(number):
@@ -152,9 +152,9 @@ class ListRunner(wiring.Component):
                 with m.If(reader.bad):
                     refuse(reader.number)
                 with m.Elif(checker.o.valid):
-                    with m.If(found.wrong):
-                        refuse(found.number)
-                    with m.Elif(found.kind == Kind.END):
+                    with m.If(checked.wrong):
+                        refuse(checked.number)
+                    with m.Elif(checked.kind == Kind.END):
                         m.next = "Return"
 
             with m.State("Return"):
@@ -165,7 +165,7 @@ class ListRunner(wiring.Component):
                 with m.If(reader.bad):
                     refuse(reader.number)
                 with m.Elif(checker.o.valid):
-                    with m.Switch(found.kind):
+                    with m.Switch(checked.kind):
                         for kind, (job, _) in units.items():
                             with m.Case(kind):
                                 m.d.comb += job.valid.eq(self.settled)
@@ -176,13 +176,13 @@ class ListRunner(wiring.Component):
                             with m.If(self.settled):
                                 m.next = "End"
                         with m.Default():
-                            refuse(found.number)
+                            refuse(checked.number)
 
             for kind, (_, runs) in units.items():
                 with m.State(kind.name):
                     m.d.comb += runs.eq(1)
                     with m.If(self.unit_bad):
-                        refuse(found.number)
+                        refuse(checked.number)
                     with m.Elif(self.unit_done):
                         m.d.comb += [self.passed.eq(1), checker.o.ready.eq(1)]
                         m.next = "Walk"

@@ -1,4 +1,4 @@
-"""Loop nest of a matrix product: panels to load, tiles, and the operands of every cycle."""
+"""Loop nest of a matrix product: panels to load, tiles, and the operands of each cycle."""
 
 import functools
 import operator
@@ -23,7 +23,7 @@ _MAX_ROUNDS = 15
 
 
 class Order(enum.Enum, shape=2):
-    """Order of the outer loops, the innermost one last."""
+    """Order of the outer loops, from outermost to innermost."""
 
     MNK = 0
     NMK = 1
@@ -35,7 +35,7 @@ def job_layout():
 
     A panel has 2 to ``row_tiles`` by 2 to ``column_tiles`` register tiles of the form ``tile``, with 2 to ``rounds``
     terms of each sum. ``resume`` begins the sums with the elements of C; if these are ``common`` to all rows, one
-    round gives them to all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along
+    round initializes all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along
     m and along k, so that panels must begin at multiples of the lanes there.
     """
     return data.StructLayout({
@@ -45,14 +45,14 @@ def job_layout():
 
 
 def panel_layout():
-    """Payload of panels to load: first row, column and term, and which of A and B there is to load."""
+    """Payload of panels to load: first row, column and term, and which of A and B to load."""
     return data.StructLayout({"m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "a": 1, "b": 1})
 
 
 def tile_layout():
     """Payload of a tile: its first row and column, and its form.
 
-    ``initial`` asks for its elements of C; a ``partial`` result is to be one of these later, when the tile comes
+    ``initial`` requests its elements of C; a ``partial`` result is an initial value later, when the tile comes
     ``again``. ``opens`` marks the first tile of a panel.
     """
     return data.StructLayout({
@@ -63,8 +63,7 @@ def beat_layout(rows, lanes, blocks):
     """Payload of one cycle of the array: blocks of A and B to read, their column, and the array's marks.
 
     In an ``initial`` beat nothing is read: the term of ``initial_row``, or of all rows if it is ``common``, is an
-    element of C. ``release_a`` and
-    ``release_b`` end the use of a panel; ``final`` ends the product.
+    element of C. ``release_a`` and ``release_b`` end the use of a panel; ``final`` ends the product.
     """
     part = {"part": range(lanes // rows)} if rows < lanes else {}
     first = {"initial_row": range(rows), "common": 1} if rows > 1 else {}
@@ -74,7 +73,7 @@ def beat_layout(rows, lanes, blocks):
 
 
 def _step_layout():
-    """Payload of a step: one pair of panels and what the tiles of it are."""
+    """Payload of a step: a pair of panels and the properties of their tiles."""
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "left": SIZE_BITS, "initial": 1, "common": 1, "first": 1, "last": 1,
         "partial": 1, "again": 1, "release_a": 1, "release_b": 1, "final": 1})
@@ -90,7 +89,7 @@ def extents(job, *, rows, lanes):
 def fits(job, strides, *, lanes, blocks, terms=1):
     """Whether panels of these extents have enough blocks and are aligned, and sizes and order are legal.
 
-    Of sums that leave the array between panels, a panel must have whole numbers of ``terms``, which are added as one.
+    If sums leave the array between panels, each panel must have whole groups of ``terms``, which are added as one.
     """
     lane_bits, block_bits = lanes.bit_length() - 1, blocks.bit_length() - 1
     groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
@@ -108,27 +107,27 @@ def fits(job, strides, *, lanes, blocks, terms=1):
 
 
 class LoopNest(wiring.Component):
-    """Walk through the loops of a matrix product.
+    """Step through the loops of a matrix product.
 
     Level 0 is the register tile, with one beat per slot and term. Level 1 is the panel: its tiles follow each other
-    row by row, each with all terms of the panel. Level 2 goes through panels in one of three orders. A panel of A or
-    B is loaded when its rows, columns or terms are others than in the step before, and released when they are others
-    in the next one. Tiles begin within m by n, and have no term beyond k.
+    row by row, each with all terms of the panel. Level 2 steps through panels in one of three orders. A panel of A or
+    B is loaded when its rows, columns or terms differ from the previous step, and released when they differ from the
+    next one. Tiles begin within m by n, and have no term beyond k.
 
-    If a panel has one tile, and k is the innermost loop, sums stay in the array from panel to panel. Else each panel
-    gives results, which are the initial values of the next panel with the same rows and columns: ``rows`` rounds more
-    for each tile. In all cases terms are added in ascending order of k. Initial values that are common to all rows
-    take one round.
+    If a panel has one tile, and k is the innermost loop, sums stay in the array from panel to panel. Otherwise each
+    panel gives results, which are the initial values of the next panel with the same rows and columns: ``rows``
+    additional rounds for each tile. In all cases terms are added in ascending order of k. Initial values that are
+    common to all rows take one round.
 
     The block of elements (i, k) of a panel, in units of ``lanes``, is i | reversed(k): as the factors are powers of
-    two, rows have the low bits of it and terms the high ones. A product whose panels do not fit or are not aligned,
+    two, rows have its low bits and terms its high ones. A product with panels that do not fit or are not aligned,
     or with a size of zero or an unknown order, is refused: ``bad`` is high for one cycle, :attr:`checked` cycles
     after it was accepted.
 
     A beat is offered per cycle, from step to step, the first one :attr:`latency` cycles after the job is accepted.
-    Steps are planned two ahead, so that ``panels`` has the next panels while beats read the ones before, and those
-    behind them as soon as these have been taken. ``tiles`` has the tiles of a step from then on as well, one in three
-    cycles; the next step is planned when the tiles of the one before have been taken. ``o`` and ``tiles`` are
+    Steps are planned two ahead: ``panels`` offers the next panels while beats read the current ones, and the panels
+    after these as soon as the next ones have been taken. ``tiles`` then also offers the tiles of a step, one in three
+    cycles; the next step is planned when all tiles of a step have been taken. ``o`` and ``tiles`` are
     registers; ``job.ready`` and the offers of ``panels`` are functions of registers.
 
     Parameters
@@ -136,11 +135,11 @@ class LoopNest(wiring.Component):
     rows : int
         Rows of the array: 1, 2 or 4.
     lanes : int
-        Columns of the array, and elements of a memory row: 2, 4 or 8, and not less than ``rows``.
+        Columns of the array, and elements of a memory row: 2, 4 or 8, and at least ``rows``.
     blocks : int
         Blocks of a panel, a power of two between 2 and 512.
     terms : int
-        Terms that are added as one, which no panel may part: a power of two.
+        Terms that are added as one, always in the same panel: a power of two.
 
     Members
     -------
@@ -193,9 +192,9 @@ class LoopNest(wiring.Component):
         return m
 
     def _elaborate_steps(self, m, job, step, beats, tiles, begun):
-        """Plan steps ahead of their beats; ``beats`` and ``tiles`` are offers of a step, and when they are taken.
+        """Plan steps ahead of their beats; ``beats`` and ``tiles`` are pairs: a step is offered, and is taken.
 
-        With ``begun`` no step waits any more for its beats.
+        ``begun`` is high when no step waits for its beats any longer.
         """
         (offered, take), (announced, announce) = beats, tiles
         names = ("m", "n", "k")
@@ -257,7 +256,7 @@ class LoopNest(wiring.Component):
                 m.next = "Plan"
             with m.State("Plan"):
                 begins = base["k"] == 0
-                with m.If(~self.panels.valid):  # which holds: the panels of the step before have been taken
+                with m.If(~self.panels.valid):  # always true: the panels of the previous step have been taken
                     m.d.sync += [self.panels.valid.eq(load["a"] | load["b"]), self.panels.p.a.eq(load["a"]),
                                  self.panels.p.b.eq(load["b"])]
                     m.d.sync += [self.panels.p[name].eq(base[name]) for name in names]
@@ -302,10 +301,10 @@ class LoopNest(wiring.Component):
         number = {name: Signal(_MAX_TILES, name=f"tile_number_{name}", reset_less=True) for name in names}
         beyond = {name: Signal(SIZE_BITS + 1, name=f"tile_beyond_{name}", reset_less=True) for name in names}
         edge = {name: Signal(name=f"tile_edge_{name}", reset_less=True) for name in names}
-        # The job may be another one before the last tile is announced.
-        given = Signal(job.shape(), name="tile_job", reset_less=True)
-        extent = {"m": self._rows << given.tile, "n": (SLOTS * self._lanes) >> given.tile}
-        most = {"m": (1 << given.row_tiles) - 1, "n": (1 << given.column_tiles) - 1}
+        # The job may be replaced before the last tile is announced.
+        tile_job = Signal(job.shape(), name="tile_job", reset_less=True)
+        extent = {"m": self._rows << tile_job.tile, "n": (SLOTS * self._lanes) >> tile_job.tile}
+        most = {"m": (1 << tile_job.row_tiles) - 1, "n": (1 << tile_job.column_tiles) - 1}
         free = ~self.tiles.valid | self.tiles.ready
         with m.If(self.tiles.ready):
             m.d.sync += self.tiles.valid.eq(0)
@@ -313,20 +312,20 @@ class LoopNest(wiring.Component):
             with m.State("Wait"):
                 m.d.comb += announce.eq(announced)
                 m.d.sync += [now.eq(step), opens.eq(1), at["m"].eq(step.m), at["n"].eq(step.n)]
-                m.d.sync += [given.eq(job), *(number[name].eq(0) for name in names)]
+                m.d.sync += [tile_job.eq(job), *(number[name].eq(0) for name in names)]
                 with m.If(announced):
                     m.next = "Add"
             with m.State("Add"):
                 m.d.sync += [beyond[name].eq(at[name] + extent[name]) for name in names]
                 m.next = "Compare"
             with m.State("Compare"):
-                m.d.sync += [edge[name].eq((beyond[name] >= given[name]) | (number[name] == most[name]))
+                m.d.sync += [edge[name].eq((beyond[name] >= tile_job[name]) | (number[name] == most[name]))
                              for name in names]
                 m.next = "Offer"
             with m.State("Offer"):
                 with m.If(free):
                     m.d.sync += [
-                        self.tiles.valid.eq(1), self.tiles.p.tile.eq(given.tile), self.tiles.p.opens.eq(opens),
+                        self.tiles.valid.eq(1), self.tiles.p.tile.eq(tile_job.tile), self.tiles.p.opens.eq(opens),
                         *(self.tiles.p[name].eq(at[name]) for name in names),
                         *(self.tiles.p[name].eq(now[name]) for name in ("initial", "partial", "again")),
                         opens.eq(0), at["n"].eq(Mux(edge["n"], now.n, beyond["n"])),
@@ -338,7 +337,7 @@ class LoopNest(wiring.Component):
                         m.next = "Wait"
 
     def _elaborate_beats(self, m, job, step, offered, take):
-        """Walk through the tiles, terms and slots of a step."""
+        """Step through the tiles, terms and slots of a step."""
         rows, lanes = self._rows, self._lanes
         row_bits, lane_bits, block_bits = (count.bit_length() - 1 for count in (rows, lanes, self._blocks))
         active = Signal()
@@ -395,7 +394,7 @@ class LoopNest(wiring.Component):
                 size["m"].eq(job.m), size["n"].eq(job.n), tile_number["m"].eq(0), tile_number["n"].eq(0),
                 extent["m"].eq(rows << job.tile), extent["n"].eq((SLOTS * lanes) >> job.tile)]
 
-        # Groups of rows of the array, and of columns: number of the tile, and place of the slot in it.
+        # Groups of rows of the array, and of columns: number of the tile, and position of the slot in it.
         group = {name: Signal(_MAX_TILES + _SLOT_BITS, name=f"group_{name}") for name in ("m", "n")}
         with m.Switch(form):
             for value in range(TILES):
@@ -421,5 +420,5 @@ class LoopNest(wiring.Component):
                 m.d.sync += [beat.initial_row.eq(number[:row_bits]), beat.common.eq(now.common)]
 
     def _opens(self, now, opening, number):
-        """The first round of a tile's sums."""
+        """Whether this is the first round of a tile's sums."""
         return (number == 0) & (opening | ~now.initial)

@@ -19,14 +19,14 @@ WRITABLE = (Place.GRADIENTS, Place.ACTIVATIONS)
 
 
 class MemoryAccess(wiring.Component):
-    """Read and write rows of three memories by one stream each.
+    """Read and write rows of three memories through one stream each.
 
-    A request waits until its memory grants it, and all behind it wait with it, so that answers come in the order of
-    the requests. The answer is offered :attr:`latency` cycles after the request, if its memory grants it at once;
-    throughput is a row per cycle. Answers wait in a queue, and no request is made that has no place there. A write is
+    A request waits until its memory grants it, and all later ones wait with it, so responses come in the order of
+    the requests. A response is offered :attr:`latency` cycles after the request, if its memory grants it at once;
+    throughput is a row per cycle. Responses wait in a queue, and no request is made without room there. A write is
     on its way to the memory in the cycle after it is taken; one to a memory that is not written is lost.
 
-    A request that is taken while ``settled`` is high finds all writes that were taken before. All ``ready`` are
+    A request that is taken while ``settled`` is high sees all writes that were taken before. All ``ready`` are
     functions of registers.
 
     Parameters
@@ -36,7 +36,7 @@ class MemoryAccess(wiring.Component):
     lanes : int
         Elements in a row: 1, 2, 4 or 8.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
@@ -44,18 +44,18 @@ class MemoryAccess(wiring.Component):
     response : Out(stream of response_layout(lanes))
     write : In(stream of write_layout(most rows, lanes, owner_bits))
     settled : Out(1)
-        All writes that were taken are in their memories.
+        All accepted writes are in their memories.
     waits : Out(1)
         A memory makes a port wait.
     read_0, read_1, read_2 : Out(read_signature(rows, lanes))
         Ports at the memories of gradients, of weights and of activations.
     write_0, write_2 : Out(write_signature(rows, lanes))
-        Ports at those of gradients and of activations.
+        Ports at the memories of gradients and of activations.
     read_owner, write_owner : Out(owner_bits)
-        Numbers of the buffers of the read and of the write that a memory is asked for; there with ``owner_bits``.
+        Buffer numbers of the read and of the write that a memory is asked for; only with ``owner_bits``.
     """
 
-    #: Answers that wait or are under way.
+    #: Maximum number of responses that wait or are pending.
     depth = 9
     latency = SkidBuffer.latency + READ_LATENCY + 1
 
@@ -73,8 +73,8 @@ class MemoryAccess(wiring.Component):
             "write": In(stream.Signature(write_layout(max(rows), lanes, owner_bits))),
             "settled": Out(1),
             "waits": Out(1),
-            **{f"read_{place.value}": Out(read_signature(rows[place], lanes)) for place in READABLE},
-            **{f"write_{place.value}": Out(write_signature(rows[place], lanes)) for place in WRITABLE},
+            **{f"read_{memory.value}": Out(read_signature(rows[memory], lanes)) for memory in READABLE},
+            **{f"write_{memory.value}": Out(write_signature(rows[memory], lanes)) for memory in WRITABLE},
             **({"read_owner": Out(owner_bits), "write_owner": Out(owner_bits)} if owner_bits else {}),
         })
 
@@ -90,23 +90,23 @@ class MemoryAccess(wiring.Component):
         m.submodules.answers = answers = Queue(shape=self.response.payload.shape(), depth=self.depth, block=False)
         connect_stream(m, self.request, asked.i)
         connect_stream(m, answers.o, self.response)
-        places = Signal(range(self.depth + 1), init=self.depth)
+        room = Signal(range(self.depth + 1), init=self.depth)
         granted = Signal()
         departs = Signal()
-        ports = {place: getattr(self, f"read_{place.value}") for place in READABLE}
+        ports = {memory: getattr(self, f"read_{memory.value}") for memory in READABLE}
         responses = Cat(port.response for port in ports.values())
         m.d.comb += [
             asked.o.ready.eq(granted),
             departs.eq(self.response.valid & self.response.ready),
             answers.i.valid.eq(responses.any()),
         ]
-        step_count(m, places, up=departs, down=granted)
-        for place, port in ports.items():
-            # All memories answer after the same time, so that one of them answers at most.
+        step_count(m, room, up=departs, down=granted)
+        for memory, port in ports.items():
+            # All memories respond after the same time, so at most one of them responds in a cycle.
             with m.If(port.response):
                 m.d.comb += answers.i.payload.elements.eq(port.elements)
             m.d.comb += [
-                port.valid.eq(asked.o.valid & (memory_of(asked.o.payload.place) == place.value) & (places != 0)),
+                port.valid.eq(asked.o.valid & (memory_of(asked.o.payload.place) == memory.value) & (room != 0)),
                 port.row.eq(asked.o.payload.row),
             ]
             with m.If(port.valid & port.ready):
@@ -119,23 +119,23 @@ class MemoryAccess(wiring.Component):
         """Connect the writes; return, for each port, that it waits."""
         m.submodules.written = written = SkidBuffer(shape=self.write.payload.shape())
         connect_stream(m, self.write, written.i)
-        given = written.o.payload
-        ports = {place: getattr(self, f"write_{place.value}") for place in WRITABLE}
-        chosen = {place: memory_of(given.place) == place.value for place in WRITABLE}
+        row_write = written.o.payload
+        ports = {memory: getattr(self, f"write_{memory.value}") for memory in WRITABLE}
+        chosen = {memory: memory_of(row_write.place) == memory.value for memory in WRITABLE}
         m.d.comb += [
             self.settled.eq(~written.o.valid),
-            # A write to any other memory goes nowhere.
+            # A write to any other memory is discarded.
             written.o.ready.eq(Const(1)),
         ]
         if self._owner_bits:
-            m.d.comb += self.write_owner.eq(owner_of(given.place))
-        for place, port in ports.items():
+            m.d.comb += self.write_owner.eq(owner_of(row_write.place))
+        for memory, port in ports.items():
             m.d.comb += [
-                port.valid.eq(written.o.valid & chosen[place]),
-                port.row.eq(given.row),
-                port.elements.eq(given.elements),
-                port.keep.eq(given.keep),
+                port.valid.eq(written.o.valid & chosen[memory]),
+                port.row.eq(row_write.row),
+                port.elements.eq(row_write.elements),
+                port.keep.eq(row_write.keep),
             ]
-            with m.If(chosen[place]):
+            with m.If(chosen[memory]):
                 m.d.comb += written.o.ready.eq(port.ready)
         return [port.valid & ~port.ready for port in ports.values()]

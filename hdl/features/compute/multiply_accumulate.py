@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The latency of a multiplier is needed even if nothing is elaborated.
-"""Multiplier and adder that hold eight sums in the adder's own pipeline."""
+# The latency of a multiplier is read even if nothing is elaborated.
+"""Multiplier and adder with eight sums held in the adder's own pipeline."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -17,45 +17,45 @@ __all__ = ["PLACES", "SLOTS", "MultiplyAccumulate", "product_latency", "sum_late
 #: Sums in flight: the adder's stages and the register of its operands.
 SLOTS = FloatAdder.latency + 1
 
-#: Results held: one of each slot that is complete, and one that is not.
+#: Stored results: a complete and an incomplete one for each slot.
 PLACES = 2 * SLOTS
 
 
 def product_latency(dsps, operands=BINARY32):
-    """Cycles from elements to the cycle in which ``bubble``, ``first`` and ``negative`` of their term are taken."""
+    """Cycles from elements to the cycle that takes ``bubble``, ``first`` and ``negative`` of their term."""
     return scalar_of(operands).product_latency(dsps)
 
 
 def sum_latency(dsps, operands=BINARY32):
-    """Cycles from elements to the cycle in which ``store`` and ``place`` of their sum are taken."""
+    """Cycles from elements to the cycle that takes ``store`` and ``place`` of their sum."""
     return product_latency(dsps, operands) + SLOTS
 
 
 class MultiplyAccumulate(wiring.Component):
-    """Add a product to one of eight sums in every cycle, without a register for any of them but the adder's stages.
+    """Add a product to one of eight sums in every cycle; the sums are held only in the adder's stages.
 
-    The adder's result comes back as its operand :data:`SLOTS` cycles after the operand before, so that each cycle
-    modulo :data:`SLOTS` has a sum of its own. Product and sum are each rounded to nearest even. A bubble adds -0.0,
-    which changes no sum, not even +0.0. A sum begins at +0.0, and then never is -0.0, or at -0.0, to which any
-    initial value is added exactly, as a product with 1.0.
+    The adder's result returns as its operand :data:`SLOTS` cycles after the previous operand, so each cycle modulo
+    :data:`SLOTS` has its own sum. Product and sum are each rounded to nearest even. A bubble adds -0.0, which changes
+    no sum, not even +0.0. A sum begins at +0.0, and then never is -0.0; or it begins at -0.0, and any initial value,
+    as a product with 1.0, is added to it exactly.
 
-    A sum that is complete is stored in a memory of :data:`PLACES`, from which half can be fetched while the other
-    half is written. A place that is stored in a cycle can be fetched from the next one on.
+    A complete sum is stored in a memory of :data:`PLACES`; half of it can be fetched while the other half is written.
+    A place stored in a cycle can be fetched from the next cycle on.
 
-    There are no handshakes: one product is taken per cycle. Controls come later than the factors that they belong to,
-    by :attr:`product_latency` and :attr:`sum_latency`. ``o`` comes one cycle after ``fetch``. No register is reset.
+    There are no handshakes: one product is taken per cycle. Controls come later than their factors, by
+    :attr:`product_latency` and :attr:`sum_latency`. ``o`` comes one cycle after ``fetch``. No register is reset.
 
     Parameters
     ----------
     dsps : int
         DSP blocks the multiplier may use: 4, 2 or 1.
     operands : str
-        Format of the factors, one of those that are multiplied one by one.
+        Format of the factors, one with scalar multiplication.
 
     Members
     -------
     a, b : In
-        Factors, in the shapes that their format has.
+        Factors, in the shapes of their format.
     bubble : In(1)
         The product is not added; :attr:`product_latency` cycles after the factors, as the next two.
     first : In(1)
@@ -66,11 +66,11 @@ class MultiplyAccumulate(wiring.Component):
         The sum is stored, this term included; :attr:`sum_latency` cycles after the factors.
     place : In(range(PLACES))
     fetch : In(range(PLACES))
-        Place whose result ``o`` has next.
+        Place of the result that ``o`` has next.
     move : In(1)
-        Load ``o``, which else holds.
+        Load ``o``, which otherwise holds.
     select : In(1)
-        Load the result; else ``o`` is loaded with zero, so that the outputs of several units can be joined by OR.
+        Load the result; otherwise load zero, so that the outputs of several units can be joined by OR.
     o : Out(32)
     """
 
@@ -103,13 +103,13 @@ class MultiplyAccumulate(wiring.Component):
         m = Module()
         m.submodules.multiplier = multiplier = self._multiplier
         m.submodules.adder = adder = FloatAdder()
-        # A place is fetched after it was stored, or its result is not used.
+        # No place is fetched before it was stored, unless its result is unused.
         m.submodules.results = results = Memory(
             shape=FP32.width, depth=PLACES, init=[], attrs={"no_rw_check": 1, "ram_style": "distributed"})
         write = results.write_port()
         read = results.read_port(domain="comb")
 
-        # Operands of the adder: registers that are set or reset in place of being loaded, which takes no LUT.
+        # Operands of the adder: registers that are set or reset instead of loaded, which takes no LUT.
         term = Signal(FP32.width, reset_less=True)
         total = Signal(FP32.width, reset_less=True)
         sign = FP32.width - 1

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose layouts are needed even if nothing is elaborated.
+# The constructor makes the parts because their layouts are needed even if nothing is elaborated.
 """Fetch of operands: from panels that the loop nest announces to memory rows for the panel buffers."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
@@ -21,14 +21,14 @@ __all__ = ["OperandFetch"]
 
 
 class OperandFetch(wiring.Component):
-    """Read the panels of A and B that are announced, and fill the panel buffers with them.
+    """Read the announced panels of A and B, and fill the panel buffers with them.
 
-    Of each announcement A comes first, then B. A panel is read line by line of its matrix, and each line from left to
-    right, as far as rows, columns and terms exist; a row of memory is a row of a block if lines run along k, and else
-    a column of it. An operand of ONES has the rows of one whose lines run as its transposition says, without reads.
+    For each announcement A comes first, then B. A panel is read line by line of its matrix, and each line from left
+    to right, as far as rows, columns and terms exist; a row of memory is a row of a block if lines run along k, and
+    otherwise a column. An operand of ONES has the rows of a matrix stored as its transposition says, without reads.
 
     The first row of a panel is requested :attr:`planned` cycles after the panel is announced, and then one per cycle;
-    the next panel is planned meanwhile. A row goes to its buffer in the cycle after its response. Responses never
+    the next panel is planned meanwhile. A row is sent to its buffer in the cycle after its response. Responses never
     wait.
 
     Parameters
@@ -42,12 +42,12 @@ class OperandFetch(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
     job : In(gemm_job_layout(memory_rows, owner_bits))
-        Holds while panels come.
+        Held while panels come.
     panels : In(stream of panel_layout())
     request : Out(stream of request_layout(memory_rows, owner_bits))
     response : In(stream of response_layout(lanes))
@@ -86,11 +86,11 @@ class OperandFetch(wiring.Component):
         return m
 
     def _elaborate_plan(self, m, walk):
-        """Plan the walk of each panel: choose, multiply, add, offer."""
+        """Plan the row sequence of each panel: choose, multiply, add, offer."""
         job, panel = self.job, self.panels.payload
         row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
         slot_bits = SLOTS.bit_length() - 1
-        # Rows, columns and terms of a panel; those of a job are settled long before its first panel comes.
+        # Rows, columns and terms of a panel; they are settled long before a job's first panel comes.
         logs = {"m": job.tile + job.row_tiles + row_bits,
                 "n": slot_bits - job.tile + job.column_tiles + lane_bits, "k": job.rounds}
         sizes = {name: Signal(SIZE_BITS + 1, name=f"size_{name}", reset_less=True) for name in logs}
@@ -149,30 +149,30 @@ class OperandFetch(wiring.Component):
                     m.d.comb += self.panels.ready.eq(side | ~panel.b)
 
     def _elaborate_requests(self, m, walk, fetch):
-        """Requests of a walk, with the places of the rows in their panel."""
+        """Request the rows of a sequence, with their positions in the panel."""
         job, step = self.job, walk.o.payload
         lane_bits, block_bits = self._lanes.bit_length() - 1, self._blocks.bit_length() - 1
-        place = Mux(step.tag, job.b.place, job.a.place)
+        matrix = Mux(step.tag, job.b.place, job.a.place)
         transposed = Mux(step.tag, job.transpose_b, ~job.transpose_a)
         line, group = (Signal(block_bits, name=name) for name in ("line_group", "group"))
         tag = fetch.i.p.tag
         m.d.comb += [
             line.eq(step.line >> lane_bits), group.eq(step.group),
             fetch.i.valid.eq(walk.o.valid), walk.o.ready.eq(fetch.i.ready),
-            fetch.i.p.place.eq(place), fetch.i.p.row.eq(step.row), fetch.i.p.read.eq(~tag.ones),
-            tag.b.eq(step.tag), tag.transposed.eq(transposed), tag.ones.eq(memory_of(place) == Place.ONES.value),
+            fetch.i.p.place.eq(matrix), fetch.i.p.row.eq(step.row), fetch.i.p.read.eq(~tag.ones),
+            tag.b.eq(step.tag), tag.transposed.eq(transposed), tag.ones.eq(memory_of(matrix) == Place.ONES.value),
             tag.row.eq(step.line), tag.last.eq(step.last),
             tag.block.eq(Mux(transposed, line | Cat(group)[::-1], group | Cat(line)[::-1])),
         ]
 
     def _elaborate_fills(self, m, fetch):
-        """Rows for the buffers of both panels."""
+        """Pass the rows to the buffers of both panels."""
         connect_stream(m, self.response, fetch.response)
         connect_stream(m, fetch.request, self.request)
-        given, tag = fetch.o.payload, fetch.o.p.tag
+        fetched, tag = fetch.o.payload, fetch.o.p.tag
         elements = Signal(data.ArrayLayout(unsigned(32), self._lanes))
         for lane in range(self._lanes):
-            m.d.comb += elements[lane].eq(Mux(tag.ones, ONE, given.answer.elements[lane]))
+            m.d.comb += elements[lane].eq(Mux(tag.ones, ONE, fetched.answer.elements[lane]))
         m.d.comb += fetch.o.ready.eq(Mux(tag.b, self.fill_b.ready, self.fill_a.ready))
         for fill, own in ((self.fill_a, ~tag.b), (self.fill_b, tag.b)):
             m.d.comb += [fill.valid.eq(fetch.o.valid & own), fill.p.elements.eq(elements)]

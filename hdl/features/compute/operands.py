@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The latencies of units are needed even if nothing is elaborated.
-"""Formats that operands of a matrix product are rounded to, and how each is multiplied in the array."""
+# The latencies of units are read even if nothing is elaborated.
+"""Formats that operands of a matrix product are rounded to, and their multiplication in the array."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ class Operands:
         return 1
 
     def make_array(self, name, *, rows, columns, dsps):
-        """Make the array of rows and columns of units for operands of this name; ``dsps`` is of each unit."""
+        """Make the array of ``rows`` by ``columns`` units for format ``name``; ``dsps`` is the number per unit."""
         raise NotImplementedError
 
 
@@ -47,11 +47,11 @@ class ScalarOperands(Operands):
     Parameters
     ----------
     a, b : shape
-        Factors on their way through the array. That of a column may be exact as well, for numbers that open a sum.
+        Factors on their way through the array. A column's factor may be exact as well, for numbers that open a sum.
     rounder : callable, optional
-        Makes a unit from elements to factors, with ``exact`` as for the columns; without, elements are factors.
+        Makes a unit from elements to factors, ``exact`` for columns; without it, elements are factors.
     multiplier : callable
-        Makes a unit from factors to their product in binary32, given the number of DSP blocks.
+        Makes a unit from factors to their product in binary32, for a number of DSP blocks.
     """
 
     a: Any
@@ -80,7 +80,7 @@ def _operands_of(owner):
 
 
 class _Operands(Mapping):
-    """Formats by their names, in the order of their codes; those of features are imported when they are named."""
+    """Formats by name, in the order of their codes; formats of features are imported on first use."""
 
     def __getitem__(self, name):
         if name == FP32:
@@ -99,20 +99,20 @@ class _Operands(Mapping):
 _FP32 = ScalarOperands(code=0, a=unsigned(BINARY32.width), b=unsigned(BINARY32.width), rounder=None,
                        multiplier=lambda dsps: FloatMultiplier(dsps=dsps))
 
-#: Formats by their names.
+#: Formats by name.
 OPERANDS = _Operands()
 
 
 def operands_of(name):
-    """Format of a name; ValueError if there is none."""
+    """Format called ``name``; ValueError if there is none."""
     if name not in OPERAND_NAMES:
         raise ValueError(f"Operands must be one of {', '.join(OPERAND_NAMES)}, not {name!r}")
     return OPERANDS[name]
 
 
 def scalar_of(name):
-    """Format of operands that are multiplied one by one; ValueError if there is none of this name."""
-    names = [other for other in OPERAND_NAMES if other == FP32 or not codes(other).blocks]
+    """Scalar format called ``name``; ValueError if there is none."""
+    names = [candidate for candidate in OPERAND_NAMES if candidate == FP32 or not codes(candidate).blocks]
     if name not in names:
         raise ValueError(f"Operands must be one of {', '.join(names)}, not {name!r}")
     return OPERANDS[name]

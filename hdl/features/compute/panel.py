@@ -1,4 +1,4 @@
-"""Buffer of operands, which transposes blocks of a matrix on their way from memory rows to the array."""
+"""Operand buffer that transposes blocks of a matrix on their way from memory rows to the array."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -11,7 +11,7 @@ __all__ = ["PanelBuffer", "fill_layout", "operand_layout", "read_layout"]
 
 
 def fill_layout(lanes, blocks):
-    """Payload of a memory row: elements of a block, ``row`` of its columns or, if ``transposed``, of its rows.
+    """Payload of a memory row: column ``row`` of a block or, if ``transposed``, row ``row``.
 
     ``last`` ends the panel.
     """
@@ -23,28 +23,28 @@ def fill_layout(lanes, blocks):
 def read_layout(lanes, blocks, width):
     """Payload of a request for ``width`` elements of column ``row`` of a block; ``last`` releases the panel.
 
-    ``part`` tells which of them, and is there only if a column has more than one part.
+    ``part`` selects them, and exists only if a column has more than one part.
     """
     part = {"part": range(lanes // width)} if width < lanes else {}
     return data.StructLayout({"block": range(blocks), "row": range(lanes), **part, "last": 1})
 
 
 def operand_layout(width):
-    """Payload of operands: ``width`` neighbours of a column."""
+    """Payload of operands: ``width`` neighbouring elements of a column."""
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), width)})
 
 
 def _rotate(m, name, values, amount, bits):
-    """Rotate values to higher places, by the given bits of an amount.
+    """Rotate values to higher lanes, by some bits of an amount.
 
-    The value of place n goes to place n + ``amount``, modulo their number. With a register between the two bits of an
-    amount each takes one LUT per bit of a value; without, both together take four.
+    The value of lane n goes to lane n + ``amount``, modulo the number of lanes. With a register between the two bits
+    of an amount each takes one LUT per bit of a value; without a register, both together take four.
     """
     for bit in bits:
         step = 1 << bit
-        turned = [Signal(len(value), name=f"{name}_{step}_{place}") for place, value in enumerate(values)]
-        m.d.comb += [turned[place].eq(Mux(amount[bit], values[place - step], values[place]))
-                     for place in range(len(values))]
+        turned = [Signal(len(value), name=f"{name}_{step}_{lane}") for lane, value in enumerate(values)]
+        m.d.comb += [turned[lane].eq(Mux(amount[bit], values[lane - step], values[lane]))
+                     for lane in range(len(values))]
         values = turned
     return values
 
@@ -52,14 +52,14 @@ def _rotate(m, name, values, amount, bits):
 class PanelBuffer(wiring.Component):
     """Hold two panels of operands: one is filled with memory rows while columns of the other one are read.
 
-    A panel consists of square blocks of ``lanes`` by ``lanes`` elements. A memory row is a column of a block, or one
-    of its rows, and is taken whole in both cases; a read gives a column, or a part of it. Hence A and B of a product
+    A panel consists of square blocks of ``lanes`` by ``lanes`` elements. A memory row is a column or a row of a
+    block, written in one cycle in both cases; a read returns a column, or a part of it. Hence A and B of a product
     may each be stored in either order. Element (i, k) of a block is in bank (i + k) modulo ``lanes``, so that rows
     and columns are both spread over all banks.
 
     A row is taken per cycle, and a column read per cycle, from panel to panel. Panels are filled and read in turn: a
-    fill ends with ``last``, and the panel can be read two cycles later, in any order and as often as wanted, until a
-    read with ``last``. In the cycle after it can be filled again. What is not written keeps what it had.
+    fill ends with ``last``, and the panel can be read two cycles later, in any order and any number of times, until a
+    read with ``last``. It can be filled again in the cycle after that. Elements not written keep their values.
 
     The operands of a read are offered :attr:`latency` cycles after it. The stages of reading move together when the
     output is free: ``read.ready`` depends combinationally on ``o.ready``. ``fill.ready`` is a function of registers.
@@ -132,37 +132,37 @@ class PanelBuffer(wiring.Component):
         return m
 
     def _elaborate_fill(self, m, ports, full):
-        """Rotate a row, and write it in the cycle after; return, for each half, that its last row is written."""
-        given = self.fill.payload
+        """Rotate a row, and write it one cycle later; return, for each half, that its last row is written."""
+        fill = self.fill.payload
         half = Signal()
         taken = Signal()
         m.d.comb += [
             self.fill.ready.eq(~Mux(half, full[1], full[0])),
             taken.eq(self.fill.valid & self.fill.ready),
         ]
-        with m.If(taken & given.last):
+        with m.If(taken & fill.last):
             m.d.sync += half.eq(~half)
         writing = Signal()
         ending = Signal(2)
-        place = Signal(range(2 * self._blocks), reset_less=True)
+        block = Signal(range(2 * self._blocks), reset_less=True)
         m.d.sync += [
-            writing.eq(taken), place.eq(Cat(given.block, half)),
-            ending.eq(Mux(taken & given.last, Cat(~half, half), 0)),
+            writing.eq(taken), block.eq(Cat(fill.block, half)),
+            ending.eq(Mux(taken & fill.last, Cat(~half, half), 0)),
         ]
-        turned = _rotate(m, "filled", [given.elements[lane] for lane in range(self._lanes)], given.row, [0])
+        turned = _rotate(m, "filled", [fill.elements[lane] for lane in range(self._lanes)], fill.row, [0])
         elements = [Signal(FP32.width, name=f"element_{number}", reset_less=True) for number in range(self._lanes)]
         row = Signal(range(self._lanes), reset_less=True)
-        m.d.sync += [row.eq(given.row), *(element.eq(value) for element, value in zip(elements, turned, strict=True))]
+        m.d.sync += [row.eq(fill.row), *(element.eq(value) for element, value in zip(elements, turned, strict=True))]
         turned = _rotate(m, "placed", elements, row, range(1, len(row)))
         for number, (port, value) in enumerate(zip(ports, turned, strict=True)):
-            # The column of the element that comes here: that of the row, or the element's own place in it.
+            # Column of the element in this bank: that of the row, or the element's own position in the row.
             column = Signal(range(self._lanes), name=f"column_{number}", reset_less=True)
-            m.d.sync += column.eq(Mux(given.transposed, number - given.row, given.row))
-            m.d.comb += [port.en.eq(writing), port.addr.eq(Cat(column, place)), port.data.eq(value)]
+            m.d.sync += column.eq(Mux(fill.transposed, number - fill.row, fill.row))
+            m.d.comb += [port.en.eq(writing), port.addr.eq(Cat(column, block)), port.data.eq(value)]
         return ending
 
     def _elaborate_read(self, m, ports, full):
-        """Read a column, and turn it back; return, for each half, that it is released."""
+        """Read a column, and rotate it back; return, for each half, that it is released."""
         asked = self.read.payload
         half = Signal()
         move = Signal()
@@ -177,11 +177,11 @@ class PanelBuffer(wiring.Component):
         with m.If(taken & asked.last):
             m.d.sync += half.eq(~half)
 
-        # The first element that is asked for is in this bank.
+        # Bank of the first requested element.
         amount = asked.row
         if self._width < self._lanes:
             amount = (asked.row + asked.part * self._width)[:len(asked.row)]
-        # Places by which the elements are to go back.
+        # Number of banks to rotate the elements back by.
         amounts = [Signal(range(self._lanes), name=f"amount_{stage}", reset_less=True) for stage in range(3)]
         valid = [Signal(name=f"valid_{stage}") for stage in range(3)]
         fetched, turned = (
@@ -199,5 +199,5 @@ class PanelBuffer(wiring.Component):
                 amounts[1].eq(amounts[0]), amounts[2].eq(amounts[1])]
             for number, port in enumerate(ports):
                 m.d.sync += [fetched[number].eq(port.data), turned[number].eq(half_back[number])]
-            m.d.sync += [elements[place].eq(back[place]) for place in range(self._width)]
+            m.d.sync += [elements[lane].eq(back[lane]) for lane in range(self._width)]
         return released

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
+# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
 """Matrix product: loop nest, panel buffers and MAC array as one unit."""
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
@@ -17,27 +17,27 @@ from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["MatrixProduct", "initial_layout"]
 
-#: Beats between loop nest and array: more than the stages of a panel buffer.
+#: Beats between loop nest and array: more than a panel buffer has stages.
 _BEATS = 17
 
 
 def initial_layout(columns):
-    """Payload of initial values: one element of C per column, of the row and slot that comes next."""
+    """Payload of initial values: one element of C per column, for the next row and slot."""
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), columns)})
 
 
 class MatrixProduct(wiring.Component):
-    """Multiply matrices that come and go as memory rows.
+    """Multiply matrices that are read and written as memory rows.
 
-    A job is walked through by a :class:`~hdl.features.compute.loop_nest.LoopNest`. It announces the panels to load
-    and the tiles that begin; operands come through ``fill_a`` and ``fill_b``, initial values of the tiles that ask
-    for them through ``initial``, and results of the tiles leave in the order in which they were announced. Initial
-    values come by row of units and then by slot, so that row r of a tile's group g of rows is row g · ``rows`` + r of
-    the tile; those that are common to all rows come once for each slot.
+    A :class:`~hdl.features.compute.loop_nest.LoopNest` steps through a job. It announces the panels to load and the
+    tiles that begin; operands come through ``fill_a`` and ``fill_b``, initial values of the tiles that request them
+    through ``initial``, and results of the tiles leave in the order of announcement. Initial values come by row of
+    units and then by slot, so that row r of a tile's group g of rows is row g · ``rows`` + r of the tile; values
+    common to all rows come once for each slot.
 
-    Beats wait for panels, for initial values and for room for results, which changes no bit. With operands in time
+    Beats wait for panels, for initial values and for room for results; this changes no bit. With operands in time
     and sums of at least :attr:`shortest` terms the units are busy in every cycle. The outputs ``panels``, ``tiles``
-    and ``o`` are those of the parts. ``fill_a.ready`` and ``fill_b.ready`` are functions of registers;
+    and ``o`` are outputs of the parts. ``fill_a.ready`` and ``fill_b.ready`` are functions of registers;
     ``initial.ready`` depends combinationally on nothing but registers.
 
     Parameters
@@ -45,7 +45,7 @@ class MatrixProduct(wiring.Component):
     rows : int
         Rows of units: 1, 2 or 4.
     columns : int
-        Columns of units, and elements of a memory row: 2, 4 or 8, and not less than ``rows``.
+        Columns of units, and elements of a memory row: 2, 4 or 8, and at least ``rows``.
     dsps : int
         DSP blocks each unit may use: 4, 2 or 1.
     blocks : int
@@ -100,7 +100,7 @@ class MatrixProduct(wiring.Component):
         marks = data.StructLayout({
             "rows": array.rows, "initial": 1, "first": 1, "last": 1, "tile": range(TILES)})
         m.submodules.beats = beats = Queue(shape=marks, depth=_BEATS)
-        # Registers: else a path would lead from the array, through panels, to the next step of the loop nest.
+        # Registers: otherwise a path would lead from the array, through the panels, to the loop nest's next step.
         m.submodules.held = held = SkidBuffer(shape=self._beat)
         for source, sink in ((self.job, loops.job), (loops.panels, self.panels), (loops.tiles, self.tiles),
                              (loops.o, held.i), (self.fill_a, panel_a.fill), (self.fill_b, panel_b.fill),
@@ -131,20 +131,20 @@ class MatrixProduct(wiring.Component):
             with m.If(beat.initial & ~beat.common):
                 m.d.comb += beats.i.p.rows.eq(1 << beat.initial_row)
 
-        # They meet again in front of the array.
-        given = beats.o.payload
+        # Marks and operands meet again in front of the array.
+        marked = beats.o.payload
         there = Signal()
         moves = Signal()
         m.d.comb += [
-            there.eq(Mux(given.initial, self.initial.valid, panel_a.o.valid & panel_b.o.valid)),
+            there.eq(Mux(marked.initial, self.initial.valid, panel_a.o.valid & panel_b.o.valid)),
             array.i.valid.eq(beats.o.valid & there),
             moves.eq(array.i.valid & array.i.ready),
             beats.o.ready.eq(array.i.ready & there),
-            self.initial.ready.eq(array.i.ready & beats.o.valid & given.initial),
-            panel_a.o.ready.eq(moves & ~given.initial),
-            panel_b.o.ready.eq(moves & ~given.initial),
+            self.initial.ready.eq(array.i.ready & beats.o.valid & marked.initial),
+            panel_a.o.ready.eq(moves & ~marked.initial),
+            panel_b.o.ready.eq(moves & ~marked.initial),
             array.i.p.a.eq(panel_a.o.p.elements),
-            array.i.p.b.eq(Mux(given.initial, self.initial.p.elements, panel_b.o.p.elements)),
-            *(array.i.p[name].eq(given[name]) for name in marks.members),
+            array.i.p.b.eq(Mux(marked.initial, self.initial.p.elements, panel_b.o.p.elements)),
+            *(array.i.p[name].eq(marked[name]) for name in marks.members),
         ]
         return m

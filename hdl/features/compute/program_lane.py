@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the arithmetic, whose latency is needed even if nothing is elaborated.
+# The constructor makes the arithmetic because its latency is needed even if nothing is elaborated.
 """Lane of the vector unit: the registers of sixteen threads around a multiply-add pipeline."""
 
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ _COUNT_BITS = 8
 def step_layout():
     """Control of a frame: a :class:`~hdl.features.compute.vector_program.Step`.
 
-    ``kept`` is set where the second factor is the number kept; ``b`` is the constant else.
+    ``kept`` is set where the second factor is the kept number; otherwise the factor is the constant ``b``.
     """
     return data.StructLayout({
         "a": 3, "b": FP32.width, "kept": 1, "c": 3, "constant": FP32.width, "keep": 1, "count": 2, "take": 3})
@@ -32,25 +32,25 @@ def step_layout():
 def control_layout():
     """Control of a cycle: a step, the thread that runs it, and rows.
 
-    ``group`` is the row whose largest element or total is read or whose total is taken, ``chosen`` that whose
-    difference or loss is taken or read.
+    The largest element and the total of row ``group`` are read, or its total is written; the difference or loss of
+    row ``chosen`` is written or read.
     """
     return data.StructLayout({
         **step_layout().members, "slot": range(THREADS), "group": range(THREADS), "chosen": range(THREADS)})
 
 
 def row_values_layout():
-    """Payload of a row that is stored: its largest element, negated."""
+    """Payload of a row to store: its largest element, negated."""
     return data.StructLayout({"group": range(THREADS), "largest": FP32.width, "enable": 1})
 
 
 class ProgramLane(wiring.Component):
     """Run the steps of a program for sixteen threads, one of them in each cycle.
 
-    A step begins :data:`~hdl.features.compute.vector_program.THREADS` cycles after the step before, when the result
-    of that is there: it needs no register. Each thread has a number kept and a count; each of sixteen rows has its
-    largest element, the difference at its label, which its loss replaces, and its total. Which row a thread works on
-    is a matter of ``control``.
+    A step begins :data:`~hdl.features.compute.vector_program.THREADS` cycles after the previous step, when the result
+    of that step arrives: it needs no register. Each thread has a kept number and a count; each of sixteen rows has
+    its largest element, the difference at its label, later replaced by its loss, and its total. ``control`` selects
+    the row of a thread.
 
     There is no handshake, and no register is reset. ``total`` and ``chosen`` depend combinationally on ``control``.
 
@@ -64,11 +64,11 @@ class ProgramLane(wiring.Component):
     control : In(control_layout())
     element : In(32)
     labelled : In(1)
-        The element of the step before is that of its row's label.
+        The element of the previous step is at its row's label.
     row : In(row_values_layout())
-        Values of a row to be stored.
+        Values of a row to store.
     result : Out(32)
-        Result of the step before.
+        Result of the previous step.
     total : Out(32)
         Total of the row ``control.group``.
     chosen : Out(32)
@@ -89,15 +89,15 @@ class ProgramLane(wiring.Component):
         control = self.control
         spare = THREADS - 1 - lane.latency
 
-        # What depends on the result alone is computed in front of its register, where there is one.
-        given = data.View(FP32.layout, lane.o)
-        nan = given.exponent.all() & given.fraction.any()
-        upper = given.fraction >= ROOT_HALF_FRACTION
+        # Functions of only the result are computed before its register, where there is one.
+        raw = data.View(FP32.layout, lane.o)
+        nan = raw.exponent.all() & raw.fraction.any()
+        upper = raw.fraction >= ROOT_HALF_FRACTION
         traits = {
             "bits": lane.o, "nan": nan, "upper": upper,
-            "low": given.sign & ~nan & (lane.o[:-1] > LEAST & ((1 << FP32.width - 1) - 1)),
+            "low": raw.sign & ~nan & (lane.o[:-1] > LEAST & ((1 << FP32.width - 1) - 1)),
             "power": (~lane.o[:_COUNT_BITS] + 1)[:_COUNT_BITS],
-            "exponent": (given.exponent + 1 + upper)[:FP32.exponent_bits - 1],
+            "exponent": (raw.exponent + 1 + upper)[:FP32.exponent_bits - 1],
         }
         known = register(m, "known", **traits) if spare else SimpleNamespace(**traits)
         result = data.View(FP32.layout, known.bits)
@@ -147,7 +147,7 @@ class ProgramLane(wiring.Component):
             with m.Default():
                 m.d.sync += c.eq(Cat(chosen.read.data[:-1], ~difference.sign))
 
-        # The number kept is the factor itself, a cycle later.
+        # The kept number is the factor itself, one cycle later.
         keeps = register(m, "keeps", slot=control.slot, enable=control.keep)
         m.d.comb += [kept.write.addr.eq(keeps.slot), kept.write.data.eq(a), kept.write.en.eq(keeps.enable)]
         return m
@@ -179,7 +179,7 @@ class ProgramLane(wiring.Component):
                 m.d.sync += a.eq(element)
 
     def _memory(self, m, name, width=FP32.width):
-        """Registers of sixteen threads or rows, of which one is written and one read in each cycle."""
+        """Registers of sixteen threads or rows; one is written and one read in each cycle."""
         memory = Memory(shape=width, depth=THREADS, init=[], attrs={"no_rw_check": 1, "ram_style": "distributed"})
         m.submodules[name] = memory
         return SimpleNamespace(write=memory.write_port(), read=memory.read_port(domain="comb"))

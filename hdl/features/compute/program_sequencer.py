@@ -10,22 +10,22 @@ __all__ = ["ProgramSequencer"]
 
 
 def _mask(condition):
-    """Steps for which a condition holds, as a bit each."""
+    """Steps that meet a condition, one bit each."""
     return C(sum(bool(condition(step)) << number for number, step in enumerate(STEPS)), len(STEPS))
 
 
 class ProgramSequencer(wiring.Component):
     """Sequence the steps of :data:`~hdl.features.compute.vector_program.STEPS` for a block of rows.
 
-    A frame has a cycle for each thread, whose number is ``slot``. Frames go on all the time, and begin anew in the
-    cycle after ``start``, with the first step. In a loop over elements threads have one element each, those of a
-    frame in ascending order; in a loop over columns, and in all other steps, they have one row each. The last step,
-    which has no end, is on when no program runs.
+    A frame has a cycle for each thread, with the thread's number on ``slot``. Frames run continuously, and restart
+    with the first step in the cycle after ``start``. In a loop over elements each thread has one element, in
+    ascending order within a frame; in a loop over columns, and in all other steps, each has one row. The last step
+    is endless, and is active when no program runs.
 
     Parameters
     ----------
     columns : int
-        Most columns.
+        Maximum columns.
     sequences : bool
         Whether a program can end with the totals of rows.
 
@@ -33,9 +33,9 @@ class ProgramSequencer(wiring.Component):
     -------
     start : In(1)
     brief : In(1)
-        The program ends with the frame in which totals are taken. There only with ``sequences``.
+        The program ends with the frame that takes the totals. Only with ``sequences``.
     columns, size : In
-        Columns, from the cycle of ``start`` on, and elements of all rows, from the next one on.
+        Columns, from the cycle of ``start`` on, and number of elements of all rows, from the next cycle on.
     slot, step : Out
     group, column, address : Out
         Row, column and address of the thread's element.
@@ -60,10 +60,10 @@ class ProgramSequencer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Next element of a loop over elements, and the thread's one of a loop over columns, in two ways each.
+        # Next element of a loop over elements, and current one of a loop over columns: position and address each.
         element = Signal(self.size.shape())
         group, column = Signal.like(self.group), Signal.like(self.column)
-        place, turn = Signal.like(self.address), Signal.like(self.column)
+        address, turn = Signal.like(self.address), Signal.like(self.column)
         edge = Signal.like(self.column, reset_less=True)
         m.d.sync += edge.eq(self.columns - 1)
         ends = Signal()
@@ -81,7 +81,7 @@ class ProgramSequencer(wiring.Component):
             ends.eq(self.slot == THREADS - 1),
             self.group.eq(Mux(walks, group, self.slot)),
             self.column.eq(column),
-            self.address.eq(Mux(walks, element, place)),
+            self.address.eq(Mux(walks, element, address)),
             self.opens.eq(loops[Loop.COLUMNS] & (turn == 0)),
             self.done.eq(ends & ended),
         ]
@@ -91,7 +91,7 @@ class ProgramSequencer(wiring.Component):
             with m.If(column == edge):
                 m.d.sync += [column.eq(0), group.eq(group + 1)]
         with m.If(loops[Loop.COLUMNS]):
-            m.d.sync += place.eq(place + self.columns)
+            m.d.sync += address.eq(address + self.columns)
         with m.If(ends & (self.step != len(STEPS) - 1)):
             m.d.sync += self.step.eq(self.step + 1)
             with m.If(loops[Loop.ELEMENTS]):
@@ -99,7 +99,7 @@ class ProgramSequencer(wiring.Component):
                 with m.If(element < self.size):
                     m.d.sync += self.step.eq(0)
             with m.If(loops[Loop.COLUMNS]):
-                m.d.sync += [turn.eq(turn + 1), place.eq(turn + 1)]
+                m.d.sync += [turn.eq(turn + 1), address.eq(turn + 1)]
                 with m.If(turn != edge):
                     m.d.sync += self.step.eq(self.step)
             if self._sequences:
@@ -107,5 +107,5 @@ class ProgramSequencer(wiring.Component):
                     m.d.sync += self.step.eq(len(STEPS) - 1)
         with m.If(self.start):
             m.d.sync += [self.slot.eq(0), self.step.eq(0), self.again.eq(0), element.eq(0), group.eq(0), column.eq(0),
-                         place.eq(0), turn.eq(0)]
+                         address.eq(0), turn.eq(0)]
         return m

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the queues, whose latencies are needed even if nothing is elaborated.
+# The constructor makes the queues because their latencies are needed even if nothing is elaborated.
 """Reads of memory rows ahead of their use."""
 
 from amaranth.hdl import Module, Mux, Value
@@ -14,35 +14,35 @@ __all__ = ["RowFetch", "fetch_layout", "fetched_layout"]
 
 
 def fetch_layout(rows, tag, owner_bits=0):
-    """Payload of a row to fetch: its place and number, whether it is to be ``read`` at all, and a tag."""
+    """Payload of a row to fetch: its place and number, whether to ``read`` it at all, and a tag."""
     return data.StructLayout({"place": place_shape(owner_bits), "row": range(rows), "read": 1, **tagged(tag)})
 
 
 def fetched_layout(answer, tag):
-    """Payload of a row that was fetched: its tag, and the answer, which is zero if it was not ``read``."""
+    """Payload of a fetched row: its tag, and the response, which is zero if it was not ``read``."""
     return data.StructLayout({"answer": answer, "read": 1, **tagged(tag)})
 
 
 class RowFetch(wiring.Component):
-    """Request rows ahead, and give the answers with the tags of their rows, in order.
+    """Request rows ahead, and output the responses with the tags of their rows, in order.
 
-    A row is taken only if there is a place for its answer, so that answers never wait, and other units may share the
-    port. Throughput is a row per cycle if answers come within ``depth`` - 2 cycles. A row is requested in the cycle
-    in which it is taken; ``i.ready`` depends combinationally on ``request.ready``. A row that is not read takes a
-    place as well. ``o`` is a function of registers.
+    A row is taken only if there is room for its response, so responses never wait, and other units may share the
+    port. Throughput is a row per cycle if responses come within ``depth`` - 2 cycles. A row is requested in the cycle
+    when it is taken; ``i.ready`` depends combinationally on ``request.ready``. A row that is not read takes room
+    as well. ``o`` is a function of registers.
 
     Parameters
     ----------
     rows : int
         Rows of the largest memory.
     answer : ShapeLike
-        Shape of the answers.
+        Shape of the responses.
     tag : ShapeLike or None
         Shape of the tags.
     depth : int
-        Places.
+        Capacity in rows.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
@@ -53,7 +53,7 @@ class RowFetch(wiring.Component):
     o : Out(stream of fetched_layout(answer, tag))
     """
 
-    #: Cycles from an answer to its offer, and from a row that is not read.
+    #: Cycles from a response to its offer, and from a row that is not read.
     latency = 1
 
     def __init__(self, *, rows, answer, tag=None, depth=17, owner_bits=0):

@@ -1,4 +1,4 @@
-"""Fields of ROWS, a function of the rows of a sequence, for the check of instructions."""
+"""Instruction check of ROWS, a function of the rows of a sequence: its fields, operands and job."""
 
 from amaranth.hdl import Const, Mux
 from amaranth.utils import exact_log2
@@ -9,16 +9,16 @@ from hdl.features.compute.layer_list import RowFunction
 __all__ = ["ROW_OPERANDS", "ROW_TARGETS", "ROW_USES", "STARTED", "TABLES", "row_job", "row_malformed", "row_operands"]
 
 ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "scale", "shift")
-"""Operands in the order in which they are checked: the targets first."""
+"""Operands in the order of their checks: the targets first."""
 
 ROW_TARGETS = 4
-"""Operands that can be targets: the first ones."""
+"""Number of operands that can be targets: the first ones."""
 
 STARTED = (RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER)
-"""Functions that can have a ``start``, of which ADD must."""
+"""Functions that can have a ``start``; ADD must have one."""
 
 TABLES = (RowFunction.GATHER, RowFunction.SCATTER)
-"""Functions with numbers of rows of a table, which is ``x`` of the first one and the target of the other."""
+"""Functions with numbers of table rows; the table is ``x`` of the first one and the target of the other."""
 
 ROW_USES = {
     "second": (RowFunction.NORM, RowFunction.NORM_BACK), "third": (RowFunction.NORM,),
@@ -28,20 +28,20 @@ ROW_USES = {
     "scale": (RowFunction.SCALE, RowFunction.NORM, RowFunction.NORM_BACK),
     "shift": (RowFunction.SCALE, RowFunction.NORM),
 }
-"""Functions that use an operand, which is ``third`` only if there is a start; all use the target."""
+"""Functions that use an operand; ``third`` is used only if there is a start, and the target always."""
 
-#: Bits that tell functions apart, of which others are above them.
+#: Bits that encode the functions; the bits above them must be 0.
 _FUNCTION_BITS = exact_log2(len(RowFunction))
 
 
 def _among(given, functions):
-    """Whether the function is one of some."""
+    """Whether the function of ``given`` is one of ``functions``."""
     mask = Const(sum(1 << function for function in functions), len(RowFunction))
     return mask.bit_select(given.function[:_FUNCTION_BITS], 1)
 
 
 def row_malformed(given, sizes, large, *, columns):
-    """Whether something is wrong with an instruction that does not depend on its operands.
+    """Whether an instruction has an error that does not depend on its operands.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def row_malformed(given, sizes, large, *, columns):
     sizes, large : mapping of str to Value
         Sizes, and whether each is too large.
     columns : int
-        Most columns.
+        Maximum columns.
     """
     counts = _among(given, TABLES) & (large["count"] | (sizes["count"] == 0))
     begins = Mux(given.started, ~_among(given, STARTED), _among(given, (RowFunction.ADD,)))
@@ -58,7 +58,7 @@ def row_malformed(given, sizes, large, *, columns):
 
 
 def row_operands(given, sizes):
-    """Operands in the order of :data:`ROW_OPERANDS`, as they are checked.
+    """Operands in the order of :data:`ROW_OPERANDS`, in the form for checking.
 
     Parameters
     ----------
@@ -67,24 +67,24 @@ def row_operands(given, sizes):
     """
     rows, columns, count = sizes["rows"], sizes["columns"], sizes["count"]
     gathers, scatters, numbers = (_among(given, functions) for functions in (TABLES[:1], TABLES[1:], TABLES))
-    vectors = ("deviation", "scale", "shift")  # which have one row, and no stride
+    vectors = ("deviation", "scale", "shift")  # have one row, and no stride
     heights = {**dict.fromkeys(vectors, 1), "x": Mux(gathers, count, rows), "target": Mux(scatters, count, rows)}
     widths = {"deviation": rows, "y": Mux(numbers, 1, columns)}
     used = {name: _among(given, functions) for name, functions in ROW_USES.items()}
     used |= {"start": given.started, "third": used["third"] & given.started}
     targets = {"target": 1, "second": 1, "third": 1, "deviation": _among(given, (RowFunction.NORM,))}
-    found = []
+    checks = []
     for name in ROW_OPERANDS:
         stride = 0 if name in vectors else given[f"stride_{name}"]
-        # They may be where results are, but for a table, which is read in any order.
+        # They may share the rows of results, except a table, which is read in any order.
         same, third = ((given[f"stride_{name}"] == given[f"stride_{target}"]) if name in ("x", "start") else 0
                        for target in ("target", "third"))
-        found.append({
+        checks.append({
             "operand": given[name], "rows": heights.get(name, rows), "columns": widths.get(name, columns),
             "stride": stride, "used": used.get(name, 1), "target": targets.get(name, 0),
             "free": numbers if name == "y" else 0, "ones": 0, "still": name in (*vectors, "start"),
             "same": ~numbers & same if name == "x" else same, "same_third": third})
-    return found
+    return checks
 
 
 def row_job(m, job, given, sizes, bases, *, lanes):

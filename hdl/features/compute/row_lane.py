@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the multiplier, whose latency is needed even if nothing is elaborated.
+# The constructor makes the multiplier because its latency is needed even if nothing is elaborated.
 """Lane of the row unit: the elements of every lanes-th column, and the arithmetic of passes over them."""
 
 from types import SimpleNamespace
@@ -25,16 +25,16 @@ _FETCH = 2
 
 
 def loaded_layout(rows, groups):
-    """Element that is loaded: whether there is one, its operand, and its place."""
+    """Loaded element: whether there is one, its operand, and its position."""
     return data.StructLayout({"valid": 1, "load": Load, "row": range(rows), "group": range(groups),
                               "element": FP32.width})
 
 
 def control_layout(rows, groups):
-    """Control of an element: its place, its operands, and the use of its result.
+    """Control of an element: its position, its operands, and the use of its result.
 
-    ``half`` tells the second one of two sums. ``edge`` is the last column block. ``kept``, ``stored``, ``scalar`` and
-    ``root`` are uses.
+    ``half`` selects the second one of two sums. ``edge`` marks the last column block. ``kept``, ``stored``,
+    ``scalar`` and ``root`` are uses.
     """
     return data.StructLayout({
         "row": range(rows), "group": range(groups), "half": 1, "edge": 1, "a": A, "b": B, "c": C, "d": D,
@@ -44,12 +44,12 @@ def control_layout(rows, groups):
 class RowLane(wiring.Component):
     """Compute ``(a + b) * c + d`` of an element in each cycle, every operation rounded to nearest even.
 
-    Elements are in four buffers: x, y, start and work, and those of scale and shift in smaller ones. Where a pass is
-    ``summed``, the last addition is that to the sum of the row, which comes from the lane before and goes to the next
-    one, whose control is later by :attr:`step` cycles. A column that is ``outside`` leaves the sum as it is.
+    Elements are in four buffers: x, y, start and work; scale and shift are in smaller ones. In a ``summed`` pass, the
+    last addition is to the sum of the row, which comes from the previous lane and is passed to the next one; controls
+    are delayed by :attr:`step` cycles from lane to lane. A column ``outside`` leaves the sum unchanged.
 
-    The result of the control of one cycle is on ``o`` and ``result`` :attr:`latency` cycles later. It is in the
-    buffer of work for controls that come :attr:`latency` + 1 cycles after, or more. No register is reset.
+    The result of the control of one cycle is on ``o`` and ``result`` :attr:`latency` cycles later. In the buffer of
+    work, it can be used by controls that come at least :attr:`latency` + 1 cycles later. No register is reset.
 
     Parameters
     ----------
@@ -63,15 +63,15 @@ class RowLane(wiring.Component):
     loaded : In(loaded_layout(rows, groups))
     control : In(control_layout(rows, groups))
     scalar, deviation : In(32)
-        Sum or scalar of the row, and reciprocal of its deviation, a cycle after its control.
+        Sum or scalar of the row, and reciprocal of its deviation, one cycle after its control.
     factor, epsilon : In(32)
         Held throughout a job.
     started, outside : In(1)
-        There is a start; the column of the last column block is beyond the last one. Held throughout a job.
+        There is a start; in the last column block, the lane's column does not exist. Held throughout a job.
     partial : In(32)
-        Sum of the columns before, :attr:`latency` - 7 cycles after the control.
+        Sum of the previous columns, :attr:`latency` - 7 cycles after the control.
     live : In(1)
-        There is an element whose result comes in this cycle.
+        The result of this cycle belongs to an element.
     middle : Out(control_layout(rows, groups))
         Control, :attr:`latency` - 8 cycles later.
     late : Out(control_layout(rows, groups))
@@ -79,7 +79,7 @@ class RowLane(wiring.Component):
     o : Out(32)
         Sum, or result.
     result : Out(32)
-        Result; product, if the pass is ``summed``.
+        Result; the product, if the pass is ``summed``.
     """
 
     #: Cycles from a lane to the next one.
@@ -131,9 +131,9 @@ class RowLane(wiring.Component):
         return m
 
     def _elaborate_operands(self, m):
-        """Buffers, and the choice of operands."""
+        """Make the buffers, and choose the operands."""
         loaded, control = self.loaded, self.control
-        found = {}
+        buffered = {}
         for name, load in (("x", Load.X), ("y", Load.Y), ("start", Load.START), ("work", None),
                            ("scale", Load.SCALE), ("shift", Load.SHIFT)):
             vector = load in (Load.SCALE, Load.SHIFT)
@@ -148,12 +148,12 @@ class RowLane(wiring.Component):
                 m.d.comb += [write.en.eq(loaded.valid & (loaded.load == load)), write.data.eq(loaded.element),
                              write.addr.eq(loaded.group if vector else Cat(loaded.row, loaded.group))]
             m.d.comb += read.addr.eq(control.group if vector else Cat(control.row, control.group))
-            found[name] = read.data
+            buffered[name] = read.data
         chosen = register(m, "chosen", a=control.a, b=control.b, c=control.c, d=control.d, half=control.half)
         nothing = Const(_NEGATIVE_ZERO, FP32.width)
         one = Const(_ONE, FP32.width)
         negated = self.scalar ^ _NEGATIVE_ZERO
-        start = Mux(self.started, found["start"], nothing)
+        start = Mux(self.started, buffered["start"], nothing)
 
         def choose(name, selector, choices, other):
             value = Signal(FP32.width, name=f"operand_{name}", reset_less=True)
@@ -166,11 +166,11 @@ class RowLane(wiring.Component):
             return value
 
         return SimpleNamespace(
-            a=choose("a", chosen.a, {A.X: found["x"], A.Y: found["y"], A.WORK: found["work"]}, self.scalar),
+            a=choose("a", chosen.a, {A.X: buffered["x"], A.Y: buffered["y"], A.WORK: buffered["work"]}, self.scalar),
             b=choose("b", chosen.b, {B.NOTHING: nothing, B.START: start}, negated),
             c=choose("c", chosen.c, {
-                C.ONE: one, C.Y: found["y"], C.SCALE: found["scale"], C.FACTOR: self.factor,
-                C.DEVIATION: self.deviation, C.ONE_AND_Y: Mux(chosen.half, found["y"], one)}, negated),
-            d=choose("d", chosen.d, {D.START: start, D.WORK: found["work"], D.SHIFT: found["shift"],
+                C.ONE: one, C.Y: buffered["y"], C.SCALE: buffered["scale"], C.FACTOR: self.factor,
+                C.DEVIATION: self.deviation, C.ONE_AND_Y: Mux(chosen.half, buffered["y"], one)}, negated),
+            d=choose("d", chosen.d, {D.START: start, D.WORK: buffered["work"], D.SHIFT: buffered["shift"],
                                      D.EPSILON: self.epsilon}, nothing),
             same=register(m, "operand", same=chosen.c == C.SAME).same)

@@ -1,4 +1,4 @@
-"""Reader of labelled rows: elements one after another, with the largest one of each row."""
+"""Reader of labelled rows: one element after another, with the largest element of each row."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -16,19 +16,19 @@ __all__ = ["RowLoader", "loaded_layout"]
 def loaded_layout():
     """Payload of an element, in order of columns.
 
-    With the ``last`` element of a row come its ``largest`` element, the first of equal ones, and its ``label``. A NaN
-    is the largest element where it is the first one.
+    The ``last`` element of a row comes with the row's ``largest`` element, the first of equal ones, and its
+    ``label``. A NaN is the largest element only if it is the first element of its row.
     """
     return data.StructLayout({"element": FP32.width, "largest": FP32.width, "label": 32, "last": 1})
 
 
 class RowLoader(wiring.Component):
-    """Read the rows of a job, and the label of each of them.
+    """Read the rows of a job, each with its label.
 
-    Requests are made row by row, one per cycle: the label, then the elements. Answers come in this order. A row takes
-    a cycle for its label and one for each element, which is offered :attr:`latency` cycles after it was taken. A
-    SOFTMAX has no labels, and takes the first answer a cycle later than another job, or any time after that. The
-    three stages behind the answers move together when the output is free, so that ``response.ready`` depends
+    Requests are made row by row, one per cycle: the label, then the elements. Responses come in this order. A row
+    takes a cycle for its label and one for each element, which is offered :attr:`latency` cycles after it was taken.
+    A SOFTMAX has no labels, and takes the first response a cycle later than another job, or any time after that. The
+    three stages after the responses move together when the output is free, so ``response.ready`` depends
     combinationally on ``o.ready``. ``job.ready`` is a function of registers.
 
     Parameters
@@ -40,7 +40,7 @@ class RowLoader(wiring.Component):
     sequences : bool
         Whether a job can be a SOFTMAX.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
@@ -82,12 +82,12 @@ class RowLoader(wiring.Component):
         return m
 
     def _elaborate_requests(self, m, job, begin, asking):
-        """Walk through the memory rows of all rows."""
+        """Request the memory rows of all rows."""
         lane_bits = self._lanes.bit_length() - 1
-        given = self.job.payload
-        place = Signal(range(self._memory_rows), reset_less=True)  # memory row of the elements
-        start = Signal.like(place)
-        label = Signal(len(place) + lane_bits, reset_less=True)  # address of the label
+        job_in = self.job.payload
+        source_row = Signal(range(self._memory_rows), reset_less=True)  # memory row of the elements
+        start = Signal.like(source_row)
+        label = Signal(len(source_row) + lane_bits, reset_less=True)  # address of the label
         labels = Signal()  # the label is next
         left = Signal(SIZE_BITS, reset_less=True)
         columns = Signal(SIZE_BITS, reset_less=True)
@@ -98,32 +98,32 @@ class RowLoader(wiring.Component):
             m.d.sync += [
                 self.request.valid.eq(asking),
                 self.request.p.place.eq(Mux(labels, job.labels.place, job.source.place)),
-                self.request.p.row.eq(Mux(labels, label[lane_bits:], place)),
+                self.request.p.row.eq(Mux(labels, label[lane_bits:], source_row)),
             ]
             with m.If(asking):
                 m.d.sync += [labels.eq(0), columns.eq(Mux(labels, job.columns, columns - self._lanes))]
                 with m.If(labels):
-                    m.d.sync += [label.eq(label + job.stride_labels), place.eq(start)]
+                    m.d.sync += [label.eq(label + job.stride_labels), source_row.eq(start)]
                 with m.Else():
-                    m.d.sync += place.eq(place + 1)
+                    m.d.sync += source_row.eq(source_row + 1)
                     with m.If(ends):
                         m.d.sync += [labels.eq(1), start.eq(following), left.eq(left - 1)]
                         if self._sequences:
                             with m.If(job.function == VectorProgram.SOFTMAX):
-                                m.d.sync += [labels.eq(0), place.eq(following), columns.eq(job.columns)]
+                                m.d.sync += [labels.eq(0), source_row.eq(following), columns.eq(job.columns)]
                         with m.If(left == 1):
                             m.d.sync += asking.eq(0)
         with m.If(begin):
-            m.d.sync += [labels.eq(1), start.eq(given.source.row), left.eq(given.rows),
-                         label.eq(Cat(given.labels_lane, given.labels.row))]
+            m.d.sync += [labels.eq(1), start.eq(job_in.source.row), left.eq(job_in.rows),
+                         label.eq(Cat(job_in.labels_lane, job_in.labels.row))]
             if self._sequences:
-                with m.If(given.function == VectorProgram.SOFTMAX):
-                    m.d.sync += [labels.eq(0), place.eq(given.source.row), columns.eq(given.columns)]
+                with m.If(job_in.function == VectorProgram.SOFTMAX):
+                    m.d.sync += [labels.eq(0), source_row.eq(job_in.source.row), columns.eq(job_in.columns)]
 
     def _elaborate_elements(self, m, job, begin, answering):
-        """Label and elements of each row; key and largest element; output."""
+        """Take label and elements of each row; find the largest; output."""
         lane_bits = self._lanes.bit_length() - 1
-        given = self.response.p.elements
+        elements = self.response.p.elements
         labels = Signal()
         label = Signal(32, reset_less=True)
         lane = Signal(lane_bits, reset_less=True)
@@ -134,7 +134,7 @@ class RowLoader(wiring.Component):
         full = Signal()  # the last element of its memory row
         edge = Signal(SIZE_BITS, reset_less=True)  # settled when the first label has been taken
         m.d.sync += edge.eq(job.columns - 1)
-        begins = Signal()  # the cycle in front of the first element, where there are no labels
+        begins = Signal()  # the cycle before the first element, where there are no labels
         if self._sequences:
             m.d.comb += begins.eq(labels & (job.function == VectorProgram.SOFTMAX))
         m.d.comb += [
@@ -144,18 +144,18 @@ class RowLoader(wiring.Component):
             self.response.ready.eq(move & answering & ~begins & (labels | full | last)),
         ]
 
-        # One element is taken of each answer, or its label.
+        # One element or the label is taken from each response.
         fetched = data.StructLayout({"element": FP32.width, "label": 32, "first": 1, "last": 1})
         taken = Signal(fetched, reset_less=True)
         taken_valid = Signal()
         with m.If(move):
             m.d.sync += [
                 taken_valid.eq(answering & self.response.valid & ~labels),
-                taken.element.eq(given[column[:lane_bits]]),
+                taken.element.eq(elements[column[:lane_bits]]),
                 taken.label.eq(label), taken.first.eq(column == 0), taken.last.eq(last)]
             with m.If(answering & ~begins & self.response.valid):
                 with m.If(labels):
-                    m.d.sync += [label.eq(given[lane]), labels.eq(0), column.eq(0)]
+                    m.d.sync += [label.eq(elements[lane]), labels.eq(0), column.eq(0)]
                     m.d.sync += lane.eq(lane + job.stride_labels[:lane_bits])
                 with m.Else():
                     m.d.sync += column.eq(column + 1)
@@ -171,7 +171,7 @@ class RowLoader(wiring.Component):
         with m.If(begin):
             m.d.sync += [labels.eq(1), left.eq(self.job.p.rows), lane.eq(self.job.p.labels_lane)]
 
-        # Keys are in the order of numbers: both zeros have the same one. A NaN is above none, and none is above it.
+        # Keys have the order of the numbers; both zeros have one key. A NaN is above no number, and none is above it.
         element = data.View(FP32.layout, taken.element)
         key = Signal(FP32.width)
         nan = Signal()
@@ -188,7 +188,7 @@ class RowLoader(wiring.Component):
         keyed_nan = Signal(reset_less=True)
         largest = Signal(FP32.width, reset_less=True)
         largest_key = Signal(FP32.width, reset_less=True)
-        # The largest element so far is that of the row with its last element.
+        # With the last element of a row, the largest element so far is the row's largest.
         offered = Signal(fetched, reset_less=True)
         m.d.comb += [self.o.p.element.eq(offered.element), self.o.p.largest.eq(largest),
                      self.o.p.label.eq(offered.label), self.o.p.last.eq(offered.last)]

@@ -1,4 +1,4 @@
-"""Owners of the rows of the activation memory: reads of what another buffer has written over are found."""
+"""Buffer tags of the rows of the activation memory: they detect reads of rows overwritten by another buffer."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -13,27 +13,27 @@ __all__ = ["RowOwners", "access_layout"]
 
 
 def access_layout(rows):
-    """Read of a row that a memory grants in this cycle, and the number of the buffer that it is read as."""
+    """Read of a row that a memory grants in this cycle, and the number of the buffer that the read belongs to."""
     return data.StructLayout({"valid": 1, "row": range(rows), "owner": OWNER_BITS})
 
 
 class RowOwners(wiring.Component):
-    """Keep the number of the buffer that has written each row, and compare it with that of the buffer it is read as.
+    """Store the number of the buffer that wrote each row, and compare it with the buffer number of each read.
 
-    Number 0 is that of any buffer: a row that has it may be read as any, and a read as 0 is not compared. All rows
-    have it after configuration; a reset changes no number, as it changes no element of the memory.
+    Number 0 stands for any buffer: a row tagged 0 may be read as any buffer, and a read as 0 is not compared. All
+    rows are tagged 0 after configuration; a reset changes no tag, as it changes no element of the memory.
 
-    A write of the engine is told in the cycle in which the memory takes it, and stamps its row in the cycle after,
-    when the memory writes. A row that is written without it, by the host, is stamped 0. A read is told in the cycle
-    in which the memory grants it; its comparison ends :attr:`latency` cycles later, one after its elements are there.
-    Nothing waits for the comparison, and it makes nothing wait: a node with row owners takes the same cycles.
+    A write of the engine is reported in the cycle when the memory takes it, and tags its row in the next cycle,
+    when the memory writes. A row written otherwise, by the host, is tagged 0. A read is reported in the cycle
+    when the memory grants it; its comparison ends :attr:`latency` cycles later, one cycle after its elements arrive.
+    Nothing waits for the comparison, and it delays nothing: a node with buffer tags takes the same cycles.
 
     Parameters
     ----------
     rows : int
         Rows of the memory; at least 2.
     lanes : int, optional
-        Elements in a row of a memory that is guarded. A read names a row of the tenant's window then, and one outside
+        Elements in a row of a memory with a guard. A read then names a row of the tenant's window, and a row outside
         is not compared.
 
     Members
@@ -44,13 +44,13 @@ class RowOwners(wiring.Component):
     write : In(1)
         The memory takes a write of the engine.
     owner : In(OWNER_BITS)
-        Number of the buffer that this write belongs to.
+        Buffer number of this write.
     read : In(access_layout(rows))
         A read of the engine. The memory writes another row in its cycle, see :class:`~hdl.memory.LanedMemory`.
     dead : Out(1)
-        A row was read as another's since the last reset.
+        A row was read as another buffer's since the last reset.
     row : Out(range(rows))
-        The lowest one of these.
+        Lowest such row.
     """
 
     #: Cycles from a read to ``dead``.
@@ -72,32 +72,32 @@ class RowOwners(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # No row is read while it is written; what is found without a read does not matter.
+        # No row is read while it is written; the output without a read is not used.
         m.submodules.memory = memory = Memory(
             shape=OWNER_BITS, depth=self._rows, init=[], attrs={"no_rw_check": 1})
         stamp, look = memory.write_port(), memory.read_port(transparent_for=())
-        # A write that was taken before a reset is still stamped.
+        # A write taken before a reset still tags its row.
         took, owner = Signal(reset_less=True), Signal(OWNER_BITS, reset_less=True)
         m.d.sync += [took.eq(self.write), owner.eq(self.owner)]
         m.d.comb += [
             stamp.en.eq(self.written.valid), stamp.addr.eq(self.written.row), stamp.data.eq(Mux(took, owner, 0)),
             look.addr.eq(self.read.row),
         ]
-        given = self.read
+        read = self.read
         if self._lanes is not None:
             m.submodules.guard = guard = Guard(rows=self._rows, lanes=self._lanes)
-            given = Signal(access_layout(self._rows))
+            read = Signal(access_layout(self._rows))
             m.d.comb += [
                 guard.window.eq(self.window), guard.row.eq(self.read.row), look.addr.eq(guard.place),
-                given.eq(self.read), given.valid.eq(self.read.valid & guard.allowed),
+                read.eq(self.read), read.valid.eq(self.read.valid & guard.allowed),
             ]
 
-        # The number is registered behind the memory, as elements are.
+        # The number is registered after the memory, as elements are.
         asked, compared = Signal(access_layout(self._rows)), Signal(access_layout(self._rows))
-        found = Signal(OWNER_BITS, reset_less=True)
-        m.d.sync += [asked.eq(given), compared.eq(asked), found.eq(look.data)]
+        tag = Signal(OWNER_BITS, reset_less=True)
+        m.d.sync += [asked.eq(read), compared.eq(asked), tag.eq(look.data)]
         wrong = Signal()
-        m.d.comb += wrong.eq(compared.valid & (compared.owner != 0) & (found != 0) & (compared.owner != found))
+        m.d.comb += wrong.eq(compared.valid & (compared.owner != 0) & (tag != 0) & (compared.owner != tag))
         with m.If(wrong):
             m.d.sync += self.dead.eq(1)
             with m.If(~self.dead | (compared.row < self.row)):

@@ -1,4 +1,4 @@
-"""Program of the row unit: what each function loads, the passes over its rows, and what it stores."""
+"""Program of the row unit: for each function its operands, the passes over its rows, and its results."""
 
 import dataclasses
 import enum
@@ -10,7 +10,7 @@ __all__ = ["FIRST_PASS", "LOADS", "PAIRED", "PASSES", "STORES", "A", "After", "B
 
 
 class Load(enum.IntEnum):
-    """Operand that is read of a block of rows; matrices have the numbers of their buffers."""
+    """Operand read for a block of rows; matrices have the numbers of their buffers."""
 
     X = 0
     Y = 1
@@ -21,15 +21,15 @@ class Load(enum.IntEnum):
     DEVIATION = 5
     NUMBERS = 6
     TABLE = 7
-    """Rows of x that the numbers name, in the buffer of x."""
+    """Rows of x at the row numbers, in the buffer of x."""
     TARGET = 8
-    """Rows of the target that the numbers name, in the buffer of ``start``."""
+    """Rows of the target at the row numbers, in the buffer of ``start``."""
     END = 9
     """None."""
 
 
 class Store(enum.IntEnum):
-    """Result that is written of a block of rows."""
+    """Result written for a block of rows."""
 
     TARGET = 0
     SECOND = 1
@@ -37,7 +37,7 @@ class Store(enum.IntEnum):
     """Only if the function is started."""
     DEVIATION = 3
     SCATTERED = 4
-    """Rows of the target that the numbers name."""
+    """Rows of the target at the row numbers."""
     END = 5
     """None."""
 
@@ -56,7 +56,7 @@ class B(enum.IntEnum):
     """Second summand of a pass."""
 
     NOTHING = 0
-    """-0.0, which leaves every number as it is."""
+    """-0.0, which leaves every number unchanged."""
     START = 1
     """Start, or nothing if the function is not started."""
     SUM = 2
@@ -78,7 +78,7 @@ class C(enum.IntEnum):
     SECOND_SCALAR = 6
     """Second scalar of the row, negated."""
     ONE_AND_Y = 7
-    """1.0 where sums are the first ones of two, then y."""
+    """1.0 for the first one of two sums, then y."""
 
 
 class D(enum.IntEnum):
@@ -93,15 +93,15 @@ class D(enum.IntEnum):
 
 
 class After(enum.IntEnum):
-    """Event that a pass waits for, so that each of its rows finds its operands."""
+    """Event that a pass waits for, so that the operands of all its rows are ready."""
 
     NOTHING = 0
     RESULTS = 1
-    """Results of the pass before are in their places."""
+    """Results of the previous pass are stored."""
     SUMS = 2
-    """Sums of the pass that made the last ones are in their places, too."""
+    """Sums of the pass that made the last ones are stored, too."""
     ROOTS = 3
-    """Reciprocals of deviations come, one row after another."""
+    """Reciprocals of deviations arrive, one row after another."""
 
 
 class Result(enum.IntEnum):
@@ -112,9 +112,9 @@ class Result(enum.IntEnum):
     STORED = 1
     STORED_IF_STARTED = 2
     SCALAR = 3
-    """Scalar of each row: the pass has a column alone."""
+    """Scalar of each row: the pass has only one column."""
     ROOT = 4
-    """Square of a deviation: the pass has a column alone."""
+    """Square of a deviation: the pass has only one column."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,14 +125,14 @@ class Pass:
     -------
     a, b, c, d : A, B, C, D
     needs : int or Load
-        Operand whose elements must be there, with all that are loaded before.
+        Operand that must be loaded, with all operands before it.
     after : After
     summed : bool
         Add (a + b) · c to the sum of its row.
     twice : bool
-        There are two sums, or scalars: all rows for the first one in each column block, then for the second one.
+        There are two sums, or scalars: in each column block all rows for the first one, then for the second one.
     kept : bool
-        Keep results in the buffer of work. Those of a pass that is ``summed`` are the products.
+        Store results in the buffer of work. For a pass that is ``summed``, results are the products.
     result : Result
     """
 
@@ -158,10 +158,10 @@ LOADS = {
     RowFunction.SCATTER: (Load.NUMBERS, Load.X, Load.TARGET),
     RowFunction.CLEAR: (),
 }
-"""Operands in the order in which they are read."""
+"""Operands in the order of reading."""
 
 PAIRED = {RowFunction.NORM, RowFunction.SOFTMAX_BACK}
-"""Functions whose first two operands, if both are used, are read in turns: a column block of each."""
+"""Functions with their first two operands, if both are used, read alternately: a column block of each."""
 
 PASSES = {
     RowFunction.ADD: (Pass(b=B.START, needs=Load.X, result=Result.STORED),),
@@ -192,7 +192,7 @@ PASSES = {
     RowFunction.SCATTER: (Pass(b=B.START, needs=Load.TARGET, result=Result.STORED),),
     RowFunction.CLEAR: (),
 }
-"""Passes in the order in which they are made. There are none of GATHER if it is not started: it copies."""
+"""Passes in order. GATHER has passes only if it is started; otherwise it copies."""
 
 STORES = {
     RowFunction.ADD: (Store.TARGET,),
@@ -204,8 +204,8 @@ STORES = {
     RowFunction.SCATTER: (Store.SCATTERED,),
     RowFunction.CLEAR: (Store.TARGET,),
 }
-"""Results in the order in which they are written."""
+"""Results in the order of writing."""
 
 FIRST_PASS = {function: sum(len(PASSES[before]) for before in RowFunction if before < function)
               for function in RowFunction}
-"""Number of the first pass of a function, among those of all functions."""
+"""Number of a function's first pass in the list of all passes."""

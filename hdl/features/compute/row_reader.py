@@ -19,14 +19,14 @@ from hdl.floating.stages import register
 __all__ = ["SCATTERED", "RowReader", "block_members"]
 
 SCATTERED = 16
-"""Most rows of a block of SCATTER."""
+"""Maximum rows of a block of SCATTER."""
 
 _STEPS = range(max(map(len, LOADS.values())) + 1)
 
 
 def block_members(job, groups):
-    """Members of what works on blocks of rows: ``job``, ``opens``, ``started``, ``last_group`` and ``starts`` of
-    :class:`RowReader`.
+    """Shared members of units that work on blocks of rows: ``job``, ``opens``, ``started``, ``last_group`` and
+    ``starts`` of :class:`RowReader`.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ def block_members(job, groups):
 
 
 class RowReader(wiring.Component):
-    """Read the operands of a block in their order, each of them column block by column block.
+    """Read the operands of a block in order, each of them column block by column block.
 
-    A block of SCATTER ends before a number of a row that it has already, so that no row of the table is in it twice.
-    Requests are functions of registers, and come one per cycle, but for one or two cycles before each operand, and
-    for those until all numbers are known where rows of their table are read. ``response`` is always ready.
+    A block of SCATTER ends before a row number that it already has, so no row of the table is in it twice. Requests
+    are functions of registers. They come one per cycle, except for one or two cycles before each operand, and for
+    a wait until all numbers are known where rows of their table are read. ``response`` is always ready.
 
     Parameters
     ----------
@@ -52,42 +52,42 @@ class RowReader(wiring.Component):
     rows, groups : int
         Rows of a block, and column blocks of a row.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
     job : In(row_job_layout(memory_rows, lanes, owner_bits))
         Held throughout a job.
     opens : In(1)
-        The job is to begin.
+        Begin the job.
     started : In(1)
-        There is a start. Held throughout a job.
+        The job has a start. Held throughout a job.
     last_group : In(range(groups))
     starts : In(1)
         A block begins.
     left : In(12)
-        Rows that are left.
+        Remaining rows of the job.
     request, response
-        As those of :class:`~hdl.features.compute.row_unit.RowUnit`.
+        As in :class:`~hdl.features.compute.row_unit.RowUnit`.
     valid : Out(1)
-        There is a row of x, y, start, scale or shift,
+        The next four hold a row of x, y, start, scale or shift.
     load, row, group, elements : Out
-        which is this one.
+        Its operand, its position, and its elements.
     deviation : Out
-        There is an element of the deviation, that of ``element_row``, which is ``element``.
+        ``element`` is the deviation of ``element_row``.
     element_row, element : Out
     copied : Out(stream of elements)
         Rows of the table, if they are the results.
     rows : Out(range(rows + 1))
-        Rows of the block; of SCATTER, from the first row of x on.
+        Rows of the block; for SCATTER, valid from the first row of x on.
     step, words : Out
-        Number of the operand whose memory rows come, and of those that are there.
+        Number of the operand being received, and of its memory rows received so far.
     name : In(range(rows))
-        Row of the block,
+        Row of the block.
     named, right : Out
-        whose row of the table begins with this row of memory, and exists.
+        First memory row of the table row named by ``name``, and whether it exists.
     wrong : Out(1)
-        A number of the job is wrong.
+        A number of the job is out of range.
     """
 
     def __init__(self, *, lanes, memory_rows, rows, groups, owner_bits=0):
@@ -126,14 +126,14 @@ class RowReader(wiring.Component):
         return m
 
     def _elaborate_walk(self, m, asked, numbers):
-        """Walk through the operands; addresses are in elements."""
+        """Step through the operands; addresses are in elements."""
         job, lane_bits = self.job, self._lanes.bit_length() - 1
         address = len(job.x.row) + lane_bits
         base = {load: Signal(address, name=f"base_{load.name.lower()}", reset_less=True)
                 for load in (Load.X, Load.Y, Load.START, Load.DEVIATION, Load.NUMBERS)}
         line = Signal(address, reset_less=True)
         following, further = Signal(address), Signal(address)
-        # The operand that is read, and the other one of two that are read in turns.
+        # The operand being read, and the other one of a pair that is read alternately.
         walk = data.StructLayout({"first": address, "stride": address, "place": place_shape(self._owner_bits),
                                   "load": Load, "step": _STEPS})
         now, other = Signal(walk, reset_less=True), Signal(walk, reset_less=True)
@@ -163,12 +163,12 @@ class RowReader(wiring.Component):
                 with m.Case(function):
                     m.d.comb += kind.eq(Load.END)
                     with m.Switch(step):
-                        for number, one in enumerate(loads):
+                        for number, code in enumerate(loads):
                             with m.Case(number):
-                                m.d.comb += kind.eq(one)
+                                m.d.comb += kind.eq(code)
         with m.If(self.opens):
             m.d.sync += [
-                *(base[one].eq(operand.row << lane_bits) for one, operand in (
+                *(base[code].eq(operand.row << lane_bits) for code, operand in (
                     (Load.X, job.x), (Load.Y, job.y), (Load.START, job.start), (Load.DEVIATION, job.deviation))),
                 base[Load.NUMBERS].eq(Cat(job.y_lane, job.y.row))]
 
@@ -183,23 +183,23 @@ class RowReader(wiring.Component):
                              line_only.eq(0), paired.eq(0), second.eq(0), step.eq(step + 1)]
                 m.next = "Walk"
                 with m.Switch(kind):
-                    for one, operand, pace in (
+                    for code, operand, pace in (
                             (Load.X, job.x, job.stride_x), (Load.Y, job.y, job.stride_y),
                             (Load.START, job.start, job.stride_start)):
-                        with m.Case(one):
-                            m.d.sync += [now.place.eq(operand.place), line.eq(base[one]), now.first.eq(base[one]),
+                        with m.Case(code):
+                            m.d.sync += [now.place.eq(operand.place), line.eq(base[code]), now.first.eq(base[code]),
                                          now.stride.eq(pace << lane_bits)]
-                    for one, operand in ((Load.SCALE, job.scale), (Load.SHIFT, job.shift)):
-                        with m.Case(one):
+                    for code, operand in ((Load.SCALE, job.scale), (Load.SHIFT, job.shift)):
+                        with m.Case(code):
                             m.d.sync += [now.place.eq(operand.place), line.eq(operand.row << lane_bits),
                                          now.first.eq(operand.row << lane_bits), single.eq(1)]
-                    for one, operand, pace in ((Load.DEVIATION, job.deviation, 1),
+                    for code, operand, pace in ((Load.DEVIATION, job.deviation, 1),
                                                (Load.NUMBERS, job.y, job.stride_numbers)):
-                        with m.Case(one):
-                            m.d.sync += [now.place.eq(operand.place), line.eq(base[one]), now.stride.eq(pace),
+                        with m.Case(code):
+                            m.d.sync += [now.place.eq(operand.place), line.eq(base[code]), now.stride.eq(pace),
                                          line_only.eq(1)]
-                    for one, operand in ((Load.TABLE, job.x), (Load.TARGET, job.target)):
-                        with m.Case(one):
+                    for code, operand in ((Load.TABLE, job.x), (Load.TARGET, job.target)):
+                        with m.Case(code):
                             m.d.sync += now.place.eq(operand.place)
                 with m.If(kind == Load.END):
                     m.next = "Idle"
@@ -209,13 +209,13 @@ class RowReader(wiring.Component):
                     m.d.sync += step.eq(step)
                     m.next = "Next"
                 for function in PAIRED:
-                    one, another = LOADS[function][:2]
-                    operand, pace = {Load.X: (job.x, job.stride_x), Load.Y: (job.y, job.stride_y)}[another]
+                    code, partner = LOADS[function][:2]
+                    operand, pace = {Load.X: (job.x, job.stride_x), Load.Y: (job.y, job.stride_y)}[partner]
                     with m.If((job.function == function) & (step == 0)
-                              & (self.started if one == Load.START else Const(1))):
+                              & (self.started if code == Load.START else Const(1))):
                         m.d.sync += [
-                            paired.eq(1), step.eq(2), other.load.eq(another), other.step.eq(1),
-                            other.place.eq(operand.place), other.first.eq(base[another]),
+                            paired.eq(1), step.eq(2), other.load.eq(partner), other.step.eq(1),
+                            other.place.eq(operand.place), other.first.eq(base[partner]),
                             other.stride.eq(pace << lane_bits)]
 
             with m.State("Walk"):
@@ -226,9 +226,9 @@ class RowReader(wiring.Component):
                         m.d.sync += base[Load.NUMBERS].eq(base[Load.NUMBERS] + job.stride_numbers)
                     with m.If(last_row):
                         m.d.sync += [row.eq(0), second.eq(~second), now.first.eq(further), line.eq(further)]
-                        for one in (Load.X, Load.Y, Load.START, Load.DEVIATION):
-                            with m.If((load == one) & (group == 0)):
-                                m.d.sync += base[one].eq(following)
+                        for code in (Load.X, Load.Y, Load.START, Load.DEVIATION):
+                            with m.If((load == code) & (group == 0)):
+                                m.d.sync += base[code].eq(following)
                         with m.If(paired):
                             m.d.sync += [now.eq(other), line.eq(other.first), other.eq(now), other.first.eq(further)]
                         with m.If(~paired | second):
@@ -237,7 +237,7 @@ class RowReader(wiring.Component):
                                 m.next = "Next"
 
     def _elaborate_answers(self, m, fetched):
-        """Give what was read to the lanes, or on."""
+        """Pass received rows to the lanes, or to ``copied``."""
         tag, elements = fetched.p.tag, fetched.p.answer
         copies, moves = Signal(), Signal()
         m.d.comb += [
@@ -263,7 +263,7 @@ class RowReader(wiring.Component):
             m.d.sync += [self.step.eq(0), self.words.eq(0)]
 
     def _elaborate_numbers(self, m, fetched, numbers):
-        """Places of rows of the table; the end of a block of SCATTER."""
+        """Compute memory rows of rows of the table, and the end of a block of SCATTER."""
         job = self.job
         scatters = job.function == RowFunction.SCATTER
         tag = fetched.p.tag
@@ -275,16 +275,16 @@ class RowReader(wiring.Component):
             row=taken.row, last=taken.last), Signal()
         m.d.sync += [taken_valid.eq(fetched.valid & (tag.load == Load.NUMBERS)), known_valid.eq(taken_valid)]
 
-        # Numbers of the block, all of which differ until it is cut.
+        # Numbers of the block; all are different until it is cut.
         entry = Cat(taken.number, taken.right)
-        entries = [Signal(len(entry), name=f"entry_{place}") for place in range(min(SCATTERED, self._rows))]
+        entries = [Signal(len(entry), name=f"entry_{index}") for index in range(min(SCATTERED, self._rows))]
         cut, limit = Signal(), Signal.like(self.rows)
         with m.If(taken_valid):
             m.d.sync += Cat(entries).eq(Cat(entry, *entries[:-1]))
-            with m.If(taken.right & scatters & ~cut & Cat(entry == other for other in entries).any()):
+            with m.If(taken.right & scatters & ~cut & Cat(entry == past for past in entries).any()):
                 m.d.sync += [cut.eq(1), limit.eq(taken.row)]
         with m.If(self.starts):
-            m.d.sync += [cut.eq(0), *(other.eq(0) for other in entries)]
+            m.d.sync += [cut.eq(0), *(past.eq(0) for past in entries)]
 
         m.submodules.table = memory = Memory(
             shape=len(numbers.named) + 1, depth=self._rows, init=[],

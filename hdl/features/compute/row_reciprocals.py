@@ -1,4 +1,4 @@
-"""Reciprocals of the totals of rows, which a softmax multiplies its elements by."""
+"""Reciprocals of row totals, by which a softmax multiplies its elements."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
@@ -11,7 +11,7 @@ __all__ = ["RowReciprocals"]
 
 
 class RowReciprocals(wiring.Component):
-    """Count the rows of a block whose totals are divided into 1.0, and keep the quotients.
+    """Count the rows of a block as 1.0 is divided by their totals, and keep the quotients.
 
     ``row`` and ``stored`` are functions of registers; ``ends`` and ``ready`` depend combinationally on ``rows`` and
     ``wanted``. ``factor`` is a register.
@@ -28,7 +28,7 @@ class RowReciprocals(wiring.Component):
     clear : In(1)
         Begin another block.
     divide : In(1)
-        The total of ``row`` is taken, and the next one is that of the row behind it.
+        The total of ``row`` is taken, and ``row`` advances to the next one.
     rows : In(range(depth + 1))
         Rows of the block.
     row : Out(range(depth))
@@ -38,11 +38,11 @@ class RowReciprocals(wiring.Component):
     wanted : In(range(depth))
         Row of an element.
     ready : Out(1)
-        Its reciprocal is there.
+        The reciprocal of ``wanted`` is stored.
     chosen : In(range(depth))
         Row of another element.
     factor : Out(32)
-        Its reciprocal, one cycle later.
+        Reciprocal of ``chosen``, one cycle later.
     """
 
     def __init__(self, *, depth, latency):

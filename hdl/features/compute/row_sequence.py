@@ -1,4 +1,4 @@
-"""Walk through the rows of memory that a part of a matrix takes."""
+"""Sequence of the memory rows of a submatrix."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -10,16 +10,16 @@ __all__ = ["RowSequence", "row_sequence_layout", "step_layout", "tagged"]
 
 
 def tagged(tag):
-    """Members of a layout for a tag, if there is one."""
+    """Layout members for a tag, if there is one."""
     return {} if tag is None else {"tag": tag}
 
 
 def row_sequence_layout(rows, most, lanes, tag):
-    """Payload of a walk: its first row of memory, and ``pitch`` rows from line to line.
+    """Payload of a sequence: its first row of memory, and ``pitch`` rows from line to line.
 
-    ``line`` and ``group`` are the last of its lines and groups, counted from 0. Lines from ``lines`` on and groups
-    behind ``edge`` are outside; of group ``edge`` itself ``mask`` has the elements inside. The ``tag``, if there is
-    one, comes back with every step.
+    ``line`` and ``group`` are the numbers of its last line and group, from 0. Lines from ``lines`` on and groups
+    after ``edge`` are outside; ``mask`` selects the inside elements of group ``edge``. The ``tag``, if there is one,
+    is returned with every step.
     """
     return data.StructLayout({
         "row": range(rows), "pitch": range(rows), "line": range(most), "group": range(most),
@@ -27,25 +27,25 @@ def row_sequence_layout(rows, most, lanes, tag):
 
 
 def step_layout(rows, most, lanes, tag):
-    """Payload of a step: the row of memory, the elements of it that are inside, and ``last`` of the walk."""
+    """Payload of a step: the row of memory, its inside elements, and ``last`` of the sequence."""
     return data.StructLayout({
         "row": range(rows), "line": range(most), "group": range(most), "keep": lanes, "last": 1,
         **tagged(tag)})
 
 
 class RowSequence(wiring.Component):
-    """Give the rows of memory of a part of a matrix, line by line and group by group.
+    """Output the memory rows of a submatrix, line by line and group by group.
 
     A line has groups of ``lanes`` neighbours, each a row of memory. The first step is offered in the cycle after the
-    walk is accepted, and one per cycle from then on, from walk to walk. ``o`` is a function of registers; ``i.ready``
-    depends combinationally on ``o.ready``.
+    sequence is accepted, and one per cycle from then on, also across sequences. ``o`` is a function of registers;
+    ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
     rows : int
         Rows of the memory.
     most : int
-        Most lines, and groups of a line.
+        Maximum lines, and groups of a line.
     lanes : int
         Elements of a row.
     tag : ShapeLike or None

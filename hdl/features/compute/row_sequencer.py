@@ -10,16 +10,16 @@ from hdl.features.compute.row_pass import FIRST_PASS, LOADS, PASSES, A, After, B
 
 __all__ = ["RowSequencer"]
 
-_ALL = [(function, number, one) for function in RowFunction for number, one in enumerate(PASSES[function])]
+_ALL = [(function, number, row_pass) for function in RowFunction for number, row_pass in enumerate(PASSES[function])]
 _STEPS = range(max(map(len, LOADS.values())) + 1)
 
 
 class RowSequencer(wiring.Component):
-    """Give the control of each element of each pass, at most one per cycle.
+    """Output the control of each element of each pass, at most one per cycle.
 
-    The first control comes :attr:`latency` cycles after ``starts``, where nothing makes it wait. Sums of a row are
-    ``frame`` cycles apart or more. A pass begins when its operands are in their places by the time they are read;
-    between two passes is a cycle without an element. All outputs come from registers.
+    The first control comes :attr:`latency` cycles after ``starts``, if nothing makes it wait. Sums of a row are
+    at least ``frame`` cycles apart. A pass begins when each operand will be stored by the time it is read;
+    between two passes there is one cycle without an element. All outputs come from registers.
 
     Parameters
     ----------
@@ -35,23 +35,23 @@ class RowSequencer(wiring.Component):
     Members
     -------
     starts : In(1)
-        A block begins, and its function (``kind``), sizes and loads are those below. No pass is under way.
+        Begin a block; its function (``kind``), sizes and loads are the inputs below. No pass is running.
     kind : In(8)
     started : In(1)
     rows : In(range(rows + 1))
     last_group : In(range(groups))
     step : In
-        Number of the load whose elements come.
+        Number of the load being received.
     words : In
-        Those that are there.
+        Memory rows of that load received so far.
     roots : In(range(rows + 1))
-        Reciprocals of deviations that are there.
+        Number of reciprocals of deviations received so far.
     room : In(1)
         A result can be stored.
     asks : Out(1)
-        The result of the element of this cycle is to be stored. Depends combinationally on all inputs.
+        The result of the element of this cycle will be stored. Depends combinationally on all inputs.
     turn : In(1)
-        The square of a deviation can be given.
+        The square of a deviation can be accepted.
     valid : Out(1)
     control : Out(control_layout(rows, groups))
     """
@@ -83,7 +83,7 @@ class RowSequencer(wiring.Component):
             last_group.eq(edge | now.scalar | now.root), self.asks.eq(go & now.stored),
         ]
 
-        # Cycles since the last element, and the last one whose row was summed up; elements of the last pass.
+        # Cycles since the last element, and since the last summed element; number of elements of the last pass.
         after = self._latency + 1
         total = self._latency + self._sums + 1
         longest = max(after, self._frame)
@@ -96,7 +96,7 @@ class RowSequencer(wiring.Component):
             with m.If(now.summed):
                 m.d.sync += since_sum.eq(0)
 
-        # A column block may begin when its first sum is there in time: then so are all others.
+        # A column block may begin when its first sum is in time: then all other sums are.
         there, free, timely, follows = Signal(), Signal(), Signal(), Signal()
         turns = Signal(range(2 * self._most + 1))
         m.d.comb += [
@@ -135,10 +135,10 @@ class RowSequencer(wiring.Component):
             with m.State("Next"):
                 m.d.sync += [row.eq(0), group.eq(0), half.eq(0), count.eq(0), begun.eq(0), number.eq(number + 1)]
                 with m.Switch(number):
-                    for place, (function, index, one) in enumerate(_ALL):
-                        with m.Case(place):
-                            m.d.sync += now.eq(self._word(layout, function, index, one))
-                            if one.result == Result.STORED_IF_STARTED:
+                    for word, (function, index, row_pass) in enumerate(_ALL):
+                        with m.Case(word):
+                            m.d.sync += now.eq(self._word(layout, function, index, row_pass))
+                            if row_pass.result == Result.STORED_IF_STARTED:
                                 m.d.sync += now.stored.eq(self.started)
                 m.next = "Walk"
             with m.State("Walk"):
@@ -156,11 +156,11 @@ class RowSequencer(wiring.Component):
         return m
 
     @staticmethod
-    def _word(layout, function, index, one):
+    def _word(layout, function, index, row_pass):
         """Pass as a constant."""
         return layout.const({
-            "a": one.a, "b": one.b, "c": one.c, "d": one.d,
-            "needs": 0 if one.needs == Load.END else LOADS[function].index(one.needs),
-            "waits": one.after, "summed": one.summed, "twice": one.twice, "kept": one.kept,
-            "stored": one.result == Result.STORED, "scalar": one.result == Result.SCALAR,
-            "root": one.result == Result.ROOT, "final": index == len(PASSES[function]) - 1})
+            "a": row_pass.a, "b": row_pass.b, "c": row_pass.c, "d": row_pass.d,
+            "needs": 0 if row_pass.needs == Load.END else LOADS[function].index(row_pass.needs),
+            "waits": row_pass.after, "summed": row_pass.summed, "twice": row_pass.twice, "kept": row_pass.kept,
+            "stored": row_pass.result == Result.STORED, "scalar": row_pass.result == Result.SCALAR,
+            "root": row_pass.result == Result.ROOT, "final": index == len(PASSES[function]) - 1})

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
+# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
 """Functions of the rows of a sequence: layer norm, the gradient of a softmax, and embedding."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -28,20 +28,20 @@ __all__ = ["ROOT_INTERVAL", "RowUnit"]
 ROOT_INTERVAL = 2
 """Cycles from a root to the next one."""
 
-#: Results that wait for their write.
+#: Capacity in results waiting to be written.
 _RESULTS = 128
 
 
 class RowUnit(wiring.Component):
     """Compute functions of the rows of matrices in memory, see :class:`~hdl.features.compute.layer_list.RowFunction`.
 
-    Rows are worked on in blocks of up to ``8 · lanes``, one block after another. Operands are read; a function is a
-    sequence of :mod:`passes <hdl.features.compute.row_pass>` over the elements, a memory row per cycle, by lanes
-    whose last adders form a chain, so that sums of many rows are under way at a time; results are written. A pass
-    begins while its operands are read. A row is written after it was read, so that a target may be where x or start
-    is.
+    Rows are processed in blocks of up to ``8 · lanes``, one block after another. Operands are read; a function is a
+    sequence of :mod:`passes <hdl.features.compute.row_pass>` over the elements, a memory row per cycle. The last
+    adders of the lanes form a chain, so the sums of many rows are in progress at a time; results are written. A pass
+    begins while its operands are read. A row is written after it was read, so a target may have the address of x or
+    start.
 
-    A row of GATHER whose number is wrong is +0.0, and one of SCATTER is left out; ``bad`` is high in the cycle of
+    A row of GATHER with a wrong number is +0.0, and such a row of SCATTER is omitted; ``bad`` is high in the cycle of
     ``done``. A job with no rows, no columns or too many of them, or with an unknown function, is refused: ``bad`` and
     ``done`` are high :attr:`checked` cycles after it was accepted, and nothing is read or written.
 
@@ -55,11 +55,11 @@ class RowUnit(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     columns : int
-        Most columns: a power of two, and of at least two memory rows.
+        Maximum columns: a power of two, and at least two memory rows.
     dsps : int
         DSP blocks the multiplier of a lane may use: 4, 2 or 1.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
@@ -68,11 +68,11 @@ class RowUnit(wiring.Component):
     response : In(stream of response_layout(lanes))
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
-        All writes that were taken are in their memories.
+        All accepted writes are in their memories.
     done : Out(1)
         The job has ended.
     bad : Out(1)
-        It was refused, or a number was wrong.
+        The job was refused, or a row number was wrong.
     """
 
     checked = 2
@@ -143,7 +143,7 @@ class RowUnit(wiring.Component):
         return m
 
     def _elaborate_phases(self, m, job, started, left, opens, begin):
-        """Refuse a job, or work on block after block."""
+        """Refuse a job, or process block after block."""
         reader, writer = self._reader, self._writer
         refused = Signal()
         m.d.comb += refused.eq((job.function > max(RowFunction)) | (job.rows == 0) | (job.columns == 0)
@@ -176,7 +176,7 @@ class RowUnit(wiring.Component):
                         m.next = "Idle"
 
     def _elaborate_lanes(self, m, job, started, keep):
-        """Chain of lanes, each with the control of the one before; return for which results there are elements."""
+        """Chain the lanes, each with the delayed control of the previous one; return which results have elements."""
         reader, lanes = self._reader, self._lanes
         control, latency = self._sequencer.control, lanes[0].latency
         live = Signal(latency + RowLane.step * (len(lanes) - 1))
@@ -202,10 +202,10 @@ class RowUnit(wiring.Component):
         return live
 
     def _elaborate_sums(self, m, begin, live):
-        """Sums and scalars of rows, and reciprocals of deviations."""
+        """Store sums and scalars of rows, and reciprocals of deviations."""
         lanes, reader, sequencer = self._lanes, self._reader, self._sequencer
         control, first, last = sequencer.control, lanes[0], lanes[-1]
-        place = self._rows * 2
+        row_halves = self._rows * 2
 
         def memory(name, depth):
             made = Memory(shape=FP32.width, depth=depth, init=[],
@@ -213,8 +213,8 @@ class RowUnit(wiring.Component):
             m.submodules[name] = made
             return made.write_port(), made.read_port(domain="comb"), made
 
-        sums, sum_of, sums_memory = memory("sums", place)
-        scalars, scalar_of, _ = memory("scalars", place)
+        sums, sum_of, sums_memory = memory("sums", row_halves)
+        scalars, scalar_of, _ = memory("scalars", row_halves)
         deviations, deviation_of, _ = memory("deviations", self._rows)
         partial = sums_memory.read_port(domain="comb")
         summed = (control.a == A.SUM) | (control.b == B.SUM)
@@ -228,24 +228,24 @@ class RowUnit(wiring.Component):
             deviation_of.addr.eq(control.row),
             partial.addr.eq(Cat(first.middle.row, first.middle.half)),
         ]
-        found = register(
+        fetched = register(
             m, "found", scalar=Mux(summed, sum_of.data, scalar_of.data), deviation=deviation_of.data,
             partial=Mux(first.middle.group == 0, 0, partial.data))
-        m.d.comb += [first.scalar.eq(found.scalar), first.deviation.eq(found.deviation),
-                     first.partial.eq(found.partial)]
+        m.d.comb += [first.scalar.eq(fetched.scalar), first.deviation.eq(fetched.deviation),
+                     first.partial.eq(fetched.partial)]
 
-        # A square is given in each turn, and goes through both recurrences.
+        # In each turn, one square enters, and passes through root and division.
         m.submodules.root = root = self._root
         m.submodules.divider = divider = self._divider
         turn = Signal(range(ROOT_INTERVAL))
         arrives = Signal(root.latency + divider.latency)
         roots, all_roots = Signal.like(sequencer.roots), Signal()
-        given = first.latency + 1  # from a turn to the square
+        square_delay = first.latency + 1  # from a turn to the square
         m.d.sync += [turn.eq(turn + 1), arrives.eq(Cat(live[first.latency - 1] & first.late.root, arrives))]
         m.d.comb += [
             sequencer.turn.eq(turn == 0), sequencer.roots.eq(roots),
-            root.load.eq(turn == given % ROOT_INTERVAL), root.a.eq(first.o),
-            divider.load.eq(turn == (given + root.latency) % ROOT_INTERVAL),
+            root.load.eq(turn == square_delay % ROOT_INTERVAL), root.a.eq(first.o),
+            divider.load.eq(turn == (square_delay + root.latency) % ROOT_INTERVAL),
             divider.a.eq(FP32.bias << FP32.fraction_bits), divider.b.eq(root.o),
             deviations.en.eq(arrives[-1] | reader.deviation),
             deviations.addr.eq(Mux(reader.deviation, reader.element_row, roots)),
@@ -263,7 +263,7 @@ class RowUnit(wiring.Component):
         connect_stream(m, assembler.o, self._writer.deviations)
 
     def _elaborate_results(self, m, live):
-        """Memory rows of results, in a queue that has room for all that are under way."""
+        """Collect memory rows of results, in a queue with room for all results in flight."""
         lanes, reader = self._lanes, self._reader
         vector = reader.elements.shape()
         m.submodules.results = queue = Queue(shape=vector, depth=_RESULTS, block=True)

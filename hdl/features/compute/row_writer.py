@@ -18,11 +18,11 @@ _STEPS = range(max(map(len, STORES.values())) + 1)
 
 
 class RowWriter(wiring.Component):
-    """Write the results of a block in their order, each of them column block by column block.
+    """Write the results of a block in order, each of them column block by column block.
 
-    Writes come from registers, one per cycle, but for a cycle before each result. Results and deviations are taken
-    in the cycle before they are on offer as writes; ``results.ready`` and ``deviations.ready`` depend combinationally
-    on ``write.ready``. Those of wrong numbers are taken and not written.
+    Writes come from registers, one per cycle, except for a cycle before each result. Results and deviations are taken
+    one cycle before they are offered as writes; ``results.ready`` and ``deviations.ready`` depend combinationally on
+    ``write.ready``. Results for invalid row numbers are taken and not written.
 
     Parameters
     ----------
@@ -32,22 +32,22 @@ class RowWriter(wiring.Component):
     rows, groups : int
         Rows of a block, and column blocks of a row.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
     job, opens, started, last_group, starts
-        As those of :class:`~hdl.features.compute.row_reader.RowReader`.
+        As in :class:`~hdl.features.compute.row_reader.RowReader`.
     rows : In(range(rows + 1))
-        Rows of the block, when its first result comes.
+        Rows of the block, valid when its first result comes.
     keep : In(lanes)
-        Elements of the last column block.
+        Elements to keep in the last column block.
     results : In(stream of elements)
     deviations : In(stream of beat_layout(lanes))
     name : Out(range(rows))
-        Row of the block,
+        Row of the block.
     named, right : In
-        whose row of the table begins with this row of memory, and exists.
+        First memory row of the table row named by ``name``, and whether it exists.
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     finished : Out(1)
         The last result of the block is in the register of writes, or has left it.
@@ -79,17 +79,17 @@ class RowWriter(wiring.Component):
         following = Signal.like(line)
         step = Signal(_STEPS, reset_less=True)
         kind, store = Signal(Store), Signal(Store, reset_less=True)
-        place = Signal(place_shape(self._owner_bits), reset_less=True)
+        memory = Signal(place_shape(self._owner_bits), reset_less=True)
         row, group = Signal(range(self._rows)), Signal(range(self._groups))
-        walks, free, given, take = Signal(), Signal(), Signal(), Signal()
+        walks, free, available, take = Signal(), Signal(), Signal(), Signal()
         scattered, reciprocals, clears = Signal(), Signal(), Signal()
         last_row, last = Signal(), Signal()
         written = Signal(self.write.payload.shape(), reset_less=True)
         m.d.comb += [
             following.eq(line + stride), scattered.eq(store == Store.SCATTERED),
             reciprocals.eq(store == Store.DEVIATION), clears.eq(job.function == RowFunction.CLEAR),
-            given.eq(Mux(reciprocals, self.deviations.valid, clears | self.results.valid)),
-            free.eq(~self.write.valid | self.write.ready), take.eq(walks & free & given),
+            available.eq(Mux(reciprocals, self.deviations.valid, clears | self.results.valid)),
+            free.eq(~self.write.valid | self.write.ready), take.eq(walks & free & available),
             self.results.ready.eq(walks & free & ~reciprocals & ~clears),
             self.deviations.ready.eq(walks & free & reciprocals),
             last_row.eq(Mux(reciprocals, self.deviations.p.last, row + 1 == self.rows)),
@@ -98,7 +98,7 @@ class RowWriter(wiring.Component):
         ]
         with m.If(free):
             m.d.sync += [
-                self.write.valid.eq(take & (~scattered | self.right)), written.place.eq(place),
+                self.write.valid.eq(take & (~scattered | self.right)), written.place.eq(memory),
                 written.row.eq(Mux(scattered, self.named + group, line)),
                 written.elements.eq(Mux(clears, 0, self.results.payload)),
                 written.keep.eq(Mux(group == self.last_group, self.keep, ~0))]
@@ -109,11 +109,11 @@ class RowWriter(wiring.Component):
                 with m.Case(function):
                     m.d.comb += kind.eq(Store.END)
                     with m.Switch(step):
-                        for number, one in enumerate(stores):
+                        for number, result in enumerate(stores):
                             with m.Case(number):
-                                m.d.comb += kind.eq(one)
+                                m.d.comb += kind.eq(result)
         with m.If(self.opens):
-            m.d.sync += [base[one].eq(operand.row) for one, (operand, _) in operands.items()]
+            m.d.sync += [base[result].eq(operand.row) for result, (operand, _) in operands.items()]
 
         with m.FSM():
             with m.State("Idle"):
@@ -125,12 +125,12 @@ class RowWriter(wiring.Component):
                 m.d.sync += [store.eq(kind), row.eq(0), group.eq(0), step.eq(step + 1)]
                 m.next = "Walk"
                 with m.Switch(kind):
-                    for one, (operand, pace) in operands.items():
-                        with m.Case(one):
-                            m.d.sync += [place.eq(operand.place), line.eq(base[one]), first.eq(base[one]),
+                    for result, (operand, pace) in operands.items():
+                        with m.Case(result):
+                            m.d.sync += [memory.eq(operand.place), line.eq(base[result]), first.eq(base[result]),
                                          stride.eq(pace)]
                     with m.Case(Store.SCATTERED):
-                        m.d.sync += place.eq(job.target.place)
+                        m.d.sync += memory.eq(job.target.place)
                 with m.If(kind == Store.END):
                     m.d.sync += self.finished.eq(1)
                     m.next = "Idle"
@@ -143,9 +143,9 @@ class RowWriter(wiring.Component):
                     m.d.sync += [row.eq(row + 1), line.eq(following)]
                     with m.If(last_row):
                         m.d.sync += [row.eq(0), group.eq(group + 1), first.eq(first + 1), line.eq(first + 1)]
-                        for one in operands:
-                            with m.If((store == one) & (group == 0)):
-                                m.d.sync += base[one].eq(following)
+                        for result in operands:
+                            with m.If((store == result) & (group == 0)):
+                                m.d.sync += base[result].eq(following)
                         with m.If(last):
                             m.next = "Next"
         return m

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
-"""Epilogue of a matrix product: results are scaled, and those that a mask does not keep are replaced."""
+# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
+"""Epilogue of a matrix product: results are scaled, and masked-out results are replaced."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -18,14 +18,14 @@ from hdl.streams.stream import Queue, connect_stream, step_count
 
 __all__ = ["ScaleMask", "scale_mask_layout"]
 
-#: Rows of results on their way; more than the cycles from one to its departure.
+#: Rows of results in flight; more than the cycles from entry to departure of a row.
 _ROWS = 17
-#: Tiles that are announced: more than the drain lets be unfinished.
+#: Announced tiles: more than the drain allows to be unfinished.
 _TILES = 33
 
 
 def scale_mask_layout():
-    """Payload of the epilogue: whether results are ``scaled``, and ``masked``, and by what.
+    """Payload of the epilogue: whether results are ``scaled`` and ``masked``, with the parameters.
 
     ``scale`` and ``alternative`` are encodings of binary32. The mask's external kind has no effect.
     """
@@ -34,11 +34,11 @@ def scale_mask_layout():
 
 
 class ScaleMask(wiring.Component):
-    """Multiply final results by a constant, and put an alternative in the place of masked ones.
+    """Multiply final results by a constant, and replace masked ones by an alternative.
 
-    The product is rounded to nearest even, and a NaN is canonical, but for that of an alternative, which is taken as
-    it is. A result is masked by its row and column of C. Partial results pass, and so do all results of a job that is
-    neither scaled nor masked: they are multiplied by 1.0.
+    The product is rounded to nearest even, and a NaN is canonical, except for a NaN as the alternative, which is
+    not changed. A result is masked by its row and column of C. Partial results pass unchanged, and so do all results
+    of a job that is neither scaled nor masked: they are multiplied by 1.0.
 
     Latency is :attr:`latency` cycles, throughput a row of results per cycle. ``i.ready`` depends combinationally on
     nothing but registers. Results of a tile wait until it has been announced.
@@ -55,7 +55,7 @@ class ScaleMask(wiring.Component):
     Members
     -------
     epilogue : In(scale_mask_layout())
-        Holds while there are results.
+        Held while there are results.
     tiles : In(stream of tile_layout())
     i, o : In, Out(stream of result_layout(rows, lanes))
     """
@@ -84,30 +84,30 @@ class ScaleMask(wiring.Component):
             shape=data.StructLayout({"m": SIZE_BITS, "n": SIZE_BITS, "partial": 1}), depth=_TILES)
         m.submodules.results = results = Queue(shape=self.i.payload.shape(), depth=_ROWS)
         m.submodules.comparator = comparator = self._comparator
-        epilogue, given, tile = self.epilogue, self.i.payload, tiles.o.payload
+        epilogue, result, tile = self.epilogue, self.i.payload, tiles.o.payload
         m.d.comb += [
             tiles.i.valid.eq(self.tiles.valid), self.tiles.ready.eq(tiles.i.ready),
             *(tiles.i.p[name].eq(self.tiles.p[name]) for name in tile.shape().members),
         ]
 
-        # A row is taken if the queue has a place for it, whatever is on the way.
+        # A row is taken only if the queue has room for it and for all rows in flight.
         under_way = Signal(range(_ROWS + 1))
         take = Signal()
         m.d.comb += [
             take.eq(self.i.valid & self.i.ready),
             self.i.ready.eq(tiles.o.valid & (under_way != _ROWS)),
-            tiles.o.ready.eq(take & given.last),
+            tiles.o.ready.eq(take & result.last),
         ]
         step_count(m, under_way, up=take, down=self.o.valid & self.o.ready)
 
-        # A register of operands, and of the position in C.
+        # A register for the operands and the position in C.
         delay = self._multipliers[0].latency
         final = ~tile.partial
         taken = register(
-            m, "taken", elements=given.elements, factor=Mux(epilogue.scaled & final, epilogue.scale, ONE),
-            masked=epilogue.masked & final, row=(tile.m + given.row)[:INDEX_BITS],
-            beat=((tile.n >> self._lane_bits) + given.group)[:INDEX_BITS - self._lane_bits],
-            marks=Cat(given.row, given.group, given.last))
+            m, "taken", elements=result.elements, factor=Mux(epilogue.scaled & final, epilogue.scale, ONE),
+            masked=epilogue.masked & final, row=(tile.m + result.row)[:INDEX_BITS],
+            beat=((tile.n >> self._lane_bits) + result.group)[:INDEX_BITS - self._lane_bits],
+            marks=Cat(result.row, result.group, result.last))
         arrived = Signal(delay + 1)
         m.d.sync += arrived.eq(Cat(take, arrived))
         position = comparator.i.payload

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
+# The constructor makes the parts because their latencies are needed even if nothing is elaborated.
 """Functions of rows: softmax and cross-entropy of a matrix of scores."""
 
 from types import SimpleNamespace
@@ -36,22 +36,21 @@ _QUEUE = 33
 class VectorUnit(wiring.Component):
     """Compute functions of the rows of a matrix in memory: cross-entropy and its gradient, and softmax.
 
-    Rows are worked on in blocks of up to ``16 · units``, in three parts. The elements are read; a
-    :mod:`program <hdl.features.compute.vector_program>` gives their exponentials, and total and loss of each row; and
-    the gradient is a quotient after the other, minus one at the label, while losses are summed up in order of rows.
-    The block's last write is on its way before the next block is worked on; its first elements are read before.
+    Rows are processed in blocks of up to ``16 · units``, in three parts. The elements are read; a
+    :mod:`program <hdl.features.compute.vector_program>` computes their exponentials, and total and loss of each row;
+    and the gradient is one quotient after another, minus one at the label, while losses are summed up in order of
+    rows. A block is processed when the last write of the previous block is on its way; its first elements are read
+    before.
 
-    A SOFTMAX has no labels and no loss. The totals of its rows go through the divider, and then each element, one in
-    a cycle, is multiplied by the reciprocal of its row.
+    A SOFTMAX has no labels and no loss. The totals of its rows go through the divider, and then the elements, one per
+    cycle, are multiplied by the reciprocals of their rows.
 
     A label that is not below the number of columns subtracts nothing from its row of the gradient, and the row adds
     nothing to the loss; ``bad`` is high in the cycle of ``done``. With ``sequences``, a row labelled
-    :data:`~hdl.features.compute.layer_list.PADDING` has a gradient of +0.0, and is right. A job with no rows, no
+    :data:`~hdl.features.compute.layer_list.PADDING` has a gradient of +0.0, and is no error. A job with no rows, no
     columns or too many, or an unknown function, is refused: ``bad`` and ``done`` are high :attr:`checked` cycles
-    after it was accepted, and nothing is read or written.
-
-    Requests, writes and ``done`` come from registers, ``job.ready`` is a function of registers, ``response.ready``
-    depends on registers alone.
+    after it was accepted, and nothing is read or written. Requests, writes and ``done`` come from registers,
+    ``job.ready`` is a function of registers, ``response.ready`` depends only on registers.
 
     Parameters
     ----------
@@ -62,15 +61,15 @@ class VectorUnit(wiring.Component):
     units : int
         Multiply-add pipelines: 2 or 4.
     columns : int
-        Most columns: a power of two of at least 2.
+        Maximum columns: a power of two of at least 2.
     dsps : int
         DSP blocks each pipeline may use: 4, 2 or 1.
     interval : int
         Cycles of a quotient: 2, 4 or 8.
     sequences : bool
-        Whether there are SOFTMAX and labels of padding.
+        Whether there are SOFTMAX and padding labels.
     owner_bits : int
-        Bits of the number of a buffer that places have; 0 without row owners.
+        Bits of the buffer number in a place; 0 without buffer tags.
 
     Members
     -------
@@ -79,11 +78,11 @@ class VectorUnit(wiring.Component):
     response : In(stream of response_layout(lanes))
     write : Out(stream of write_layout(memory_rows, lanes, owner_bits))
     settled : In(1)
-        All writes that were taken are in their memories.
+        All accepted writes are in their memories.
     done : Out(1)
         The job has ended.
     bad : Out(1)
-        It was refused, or a label was wrong.
+        The job was refused, or a label was wrong.
     """
 
     checked = 2
@@ -145,7 +144,7 @@ class VectorUnit(wiring.Component):
         return m
 
     def _elaborate_phases(self, m, job, phase, wrong):
-        """Refuse a job, or work on block after block: load, run the program, divide; and write the loss."""
+        """Refuse a job, or process block after block: load, run the program, divide; then write the loss."""
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         most = THREADS * len(self._units)
         left = Signal(job.rows.shape(), reset_less=True)
@@ -164,7 +163,7 @@ class VectorUnit(wiring.Component):
                 with m.If(self.job.valid):
                     m.next = "Check"
             with m.State("Check"):
-                m.d.comb += loader.job.valid.eq(~refused)  # the loader has read all rows of the job before
+                m.d.comb += loader.job.valid.eq(~refused)  # the loader has read all rows of the previous job
                 m.next = "Plan"
                 with m.If(refused):
                     m.d.sync += [self.done.eq(1), self.bad.eq(1)]
@@ -212,7 +211,7 @@ class VectorUnit(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_memory(self, m, job, phase, wrong):
-        """Memories of elements and labels; return what the other parts need of them."""
+        """Memories of elements and labels; return the signals that the other parts need."""
         walk, sequencer, loader = self._walk, self._sequencer, self._loader
         loaded = loader.o.payload
         beyond, padding, back = Signal(), Signal(), Signal(range(THREADS * self._columns))
@@ -226,7 +225,7 @@ class VectorUnit(wiring.Component):
             m.d.sync += wrong.eq(0)
         with m.If(phase.loads & loader.o.valid & loaded.last & beyond & ~padding & ~phase.softmax):
             m.d.sync += wrong.eq(1)
-        # Exponentials come back in the order in which elements were taken.
+        # Exponentials return in the order of their elements.
         takes = Signal()
         with m.If(sequencer.start):
             m.d.sync += back.eq(0)
@@ -271,9 +270,9 @@ class VectorUnit(wiring.Component):
             elements=elements, matches=matches, paddings=paddings, group=group, takes=takes, beyond=beyond)
 
     def _elaborate_control(self, m, phase, memory):
-        """Control of the units, in two stages behind the sequencer, while the memory is read.
+        """Control of the units, in two stages after the sequencer, while the memory is read.
 
-        In the phase of quotients slot 0 has a loss, and each other one may have a quotient.
+        In the phase of quotients slot 0 has a loss, and each other slot may have a quotient.
         """
         sequencer = self._sequencer
         staged = Signal(step_layout(), reset_less=True)
@@ -287,34 +286,34 @@ class VectorUnit(wiring.Component):
             m.d.sync += staged.c.eq(Addend.CONSTANT)
         with m.If((sequencer.step == 0) & ~sequencer.again):
             m.d.sync += staged.take.eq(Take.NOTHING)
-        beside = register(m, "beside", slot=sequencer.slot, group=memory.group, divides=phase.divides)
+        aligned = register(m, "beside", slot=sequencer.slot, group=memory.group, divides=phase.divides)
 
-        # The result of a step is taken with the next one: row of the element, and whether it is that of the label.
+        # The next step takes the result of a step: delay its row, and whether its element is at the label.
         later = data.StructLayout({"group": range(THREADS), "matches": len(self._units)})
         m.submodules.before = before = DelayLine(shape=later, cycles=THREADS)
-        m.d.comb += [before.i.group.eq(beside.group), before.i.matches.eq(Cat(memory.matches))]
+        m.d.comb += [before.i.group.eq(aligned.group), before.i.matches.eq(Cat(memory.matches))]
 
         control = Signal(control_layout(), reset_less=True)
         m.d.sync += [
             *(control[name].eq(staged[name]) for name in step_layout().members),
-            control.slot.eq(beside.slot), control.group.eq(beside.group),
-            control.chosen.eq(Mux(staged.take == Take.CHOSEN, before.o.group, beside.slot)),
+            control.slot.eq(aligned.slot), control.group.eq(aligned.group),
+            control.chosen.eq(Mux(staged.take == Take.CHOSEN, before.o.group, aligned.slot)),
         ]
         matches = register(m, "matches", value=before.o.matches).value
         m.d.comb += memory.takes.eq(control.take == Take.ELEMENT)
         for number, unit in enumerate(self._units):
             m.d.comb += [unit.control.eq(control), unit.labelled.eq(matches[number])]
         return SimpleNamespace(
-            now=control, divides=register(m, "now", divides=beside.divides).divides, staged=beside)
+            now=control, divides=register(m, "now", divides=aligned.divides).divides, staged=aligned)
 
     def _elaborate_losses(self, m, phase, memory, control):
-        """Sum of all losses, in order of rows: a sum in each frame, of which the unit of row 0 has the last one."""
+        """Sum of all losses, in order of rows: one addition per frame, and the unit of row 0 has the last sum."""
         units, walk = self._units, self._walk
         total = Signal(FP32.width, reset_less=True)
         left = Signal.like(walk.rows)
         group, unit = Signal(range(THREADS)), Signal(range(len(units)))
         linked, first, pending = Signal(), Signal(), Signal()
-        place = Signal(range(THREADS * len(units)))
+        row = Signal(range(THREADS * len(units)))
 
         # A row with a wrong label adds nothing.
         m.submodules.wrong = wrong = Memory(shape=1, depth=THREADS * len(units), init=[],
@@ -323,7 +322,7 @@ class VectorUnit(wiring.Component):
         loss = Signal(FP32.width, reset_less=True)
         m.d.comb += [
             write.addr.eq(Cat(walk.unit, walk.group)), write.data.eq(memory.beyond), write.en.eq(phase.loads),
-            place.eq(Cat(unit, group)), read.addr.eq(place), phase.sums.eq((left != 0) | pending),
+            row.eq(Cat(unit, group)), read.addr.eq(row), phase.sums.eq((left != 0) | pending),
         ]
         m.d.sync += loss.eq(Mux(read.data, 0, Array(lane.chosen for lane in units)[unit]))
         with m.If(self.job.valid & self.job.ready):
@@ -340,11 +339,11 @@ class VectorUnit(wiring.Component):
                 with m.If(pending):
                     m.d.sync += total.eq(units[0].result)
                 with m.If(left != 0):
-                    m.d.sync += [left.eq(left - 1), first.eq(0), Cat(unit, group).eq(place + 1)]
+                    m.d.sync += [left.eq(left - 1), first.eq(0), Cat(unit, group).eq(row + 1)]
         return SimpleNamespace(value=loss, total=total, first=first)
 
     def _elaborate_quotients(self, m, phase, memory, control, losses):
-        """Send quotients and losses, or elements of a softmax, to the first unit; return the results that arrive."""
+        """Send quotients and losses, or elements of a softmax, to the first unit; return its arriving results."""
         walk, divider, sequencer = self._walk, self._divider, self._sequencer
         interval = divider.interval
         turn, room, issue, ready, softmax = Signal(), Signal(), Signal(), Signal(init=1), phase.softmax
@@ -366,18 +365,18 @@ class VectorUnit(wiring.Component):
             m, "operands", a=Array(memory.elements)[unit], b=Array(lane.total for lane in self._units)[unit])
         m.d.comb += [divider.a.eq(operands.a), divider.b.eq(operands.b)]
 
-        # A quotient comes in a slot other than 0, since its delay is odd. It is the product with 1.0.
+        # A quotient comes in a slot other than 0, since its delay is odd. It is multiplied by 1.0.
         m.submodules.label = marked = DelayLine(shape=1 + self._sequences, cycles=_DIVIDE + divider.latency - 1)
         m.d.comb += marked.i.eq(Cat(label, padding))
         begins = (control.staged.slot == 0) & ~softmax
-        given = Signal(FP32.width, reset_less=True)
-        m.d.sync += given.eq(Mux(begins, losses.value, divider.o))
+        dividend_in = Signal(FP32.width, reset_less=True)
+        m.d.sync += dividend_in.eq(Mux(begins, losses.value, divider.o))
         if self._sequences:
             with m.If(softmax):
-                m.d.sync += given.eq(operands.a)
+                m.d.sync += dividend_in.eq(operands.a)
             with m.Elif(~begins & marked.o[1]):
-                m.d.sync += given.eq(0)
-            # A softmax divides 1.0 by the totals; then each element meets the reciprocal of its row.
+                m.d.sync += dividend_in.eq(0)
+            # A softmax divides 1.0 by the totals; then each element is multiplied by the reciprocal of its row.
             rows = self._reciprocals
             m.d.comb += [
                 rows.clear.eq(phase.plans), rows.divide.eq(phase.inverts & turn), rows.rows.eq(walk.rows),
@@ -397,7 +396,7 @@ class VectorUnit(wiring.Component):
             with m.Elif(marked.o[0]):
                 m.d.sync += now.constant.eq(QUOTIENT[0].constant | ONE)
         with m.If(control.divides):
-            m.d.comb += self._units[0].element.eq(given)
+            m.d.comb += self._units[0].element.eq(dividend_in)
 
         under_way = Signal(self.quotient_latency)
         m.d.sync += under_way.eq(Cat(issue, under_way))
@@ -412,10 +411,10 @@ class VectorUnit(wiring.Component):
         return Mux(softmax, under_way[self.product_latency - 1], under_way[-1]), Mux(softmax, early.o, ends.o)
 
     def _elaborate_output(self, m, job, phase, total, arrives, last):
-        """Rows of the gradient; and the loss, which takes its lane behind words that are not kept."""
+        """Write rows of the gradient; and the loss, in its lane after words that are not kept."""
         queue, beat = self._queue, self._assembler.o
         lane = Signal(range(self._lanes + 1), reset_less=True)
-        rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block that are not written yet
+        rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block that are not yet written
         row = Signal.like(job.target.row, reset_less=True)
         start = Signal.like(row, reset_less=True)
         following = Signal.like(row)

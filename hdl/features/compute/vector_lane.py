@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# The constructor makes the multiplier, whose latency is needed even if nothing is elaborated.
+# The constructor makes the multiplier because its latency is needed even if nothing is elaborated.
 """Multiply-add pipeline of a lane of the vector unit."""
 
 from amaranth.hdl import Module
@@ -18,7 +18,7 @@ __all__ = ["VectorLane"]
 class VectorLane(wiring.Component):
     """Compute ``a * b + c`` in every cycle, product and sum each rounded to nearest even.
 
-    An addend of -0.0 leaves every product as it is, and a factor of 1.0 every number. The result of the operands of
+    An addend of -0.0 leaves every product unchanged, and a factor of 1.0 every number. The result of the operands of
     one cycle is on ``o`` :attr:`latency` cycles later. There is no handshake, and no register is reset.
 
     Parameters

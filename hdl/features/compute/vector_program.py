@@ -1,4 +1,4 @@
-"""Program of the vector unit: a table of multiply-adds, each of which runs for all threads of a lane."""
+"""Program of the vector unit: a table of multiply-adds; each runs for all threads of a lane."""
 
 import dataclasses
 import enum
@@ -8,7 +8,7 @@ from hdl.floating.format import FP32
 __all__ = ["EXPONENTIAL", "LOGARITHM", "QUOTIENT", "ROOT_HALF_FRACTION", "SCALE", "STEPS", "SUM", "THREADS", "Addend",
            "Count", "Factor", "Loop", "Step", "Take"]
 
-#: Threads of a lane, and cycles of a step: those from the operands to their result, with two registers beside it.
+#: Threads of a lane, and cycles of a step: latency of the multiply-add, plus two registers.
 THREADS = 16
 
 ONE = FP32.bias << FP32.fraction_bits
@@ -21,25 +21,25 @@ _EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
 _LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_4B9D, 0xBE06_2926, 0x3E03_4B72,
         0xBDA1_1BFE)
 
-#: Least number whose exponential is computed: -104.
+#: Least number for which the exponential is computed: -104.
 LEAST = 0xC2D0_0000
-#: Fraction of the root of 1/2, from which on the logarithm takes the significand's half.
+#: Fraction of the root of 1/2; from there on, the logarithm halves the significand.
 ROOT_HALF_FRACTION = 0x35_04F3
-#: An exponential is scaled up by this power of two, so that the last product alone can round.
+#: An exponential is scaled up by this power of two, so that only the last product can round.
 SCALE = 64
 
 
 class Factor(enum.IntEnum):
-    """First factor of a step, of each thread."""
+    """First factor of a step, per thread."""
 
     RESULT = 0
-    """Result of the step before."""
+    """Result of the previous step."""
     LIMITED = 1
-    """Result of the step before, but at least -104."""
+    """Result of the previous step, but at least -104."""
     SCALED = 2
-    """Result of the step before, times two to the power of :data:`SCALE` less the count."""
+    """Result of the previous step, times two to the power of :data:`SCALE` less the count."""
     SIGNIFICAND = 3
-    """Result of the step before, divided by two to the power of the count."""
+    """Result of the previous step, divided by two to the power of the count."""
     COUNT = 4
     """The count as a number."""
     ELEMENT = 5
@@ -47,14 +47,14 @@ class Factor(enum.IntEnum):
 
 
 class Addend(enum.IntEnum):
-    """Addend of a step, of each thread."""
+    """Addend of a step, per thread."""
 
     CONSTANT = 0
     """The step's constant."""
     RESULT = 1
-    """Result of the step before."""
+    """Result of the previous step."""
     KEPT = 2
-    """Number kept."""
+    """The kept number."""
     LARGEST = 3
     """Largest element of the row, negated."""
     CHOSEN = 4
@@ -62,23 +62,23 @@ class Addend(enum.IntEnum):
 
 
 class Count(enum.IntEnum):
-    """Integer that a step derives from the result before, and keeps."""
+    """Integer that a step derives from the previous result, and keeps."""
 
     NONE = 0
     POWER = 1
-    """Negated number in the low bits of a sum with 1.5 · 2^23."""
+    """Negated integer in the low bits of a sum with 1.5 · 2^23."""
     EXPONENT = 2
-    """Exponent of a number of at least 1, whose significand is then between the roots of 1/2 and of 2."""
+    """Exponent of a number of at least 1, with a significand between the roots of 1/2 and of 2."""
 
 
 class Take(enum.IntEnum):
-    """Destination of the result of the step before."""
+    """Destination of the result of the previous step."""
 
     NOTHING = 0
     ELEMENT = 1
-    """Matrix: the elements that the step before the first one of the loop began with."""
+    """Matrix: in place of the elements with which the finished pass of the loop began."""
     CHOSEN = 2
-    """Difference of the row, where the element is that of its label."""
+    """Difference of the row, if the element is at the row's label."""
     TOTAL = 3
     """Total of the row."""
     LOSS = 4
@@ -92,7 +92,7 @@ class Loop(enum.IntEnum):
     ELEMENTS = 1
     """The program's first step, until all elements are done."""
     COLUMNS = 2
-    """The same step, once for each column; in the first one the addend is the constant."""
+    """The same step, once for each column; the first time, the addend is the constant."""
     END = 3
     """None."""
 
@@ -105,7 +105,7 @@ class Step:
     -------
     a : Factor
     b : int or None
-        Constant; by default the number kept.
+        Constant; by default the kept number.
     c : Addend
     constant : int
     keep : bool
@@ -126,13 +126,13 @@ class Step:
 
 
 def _polynomial(coefficients):
-    """Steps of Horner's rule: the number is the result before, and is kept; coefficients are highest power last."""
+    """Steps of Horner's rule: the number is the previous result, and is kept; coefficients are lowest power first."""
     *rest, second, first = coefficients
     return (Step(b=first, constant=second, keep=True), *(Step(constant=constant) for constant in reversed(rest)))
 
 
-#: Exponential of each element less the largest one of its row: x - max; x · log₂e + 1.5 · 2²³, whose low bits are n;
-#: (x - n h) - n l; polynomial; ((p r) r + r) + 1; the power of two.
+#: Exponential of each element less the largest one of its row: x - max; x · log₂e + 1.5 · 2²³, with n in the low
+#: bits; (x - n h) - n l; polynomial; ((p r) r + r) + 1; the power of two.
 EXPONENTIAL = (
     Step(a=Factor.ELEMENT, b=ONE, c=Addend.LARGEST, take=Take.ELEMENT),
     Step(a=Factor.LIMITED, b=_LOG2_E, constant=_MAGIC, keep=True, take=Take.CHOSEN),
@@ -145,7 +145,7 @@ EXPONENTIAL = (
     Step(a=Factor.SCALED, b=(FP32.bias - SCALE) << FP32.fraction_bits, loop=Loop.ELEMENTS),
 )
 
-#: Sum of the exponentials of each row, after a step in which the last of them are stored.
+#: Sum of the exponentials of each row, after a step that stores the last exponentials.
 SUM = (
     Step(b=ONE, take=Take.ELEMENT),
     Step(a=Factor.ELEMENT, b=ONE, c=Addend.RESULT, constant=0, loop=Loop.COLUMNS),
@@ -164,8 +164,8 @@ LOGARITHM = (
     Step(b=ONE, take=Take.LOSS, loop=Loop.END),
 )
 
-#: Quotients, one after another, and losses: the addend is -1.0 at the label, or the sum of the losses before.
+#: Quotients, one after another, and losses: the addend is -1.0 at the label, or the sum of the losses so far.
 QUOTIENT = (Step(a=Factor.ELEMENT, b=ONE),)
 
 STEPS = (*EXPONENTIAL, *SUM, *LOGARITHM, *QUOTIENT)
-"""All steps, in the order in which they run."""
+"""All steps, in order of execution."""

@@ -1,4 +1,4 @@
-"""Walk through the elements of a block of rows, in order of rows."""
+"""Sequence of the elements of a block of rows, in order of rows."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import wiring
@@ -10,18 +10,18 @@ __all__ = ["VectorSequence"]
 
 
 class VectorSequence(wiring.Component):
-    """Walk through the elements of up to ``16 · units`` rows; row r is row r // ``units`` of a unit's memory.
+    """Step through the elements of up to ``16 · units`` rows; row r is row r // ``units`` of a unit's memory.
 
-    The place of an element is its unit, the row (``group``) there, and the address row · columns + column. In the
-    cycle after ``start`` it is that of the first element, and with each cycle of ``step`` that of the next one.
-    ``left`` is high until the last one has been stepped over. All outputs are functions of registers.
+    The position of an element is its unit, the row (``group``) there, and the address row · columns + column. In the
+    cycle after ``start``, it is the position of the first element; each cycle of ``step`` advances it to the next.
+    ``left`` is high until the last element has been passed. All outputs are functions of registers.
 
     Parameters
     ----------
     units : int
         Memories: 2 or 4.
     columns : int
-        Most columns.
+        Maximum columns.
 
     Members
     -------
@@ -30,9 +30,9 @@ class VectorSequence(wiring.Component):
         Size of the block, at least 1 each: ``rows`` in the cycle of ``start``, ``columns`` from then on.
     step : In(1)
     unit, group, column, address : Out
-        Place of the element.
+        Position of the element.
     last, ends : Out(1)
-        It is the last one of its row, and of the block.
+        The element is the last one of its row, and of the block.
     left : Out(1)
         There is an element.
     """

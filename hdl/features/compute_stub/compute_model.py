@@ -1,4 +1,4 @@
-"""Stand-in for a compute engine: gradients that were staged in memory appear at the pace of a computation."""
+"""Stub of a compute engine: gradients staged in memory appear at the pace of a computation."""
 
 from amaranth.hdl import Const, Module, Mux, ResetInserter, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -14,10 +14,10 @@ from hdl.throttle import RATE_BITS, Throttle
 
 __all__ = ["ComputeModel", "compute_cycles", "counts_layout"]
 
-#: Cycles of a command that its first row takes, beside one for each row.
+#: Cycles from a command to its first row, in addition to one for each row.
 _WAY = 1 + RowReader.latency + 1 + RowWriter.latency
 
-#: Cycles from the first step of the pace to the one that its last row may leave in, beside one for each step.
+#: Cycles from the first step of the pace to the earliest exit of the last row, in addition to one for each step.
 _AHEAD = 4
 
 
@@ -28,18 +28,18 @@ def compute_cycles(length, duration, *, lanes):
 
 
 def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+    """Per-cycle increments of the counters, by register name."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1})
 
 
 class ComputeModel(wiring.Component):
-    """Run COMPUTE: copy staged gradients to their place, in as many cycles as computing them would take.
+    """Run COMPUTE: copy staged gradients to their address, in the time that their computation would take.
 
-    ``length`` elements from ``state_base`` on in the gradient memory become those from ``gradient_base`` on. Rows are
-    spread evenly: row n of N, counted from 1, leaves no earlier than 2 + ⌈n · (``duration`` - 4) / N⌉ cycles after
-    the command was taken, so that the last one ends the command after ``duration`` cycles, or after
-    :func:`compute_cycles` where that is later. A row that a memory port holds up does not hold up the pace: the rows
-    behind it catch up. Without length the command waits for ``duration`` cycles.
+    ``length`` elements at ``state_base`` in the gradient memory are copied to ``gradient_base``. Rows are spread
+    evenly: row n of N, counted from 1, leaves no earlier than 2 + ⌈n · (``duration`` - 4) / N⌉ cycles after the
+    command was taken, so that the last one ends the command after ``duration`` cycles, or after
+    :func:`compute_cycles` where that is later. A row delayed by a memory port does not delay the pace: the rows
+    after it catch up. With length 0 the command waits for ``duration`` cycles.
 
     Rows are read up to nine ahead of the pace, so the two regions must not overlap.
 
@@ -55,13 +55,13 @@ class ComputeModel(wiring.Component):
     event : Out(stream of event_layout())
         One for each command. The detail is the count of elements written.
     link_reset : In(1)
-        End a command, which may be done in part.
+        End a command, possibly half-way.
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())
     gradient_read, gradient_write : memory ports
     throttle : In(16)
-        In a node with throttles: the pace moves on in so many of 65,536 cycles.
+        In a node with throttles: number of cycles in 65,536 that the pace advances.
     """
 
     def __init__(self, *, config):
@@ -84,7 +84,7 @@ class ComputeModel(wiring.Component):
         m = Module()
         lanes, elements = self._config.lanes, self._config.memories.gradient
         lane_bits, rows = exact_log2(lanes), elements // lanes
-        # No command of this engine is wrong.
+        # No command of this engine fails.
         m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_LENGTH, most=lanes, always=True)
         reader = RowReader(rows=rows, lanes=lanes, elements=elements, ahead=False)
         writer = RowWriter(rows=rows, lanes=lanes, elements=elements)
@@ -95,26 +95,26 @@ class ComputeModel(wiring.Component):
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.gradient_read))
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
 
-        given = self.command.payload
+        command = self.command.payload
         source, target = Signal(range(rows)), Signal(range(rows))
         length = Signal(range(elements + 1))
         empty = Signal()
-        count = Signal(range(rows + 1))  # rows; one without length
-        steps = Signal(signed(34))  # of the pace, until the last row is due
-        # Each step adds the rows. When the sum is not negative a row is due, and the steps are taken away again.
+        count = Signal(range(rows + 1))  # rows; one if length is 0
+        steps = Signal(signed(34))  # steps of the pace, until the last row is due
+        # Each step adds the rows. When the sum is not negative a row is due, and the steps are subtracted.
         difference, back, total = Signal(signed(34)), Signal(signed(34)), Signal(signed(34))
         unpaced = Signal()
         now_due, moves = Signal(), Signal()
         due = Signal(range(rows + 1))  # rows that may leave
-        no_length = given.length == 0
+        no_length = command.length == 0
         with m.If(self.command.ready):
             m.d.sync += [
-                source.eq(given.state_base >> lane_bits),
-                target.eq(given.gradient_base >> lane_bits),
-                length.eq(given.length),
+                source.eq(command.state_base >> lane_bits),
+                target.eq(command.gradient_base >> lane_bits),
+                length.eq(command.length),
                 empty.eq(no_length),
-                count.eq(given.length[lane_bits:len(length)] + (given.length[:lane_bits].any() | no_length)),
-                steps.eq(given.duration - _AHEAD),
+                count.eq(command.length[lane_bits:len(length)] + (command.length[:lane_bits].any() | no_length)),
+                steps.eq(command.duration - _AHEAD),
             ]
         m.d.comb += [
             difference.eq(count - steps),
@@ -143,7 +143,7 @@ class ComputeModel(wiring.Component):
             writer.job.valid.eq(runner.start),
             writer.job.payload.row.eq(target),
             writer.job.payload.count.eq(length),
-            # Without length, one beat that keeps nothing ends the command.
+            # If length is 0, one beat that keeps nothing ends the command.
             writer.i.valid.eq(may & (reader.o.valid | empty)),
             writer.i.payload.elements.eq(reader.o.payload.elements),
             writer.i.payload.keep.eq(reader.o.payload.keep),

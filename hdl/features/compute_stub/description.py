@@ -11,7 +11,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the stub's :class:`~hdl.control.engine.EngineDescription`.
 
-    COMPUTE has staged gradients at ``state_base``, and puts them to ``gradient_base``, both in the gradient memory.
+    COMPUTE reads staged gradients at ``state_base``, and writes them to ``gradient_base``, both in gradient memory.
     """
     return EngineDescription(
         name="compute_stub",

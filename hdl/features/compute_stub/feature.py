@@ -1,4 +1,4 @@
-"""The operation COMPUTE, which takes the time of a computation: docs/compute/stub.md."""
+"""The operation COMPUTE, which takes the time of a computation, see docs/compute/stub.md."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ __all__ = ["FEATURE", "ComputeStub", "ComputeStubFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeStub(Section):
-    """The operation COMPUTE, which only takes the time of a computation: docs/compute/stub.md.
+    """The operation COMPUTE, which only takes the time of a computation, see docs/compute/stub.md.
 
     Parameters
     ----------
     quorum : bool
-        Whether updates can be those of a quorum, which do not wait for all nodes: docs/ring/quorum.md.
+        Whether the node has quorum updates, which do not wait for all nodes: docs/ring/quorum.md.
     """
 
     quorum: bool = option(False, Flag())
@@ -28,7 +28,7 @@ class ComputeStub(Section):
 
 
 class ComputeStubFeature(Feature):
-    """A node has the operation COMPUTE."""
+    """Operation COMPUTE of a node."""
 
     def engines(self, config):
         from hdl.features.compute_stub import description

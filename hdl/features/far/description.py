@@ -11,7 +11,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    MOVE_OUT and MOVE_IN have their activations at ``weight_base``, and their place in the far memory at
+    MOVE_OUT and MOVE_IN have the address of activations in ``weight_base``, and the address in the far memory in
     ``state_base``.
     """
     extents = Extent(base="weight_base", memory="activations"), Extent(base="state_base", memory=FAR)

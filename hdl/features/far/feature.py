@@ -1,4 +1,4 @@
-"""A port to a memory that is larger and slower than those of the node: docs/far.md."""
+"""A port to a memory that is larger and slower than the node's memories, see docs/far.md."""
 
 from hdl.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "FarFeature"]
 
 
 class FarFeature(Feature):
-    """A node that computes moves activations there and back."""
+    """Far memory: a compute node moves activations there and back."""
 
     def engines(self, config):
         from hdl.features.far import description

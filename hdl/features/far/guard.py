@@ -1,4 +1,4 @@
-"""Guard at a far port: requests of an engine stay in the tenant's window of the far memory."""
+"""Guard at a far port: it restricts requests of an engine to the tenant's window of the far memory."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -11,22 +11,22 @@ __all__ = ["FarGuard"]
 
 
 class FarGuard(wiring.Component):
-    """Translate the rows of an engine's requests to those of the tenant's window, and keep all others from the far
-    memory.
+    """Translate the rows of an engine's requests to rows of the tenant's window, and block all other requests
+    to the far memory.
 
-    Requests pass in the cycle in which they would without a guard, and answers :attr:`latency` cycle later. A write
-    of a row outside is taken at once, and dropped. A read of one is taken when no answer is on its way, and answered
-    with zeros in the next cycle.
+    Requests pass in the same cycle as without a guard, and answers :attr:`latency` cycle later. A write
+    of a row outside is taken at once, and dropped. A read of such a row is taken when no answer is pending, and
+    answered with zeros in the next cycle.
 
-    Answers to what was asked for before a link reset are dropped, and reads wait until they have come: the far memory
-    does not know of tenants, so no row that one has asked for may come to the next.
+    Answers to requests from before a link reset are dropped, and reads wait until all have come: the far memory
+    knows no tenants, so no row requested by one tenant may reach the next.
 
     Parameters
     ----------
     rows, lanes : int
         Rows of the far memory, and elements in each.
     outstanding : int
-        Rows that the engine asks for ahead, at most.
+        Maximum rows that the engine requests ahead.
 
     Members
     -------
@@ -35,9 +35,9 @@ class FarGuard(wiring.Component):
     far : Out(far_signature(rows, lanes))
     link_reset : In(1)
     stray : Out(1)
-        A row outside was asked for, or was to be written, in the cycle before.
+        A row outside was requested, or was to be written, one cycle before.
     owes : Out(1)
-        The far memory has answers to give.
+        Answers of the far memory are pending.
     """
 
     latency = 1
@@ -46,7 +46,7 @@ class FarGuard(wiring.Component):
         if not isinstance(outstanding, int) or outstanding < 1:
             raise ValueError(f"Outstanding rows must be a positive integer, not {outstanding!r}")
         self._rows, self._lanes = rows, lanes
-        #: Rows that are owed, and whether these are of before a link reset, for specifications.
+        #: Pending rows, and whether they were requested before a link reset, for specifications.
         self.owed, self.old = Signal(range(outstanding + 1)), Signal()
         super().__init__({
             "window": In(window_layout(rows * lanes)),
@@ -59,9 +59,9 @@ class FarGuard(wiring.Component):
         engine, far = self.engine, self.far
         m.submodules.guard = guard = Guard(rows=self._rows, lanes=self._lanes)
         owed, old, following = self.owed, self.old, Signal.like(self.owed)
-        was_reset = Signal()  # since the far memory owed nothing
+        was_reset = Signal()  # links were reset while rows have been pending
         may, asked, outside, zeros = Signal(), Signal(), Signal(), Signal()
-        answer = Signal(32 * self._lanes)  # a register, whose reset costs no logic where zeros would
+        answer = Signal(32 * self._lanes)  # a register; its reset saves the logic for zeros
         m.d.comb += [
             guard.window.eq(self.window), guard.row.eq(engine.row),
             self.owes.eq(owed != 0), old.eq(was_reset & self.owes), may.eq(engine.write | ~old),

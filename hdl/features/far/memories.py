@@ -16,60 +16,60 @@ from hdl.streams.stream import Queue
 __all__ = ["OUTSTANDING", "FarMemories"]
 
 OUTSTANDING = 65
-"""Rows that the far memory owes at most."""
+"""Maximum number of rows that the far memory owes."""
 
 
 class FarMemories(wiring.Component):
-    """Give the ports of several memories to one far memory, in which these lie one behind the other.
+    """Connect the ports of several memories to one far memory, which contains them one after the other.
 
-    Read ports take turns, and write ports are served in order of priority; where both ask, a read and a write
+    Read ports take turns, and write ports are served in order of priority; if both request, a read and a write
     alternate. The far memory takes requests in the order of their grants, so a read that is granted after a write
-    sees it. A read is answered :attr:`latency` cycles later than the far memory answers, in order, so readers have to
-    be late ones (:class:`~hdl.row_transfer.RowReader`). At most :data:`OUTSTANDING` rows are on their way. ``ready``
-    depends combinationally on ``valid`` of other ports, and on ``far.ready``.
+    sees it. A read is answered :attr:`latency` cycles later than the far memory answers, in order, so readers must
+    accept late answers (:class:`~hdl.row_transfer.RowReader`). At most :data:`OUTSTANDING` rows are pending.
+    ``ready`` depends combinationally on ``valid`` of other ports, and on ``far.ready``.
 
-    Readers form groups, one for each engine. An answer that a group has asked for until a cycle with its bit of
+    Readers form groups, one for each engine. An answer that a group has requested before a cycle with its bit of
     ``abandon`` is dropped when it comes, and the group's next read waits for that: no reader gets an answer that it
-    asked for before it was reset.
+    requested before it was reset.
 
-    The far memory is silent if it takes no request and gives no answer for ``timeout`` cycles in which it should,
+    The far memory is silent if it takes no request and gives no answer for ``timeout`` cycles when it should,
     until it does. Meanwhile the host does not wait: its reads are answered with zeros, in order, and its writes are
-    dropped. Engines wait, and have time-outs of their own. In silence ``link_reset`` forgets the rows that are owed,
-    and withdraws a read; a write that was granted stays.
+    dropped. Engines wait, and have their own time-outs. In silence ``link_reset`` drops the pending rows,
+    and withdraws a read; a granted write remains.
 
-    With ``owners`` the memories are guarded: a row of an engine is one of the window of its memory. One outside reads
-    as zeros, as soon as the far memory owes nothing, and nothing is written there. Rows that are owed are never
-    forgotten then: the far memory does not know of tenants, and what one has asked for must not come to the next.
+    With ``owners`` the memories are guarded: an engine's row is relative to the window of its memory. A row outside
+    reads as zeros, as soon as the far memory owes nothing, and is never written. Pending rows are then never
+    dropped: the far memory knows no tenants, and rows requested by one must not reach the next.
 
     Parameters
     ----------
     config : NodeConfig
         Configuration of a server: its far spaces are the memories.
     readers : mapping of str to tuple of int
-        Group of each read port of engines, by the name of the memory; groups are counted from 0.
+        Group of each read port of engines, by memory name; groups are counted from 0.
     writers : mapping of str to int
-        Number of write ports of engines, by the name of the memory.
+        Number of write ports of engines, by memory name.
     owners : mapping of str to pair of tuples of int, optional
-        Queue whose commands each read port, and each write port, of engines serves, by the name of the memory.
+        Queue served by each read port, and by each write port, of engines, by memory name.
 
     Members
     -------
     <memory>_read : array of In(read_signature(rows, lanes))
-        Ports of engines, and behind them that of the host, which reads one memory at a time.
+        Ports of engines, followed by the port of the host, which reads one memory at a time.
     <memory>_write : array of In(write_signature(rows, lanes))
-        The same; those of the host come last, behind those of engines at all memories.
+        The same; the host's ports have the lowest priority, after engines' ports at all memories.
     far : Out(far_signature(rows, lanes))
-        ``valid`` and what comes with it are registers.
+        ``valid`` and the signals of its request are registers.
     abandon : In(groups)
     link_reset : In(1)
     timeout : In(32)
     silent : Out(1)
     lost : Out(1)
-        High in cycles in which the host gets zeros or loses words.
+        High while the host gets zeros or loses words.
     <memory>_window : In(window_layout(words))
-        There if they are guarded.
+        Only if guarded.
     strays : Out(queues)
-        There if they are guarded: queues of which a command has read or written outside, in the cycle before.
+        Only if guarded: queues with a command that has read or written outside, one cycle before.
     """
 
     latency = 2
@@ -92,7 +92,7 @@ class FarMemories(wiring.Component):
             members[f"{name}_read"] = In(read_signature(rows, lanes)).array(len(readers[name]) + 1)
             members[f"{name}_write"] = In(write_signature(rows, lanes)).array(writers[name] + 1)
         if owners is not None:
-            #: Whether the host's request is at the far port, and of which memory it is, for specifications.
+            #: Whether the request at the far port is the host's, and its memory, for specifications.
             self.request = Signal(data.StructLayout({"by_host": 1, "memory": range(len(bases))}))
             queues = [queue for kinds in owners.values() for kind in kinds for queue in kind]
             members |= {f"{name}_window": In(window_layout(config.memory_map[name].words)) for name in bases}
@@ -113,7 +113,7 @@ class FarMemories(wiring.Component):
         answers, guarded, outside = far.response, self._owners is not None, Signal()
         if guarded:
             self._outside = [[] for _ in range(len(self.strays))]
-            # An answer for a row outside is the only one that is owed, and comes a cycle after its grant.
+            # An answer for a row outside is the only pending one, and comes one cycle after its grant.
             answers |= outside
         m.submodules.owners = owners = ResetInserter(forget)(
             Queue(shape=range(len(readers)), depth=OUTSTANDING, block=False))
@@ -124,11 +124,11 @@ class FarMemories(wiring.Component):
         ]
         self._watch(m, speaks, far.valid | owners.o.valid)
 
-        # Of each group: what it may not have, what it waits for, and a read that is granted, or answered.
+        # For each group: blocked or not, pending answers, and a read that is granted, or answered.
         away = [*self.abandon, self.silent]
         stale = [Signal(range(OUTSTANDING + 1), name=f"stale_{n}") for n in range(groups)]
         owed = [Signal.like(stale[0], name=f"owed_{n}") for n in range(groups)]
-        zeros = Signal.like(stale[0])  # answers that the host gets from here
+        zeros = Signal.like(stale[0])  # answers of zeros still to be given to the host
         asking = Signal(len(readers))
         for n, reader in enumerate(readers):
             waits = away[reader.group] | (stale[reader.group] != 0)
@@ -139,7 +139,7 @@ class FarMemories(wiring.Component):
         if guarded:
             guard = self._guard(m, "read", readers, functools.partial(chosen, turn))
             read_goes = self._request(m, free, forget, asking.any() & (guard.allowed | ~owners.o.valid), guard.place,
-                                      inside=guard.allowed, request=chosen(turn, [one.request for one in readers]))
+                                      inside=guard.allowed, request=chosen(turn, [item.request for item in readers]))
             m.d.sync += outside.eq(read_goes & ~guard.allowed)
             self._tell([(turn[n] & read_goes & ~guard.allowed, reader.queue) for n, reader in enumerate(readers)])
             for queue, accesses in enumerate(self._outside):
@@ -153,9 +153,9 @@ class FarMemories(wiring.Component):
             owners.i.payload.eq(chosen(turn, range(len(readers)))),
         ]
         for group in range(groups):
-            mine = [n for n, reader in enumerate(readers) if reader.group == group]
-            answered = came & Cat(owners.o.payload == n for n in mine).any()
-            following = owed[group] + Cat(granted[n] for n in mine).any() - answered
+            indices = [n for n, reader in enumerate(readers) if reader.group == group]
+            answered = came & Cat(owners.o.payload == n for n in indices).any()
+            following = owed[group] + Cat(granted[n] for n in indices).any() - answered
             m.d.sync += [
                 owed[group].eq(Mux(forget, 0, following)),
                 stale[group].eq(Mux(forget, 0, Mux(away[group], following,
@@ -181,19 +181,19 @@ class FarMemories(wiring.Component):
             m.d.sync += port.response.eq(response)
             with m.If(granted[n]):
                 m.d.sync += served.eq(n)
-        given = self.silent & Cat(asks).any()
+        zero_granted = self.silent & Cat(asks).any()
         left = Mux(self.silent, owed[host] - stale[host], 0)
-        m.d.sync += zeros.eq(zeros + given + left - zero)
+        m.d.sync += zeros.eq(zeros + zero_granted + left - zero)
         drops = self.silent & Cat(getattr(self, f"{name}_write")[-1].valid for name, _ in self._bases()).any()
-        m.d.comb += self.lost.eq(given | (left != 0) | drops)
+        m.d.comb += self.lost.eq(zero_granted | (left != 0) | drops)
         return m
 
     def _bases(self):
-        """Names of memories, and the rows of the far memory that they begin at."""
+        """Names of memories, and their first rows in the far memory."""
         return [(name, base // self._config.lanes) for name, base in self._config.far_bases.items()]
 
     def _watch(self, m, speaks, waits):
-        """Find out whether the far memory is silent."""
+        """Detect whether the far memory is silent."""
         idle, late = Signal(32), Signal()
         m.d.comb += late.eq(idle >= self.timeout)
         m.d.sync += [
@@ -202,8 +202,8 @@ class FarMemories(wiring.Component):
         ]
 
     def _tenancy(self, name, kind, engines):
-        """Windows of the ports at a memory, in the far memory, with the queues of the ports, and what a request of
-        them is; the host, behind the engines, has the whole memory, and no queue. Nothing if they are not guarded."""
+        """For each port at a memory: its window in the far memory, its queue, and the code of its requests; the host,
+        after the engines, has the whole memory, and no queue. Empty if the memories are not guarded."""
         if self._owners is None:
             return [{}] * (engines + 1)
         config, layout, ours = self._config, window_layout(self._config.far_words), getattr(self, f"{name}_window")
@@ -216,28 +216,28 @@ class FarMemories(wiring.Component):
                 {"window": whole, "queue": None, "request": number << 1 | 1}]
 
     def _guard(self, m, kind, ports, choose):
-        """Make the guard of the port that ``choose`` takes the value of."""
+        """Make the guard for the port selected by ``choose``."""
         m.submodules[f"{kind}_guard"] = guard = Guard(
             rows=self._config.far_words // self._config.lanes, lanes=self._config.lanes)
-        m.d.comb += [guard.row.eq(choose([one.port.row for one in ports])),
-                     Value.cast(guard.window).eq(choose([one.window for one in ports]))]
+        m.d.comb += [guard.row.eq(choose([item.port.row for item in ports])),
+                     Value.cast(guard.window).eq(choose([item.window for item in ports]))]
         return guard
 
     def _tell(self, accesses):
-        """Note accesses that are outside, with their queues."""
+        """Record accesses outside, by queue."""
         for queue in range(len(self.strays)):
             self._outside[queue] += [access for access, owner in accesses if owner == queue]
 
     def _request(self, m, free, forget, reads, read_row, inside=None, request=None):
-        """Make the next request of a write, or of the read of a row; return whether it is the read. In guarded
+        """Make the next request, of a write or of the read of a row; return whether it is the read. In guarded
         memories a row that is not ``inside`` makes none."""
-        far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # the latest one was a write
+        far, latest, read_goes, write_goes = self.far, Signal(), Signal(), Signal()  # latest: it was a write
         writers = []
         for name, base in self._bases():
-            *others, last = getattr(self, f"{name}_write")
-            *theirs, tenancy = self._tenancy(name, 1, len(others))
-            writers += [SimpleNamespace(dropped=0, port=port, valid=port.valid, base=base, **one)
-                        for port, one in zip(others, theirs, strict=True)]
+            *engine_ports, last = getattr(self, f"{name}_write")
+            *theirs, tenancy = self._tenancy(name, 1, len(engine_ports))
+            writers += [SimpleNamespace(dropped=0, port=port, valid=port.valid, base=base, **item)
+                        for port, item in zip(engine_ports, theirs, strict=True)]
             writers.append(SimpleNamespace(dropped=self.silent, port=last, valid=last.valid & ~self.silent, base=base,
                                            **tenancy))
         writers.sort(key=lambda writer: writer.dropped is self.silent)
@@ -246,7 +246,7 @@ class FarMemories(wiring.Component):
             m.d.comb += writer.port.ready.eq((write_goes & ~writes) | writer.dropped)
             writes = writes | writer.valid
         first = functools.partial(_first, [writer.valid for writer in writers])
-        keep, elements = (first([Value.cast(getattr(one.port, name)) for one in writers])
+        keep, elements = (first([Value.cast(getattr(item.port, name)) for item in writers])
                           for name in ("keep", "elements"))
         goes = read_goes | write_goes
         if inside is None:
@@ -258,7 +258,7 @@ class FarMemories(wiring.Component):
                         for writer in writers])
             with m.If(free):
                 m.d.sync += Value.cast(self.request).eq(
-                    Mux(write_goes, first([one.request for one in writers]), request))
+                    Mux(write_goes, first([item.request for item in writers]), request))
         m.d.comb += [
             read_goes.eq(free & reads & (latest | ~writes)),
             write_goes.eq(free & writes & ~(reads & latest)),
@@ -276,7 +276,7 @@ class FarMemories(wiring.Component):
 
 def _first(valids, values):
     """Value of the first port that is valid, or zero."""
-    found = 0
+    result = 0
     for valid, value in reversed(list(zip(valids, values, strict=True))):
-        found = Mux(valid, value, found)
-    return found
+        result = Mux(valid, value, result)
+    return result

@@ -17,11 +17,11 @@ from hdl.streams.stream import Queue, connect_stream
 __all__ = ["OUTSTANDING", "Mover", "counts_layout"]
 
 OUTSTANDING = 32
-"""Rows that are read from the far memory and not yet written to the near one, at most."""
+"""Maximum rows that are read from the far memory and not yet written to the near one."""
 
 
 def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+    """Per-cycle increments of the counters, by register name."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1})
 
 
@@ -29,12 +29,12 @@ class Mover(wiring.Component):
     """Run MOVE_OUT and MOVE_IN: copy ``length`` elements between the activation memory, from ``weight_base`` on, and
     the far memory, from ``state_base`` on.
 
-    A row takes a cycle each way, if neither memory makes it wait and an answer of the far memory takes no more than
-    some :data:`OUTSTANDING` cycles: so many rows are on their way back at the most. A MOVE_OUT has ended when the far
+    A row takes a cycle each way, if neither memory makes it wait and an answer of the far memory takes at most about
+    :data:`OUTSTANDING` cycles: this is the maximum number of pending rows. A MOVE_OUT has ended when the far
     memory has taken its last row, a MOVE_IN when the near one has.
 
-    While the far memory is what the command waits for, for a request to be taken or for an answer, cycles are
-    counted, and those of ``timeout`` end the command with FAR_TIMEOUT; the detail is the number of elements that were
+    Cycles of waiting for the far memory, for it to take a request or to answer, are counted, and
+    after ``timeout`` of them the command ends with FAR_TIMEOUT; the detail is the number of elements
     moved until then. Answers that come after the end of their command are dropped, and the next MOVE_IN waits for
     them; ``link_reset`` forgets them.
 
@@ -50,14 +50,14 @@ class Mover(wiring.Component):
     event : Out(stream of event_layout())
         One for each command. The detail is the count of elements moved.
     link_reset : In(1)
-        End a command, which may be done in part.
+        End a command, possibly half-way.
     timeout : In(32)
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())
     activation_read, activation_write : memory ports
     far : Out(far_signature(rows, lanes))
-        ``valid`` and what comes with it are registers.
+        ``valid`` and the signals of its request are registers.
     """
 
     def __init__(self, *, config):
@@ -91,13 +91,13 @@ class Mover(wiring.Component):
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.activation_read))
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.activation_write))
 
-        given, far = self.command.payload, self.far
+        request, far = self.command.payload, self.far
         job = Signal(data.StructLayout(
             {"near": range(rows), "far": far.row.shape(), "length": range(elements + 1), "back": 1}))
         with m.If(self.command.ready):
             m.d.sync += [
-                job.near.eq(given.weight_base >> lane_bits), job.far.eq(given.state_base >> lane_bits),
-                job.length.eq(given.length), job.back.eq(given.operation == Operation.MOVE_IN)]
+                job.near.eq(request.weight_base >> lane_bits), job.far.eq(request.state_base >> lane_bits),
+                job.length.eq(request.length), job.back.eq(request.operation == Operation.MOVE_IN)]
         for unit in (reader, writer):
             m.d.comb += [unit.job.payload.row.eq(job.near), unit.job.payload.count.eq(job.length)]
         m.d.comb += [reader.job.valid.eq(runner.start & ~job.back), writer.job.valid.eq(runner.start & job.back)]
@@ -127,12 +127,12 @@ class Mover(wiring.Component):
         return m
 
     def _answers(self, m, job, runner, writer, taken):
-        """Write answers to the near memory; return what the far memory owes, and the places for more."""
+        """Write answers to the near memory; return the pending rows, and the room for more."""
         lanes, far = self._config.lanes, self.far
         m.submodules.queue = queue = ResetInserter(runner.reset)(
             Queue(shape=data.ArrayLayout(32, lanes), depth=OUTSTANDING, block=False))
-        rows, stale = Signal(range(OUTSTANDING + 1)), Signal(range(OUTSTANDING + 1))  # those of commands before
-        places = Signal(range(OUTSTANDING + 1))  # rows that may be asked for
+        rows, stale = Signal(range(OUTSTANDING + 1)), Signal(range(OUTSTANDING + 1))  # stale: of earlier commands
+        places = Signal(range(OUTSTANDING + 1))  # rows that may be requested
         left = Signal.like(job.length)
         following = Signal.like(rows)
         beat = writer.i
@@ -154,7 +154,7 @@ class Mover(wiring.Component):
         return SimpleNamespace(rows=rows, stale=stale, places=places, leaves=beat.valid & beat.ready)
 
     def _requests(self, m, job, runner, beat, owed):
-        """Offer rows of the near memory, or ask for rows; whether the last one of a MOVE_OUT has been taken."""
+        """Offer rows of the near memory, or request rows; return whether the last one of a MOVE_OUT is taken."""
         lanes, far = self._config.lanes, self.far
         row, left = Signal.like(far.row), Signal.like(job.length)
         free, asks, goes, ending, ended = Signal(), Signal(), Signal(), Signal(), Signal()

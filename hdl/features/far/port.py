@@ -1,4 +1,4 @@
-"""Port of a far memory: larger than those of a node, behind a link of its own, and slower."""
+"""Port of a far memory: larger and slower than a node's memories, and connected by its own link."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -7,11 +7,11 @@ __all__ = ["far_signature"]
 
 
 def far_signature(rows, lanes):
-    """Port of a far memory, as a node sees it.
+    """Port of a far memory, as seen by a node.
 
-    A request is taken where ``valid`` and ``ready`` are high, and requests take effect in the order in which they are
-    taken. Each read is answered later, in order, as late as the memory likes; answers cannot be refused, so a node
-    asks for rows that it has room for. A request that waits may be withdrawn.
+    A request is taken where ``valid`` and ``ready`` are high, and requests take effect in this order. Each read
+    is answered later, in order, after any number of cycles; answers cannot be refused, so a node
+    requests only rows that it has room for. A request that waits may be withdrawn.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def far_signature(rows, lanes):
         Write the row; otherwise read it.
     row : Out(range(rows))
     keep : Out(lanes)
-        Elements that are written.
+        Elements to write.
     elements : array of Out(32)
     response : In(1)
         An answer comes in this cycle.

@@ -11,7 +11,7 @@ __all__ = ["GridExtension"]
 
 
 class GridExtension(CollectiveExtension):
-    """Ends of links at two ports, and SWITCH, which sets the ports of each ring if nothing is under way."""
+    """Link ends at two ports, and SWITCH, which sets the ports of each ring if no packet is in flight."""
 
     link = SwitchedLink
 

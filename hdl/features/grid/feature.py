@@ -1,4 +1,4 @@
-"""Grids: nodes with a second pair of ports and a switch: docs/ring/topology.md."""
+"""Grids: nodes with a second pair of ports and a switch, see docs/ring/topology.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -13,13 +13,13 @@ __all__ = ["FEATURE", "Grid", "GridFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grid(Topology):
-    """Rings in rows and columns of a grid, over two ports, with a switch and the operation SWITCH:
+    """Rings in rows and columns of a grid, over two ports, with a switch and the operation SWITCH, see
     docs/ring/topology.md.
 
     Parameters
     ----------
     max_nodes : int
-        Nodes of the largest ring, 1 to 16.
+        Maximum nodes of a ring, 1 to 16.
     """
 
     ports: ClassVar[int] = 2
@@ -28,7 +28,7 @@ class Grid(Topology):
 
 
 class GridFeature(Feature):
-    """A node has two ports, and the operation SWITCH."""
+    """Two ports of a node, and the operation SWITCH."""
 
     def collective(self, config):
         from hdl.features.grid.collective import GridExtension

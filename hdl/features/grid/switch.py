@@ -1,7 +1,7 @@
-"""The switch between the ports of a node and the ends of its links.
+"""Switch between the ports of a node and its link ends.
 
-Each port that sends is off, or driven by the node, or by what comes in at a port. So nodes can be left out of a ring,
-and rings led through them, while everything is still.
+Each output port is off, or driven by the node, or by an input port. So nodes can be left out of a ring, and rings can
+bypass nodes, while everything is still.
 """
 
 import functools
@@ -17,28 +17,28 @@ __all__ = ["LinkSwitch", "switch_layout"]
 
 
 def switch_layout():
-    """Setting of a switch: the :class:`~hdl.ring.topology.Source` of each port that sends, and whether the node
-    listens to each port that receives."""
+    """Setting of a switch: the :class:`~hdl.ring.topology.Source` of each output port, and whether the node
+    listens to each input port."""
     return data.StructLayout({"sources": data.ArrayLayout(2, MAX_PORTS), "listens": MAX_PORTS})
 
 
 class LinkSwitch(wiring.Component):
-    """Lead the wires of links to and from the ports of a node.
+    """Route the wires of links to and from the ports of a node.
 
-    All wires of ``ring_o``, and the wires of ``ring_i`` that lead back, are registers: words take :attr:`latency`
-    cycles from port to port by bypass, and from the transmitter to a port, and so do the wires that lead back from
+    All wires of ``ring_o``, and the return wires of ``ring_i``, are registers: words take :attr:`latency`
+    cycles from port to port by bypass, and from the transmitter to a port, and so do return wires from
     port to port, and from a receiver to a port. Receivers and the transmitter have the other wires without delay.
 
-    Wires beside ``valid`` change with a word alone. Those of a port that is off stand still, as do those that lead
-    back from a port that nobody listens to; such a port drops what comes.
+    Wires other than ``valid`` change only with a word. Wires of a port that is off do not change, nor do return wires
+    of a port without a listener; such a port drops arriving words.
 
-    A port can be a bypass's to one port, or a receiver's; it is the bypass's of the lower port if a setting says more
-    than one, and never a receiver's as well. A setting must change only while no word moves at any port.
+    An input port can serve a bypass to one port, or a receiver; if a setting has several uses, it serves the bypass
+    to the lower port, and never a receiver as well. A setting must change only while no word moves at any port.
 
     Parameters
     ----------
     signature : Signature
-        Wires of a link as the transmitter sees them, of which one is ``valid``:
+        Wires of a link as seen by the transmitter, including ``valid``:
         :class:`~hdl.ring.link.LinkSignature` or another.
 
     Members
@@ -48,12 +48,12 @@ class LinkSwitch(wiring.Component):
     receivers : Out(signature).array(2)
         Wires to the receiver of each port.
     transmitter : In(signature)
-        Wires of the transmitter.
+        Wires from the transmitter.
     port : In(1)
-        Port that the transmitter sends by; where that has another source, its words are dropped.
+        Output port of the transmitter; if the port has another source, its words are dropped.
     setting : In(switch_layout())
     still : Out(1)
-        No word is at a port in this cycle, or has been in the one before.
+        No word is at a port in this cycle, nor was in the previous one.
     """
 
     latency = 1
@@ -82,11 +82,11 @@ class LinkSwitch(wiring.Component):
         bypass = (Source.BYPASS_0, Source.BYPASS_1)
 
         def leads(source, sink):
-            """Whether words go by bypass from one port to another."""
+            """Whether words pass by bypass from one port to another."""
             return self.setting.sources[sink] == bypass[source]
 
         def sends(sink):
-            """Whether the transmitter sends by a port."""
+            """Whether the transmitter sends on a port."""
             return (self.setting.sources[sink] == Source.ENGINE) & (self.port == sink)
 
         for sink in ports:
@@ -98,7 +98,7 @@ class LinkSwitch(wiring.Component):
             with m.If(valid):
                 for name in forward:
                     if name != "valid":
-                        # At most one way is chosen.
+                        # At most one source is selected.
                         wires = [(getattr(way, name), chosen) for way, chosen in ways]
                         m.d.sync += getattr(out, name).eq(functools.reduce(
                             operator.or_, (value & chosen.replicate(len(value)) for value, chosen in wires)))

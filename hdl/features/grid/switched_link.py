@@ -1,4 +1,4 @@
-"""Ends of the links of a node with two ports: a receiver at each, one transmitter, and the switch between them."""
+"""Link ends of a node with two ports: a receiver at each, one transmitter, and the switch between them."""
 
 from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -16,15 +16,15 @@ __all__ = ["SwitchedLink", "seats_layout"]
 
 
 def _replay():
-    """Module of the ends of links that repeat words, for nodes with such links."""
+    """Module of the ends of replay links, for nodes with such links."""
     from hdl.features.replay import link_ends
 
     return link_ends
 
 
 def seats_layout():
-    """Setting of a node with two ports: that of its switch, and for each ring, which commands name by field ``port``,
-    the ports by which the node receives and sends there."""
+    """Setting of a node with two ports: that of its switch, and for each ring (field ``port`` of commands),
+    the ports on which the node receives and sends."""
     ports = data.ArrayLayout(1, MAX_PORTS)
     return data.StructLayout({"switch": switch_layout(), "receives": ports, "sends": ports})
 
@@ -36,52 +36,52 @@ _FIRST = {"switch": {"sources": [Source.ENGINE, Source.OFF], "listens": 0b01}, "
 class SwitchedLink(wiring.Component):
     """Connect a node to its rings over two ports: receivers, the transmitter, and the switch.
 
-    Packets that come by the two ports wait apart, since a neighbour may be one command ahead. The transmitter changes
-    its port when all its credits have come home: then nothing that it has sent is on its way, and it holds no word.
+    Packets from the two ports wait separately, since a neighbour may be one command ahead. The transmitter changes
+    its port when all its credits have returned: then none of its words is in flight, and it holds no word.
     Until then ``may_start`` is low.
 
-    Latency is that of :class:`~hdl.ring.link.LinkTransmitter` and of the switch from ``i`` to a port, and from a port
-    that of :class:`~hdl.ring.link.LinkReceiver` and of a skid buffer to ``o``; throughput is one word per cycle. All
-    wires that lead to other nodes are registers; ``o`` depends combinationally on ``ring`` and ``expecting``.
+    Latency from ``i`` to a port is the sum of :class:`~hdl.ring.link.LinkTransmitter` and the switch, and from a port
+    to ``o`` that of :class:`~hdl.ring.link.LinkReceiver` and a skid buffer; throughput is one word per cycle. All
+    wires to other nodes are registers; ``o`` depends combinationally on ``ring`` and ``expecting``.
 
-    After a reset, and until ``load``, ring 0 goes over port 0, and port 1 is off.
+    After a reset, and until ``load``, ring 0 uses port 0, and port 1 is off.
 
     Parameters
     ----------
     config : NodeConfig
-        It says how many packets a receiver holds, and how long they are.
+        Configuration with the number of packets that a receiver holds, and their length.
 
     Members
     -------
     ring_i, ring_o, ring_1_i, ring_1_o : In, Out(link_signature(config))
     i, o, may_start, overrun, reset_link
-        As those of :class:`~hdl.ring.link_ends.LinkEnds`, of the ring that ``ring`` names.
+        As in :class:`~hdl.ring.link_ends.LinkEnds`, for the ring selected by ``ring``.
     sent, received : Out(moves_layout(2))
-        Words that leave, and that come by a port that the node listens to.
+        Words that leave, and words from a port that the node listens to.
     repairs : Out(repairs_layout(2))
-        With replay alone.
+        Only with replay.
     control_i, control_o : In, Out(stream of unsigned(32))
-        With replay alone: control words of ring 0. They leave by the port that ring 0 sends by, and wait while the
+        Only with replay: control words of ring 0. They leave on the output port of ring 0, and wait while the
         transmitter is at the other one. After a setting or a reset the first one starts the link, as the first packet
-        does: so none may be offered before all nodes have their settings. Those that come by the port that ring 0
-        receives from are handed out; others are dropped.
+        does: so none may be offered before all nodes have their settings. Control words from the input port of ring 0
+        are passed on; other ones are dropped.
     delay : Out(32)
-        Cycles of the link to the successor that was used last, as it was measured: the latency of wires and one more,
-        by the switch; zero without replay.
+        Measured latency in cycles of the link to the successor used last: the latency of wires and one more
+        for the switch; zero without replay.
     ring : In(1)
-        Ring that packets are sent to and come from; changes between packets alone.
+        Ring of the packets sent and received; changes only between packets.
     expecting : In(1)
-        A packet may begin at ``o``; without it the next packet waits, whichever its ring.
+        A packet may begin at ``o``; without it the next packet waits, on either ring.
     load : In(1)
-        Pulse: take over ``seats``, if the node is ``still``.
+        Pulse: load ``seats``, if the node is ``still``.
     seats : In(seats_layout())
     still : Out(1)
-        No packet is here or on its way: all credits are home, and nothing is in a receiver or at a port.
+        No packet is here or in flight: all credits are home, and nothing is in a receiver or at a port.
     throttle, wire_delay
-        As those of :class:`~hdl.ring.link_ends.LinkEnds`. What passes by the switch is not slowed.
+        As in :class:`~hdl.ring.link_ends.LinkEnds`. Bypassing words are not slowed.
     """
 
-    #: Whether packets wait in buffers of the ends of links before they are taken.
+    #: Whether packets wait in buffers of the link ends before they are taken.
     buffered = True
 
     def __init__(self, *, config):
@@ -123,7 +123,7 @@ class SwitchedLink(wiring.Component):
             home = transmitter.home & ~transmitter.ring_o.valid
             m.d.comb += [
                 transmitter.port.eq(wanted), switch.port.eq(transmitter.at), self.may_start.eq(transmitter.may_start),
-                reset.eq(self.reset_link | loaded),  # links of a new setting begin anew
+                reset.eq(self.reset_link | loaded),  # links of a new setting start again
             ]
             self._repair(m, transmitter, receivers, seats, reset)
         else:
@@ -150,9 +150,9 @@ class SwitchedLink(wiring.Component):
                 SkidBuffer(shape=word_layout()))
             connect_stream(m, receiver.o, buffer.i)
             wiring.connect(m, switch=switch.receivers[number], receiver=receiver.ring_i)
-            before, behind = (getattr(self, name) for name in port_names(number))
-            wiring.connect(m, node=wiring.flipped(before), switch=switch.ring_i[number])
-            wiring.connect(m, node=wiring.flipped(behind), switch=switch.ring_o[number])
+            incoming, outgoing = (getattr(self, name) for name in port_names(number))
+            wiring.connect(m, node=wiring.flipped(incoming), switch=switch.ring_i[number])
+            wiring.connect(m, node=wiring.flipped(outgoing), switch=switch.ring_o[number])
             m.d.comb += receiver.reset_link.eq(reset)
             arriving.append(buffer)
         wiring.connect(m, transmitter=pace.connect(m, self, transmitter), switch=switch.transmitter)
@@ -185,12 +185,12 @@ class SwitchedLink(wiring.Component):
         return m
 
     def _repair(self, m, transmitter, receivers, seats, reset):
-        """Words are counted where they go in and come out; control words go by the ports of ring 0."""
-        # A packet has been sent or expected since links were reset, or there is a control word, which a run begins:
-        # all nodes have their settings.
+        """Count words where they enter and leave; connect control words to the ports of ring 0."""
+        # A packet has been sent or expected since links were reset, or there is a control word, sent at the beginning
+        # of a run: all nodes have their settings.
         begun = Signal()
         first = seats.sends[0]
-        # The transmitter takes nothing before it is where it is wanted: so this may come a cycle late.
+        # The transmitter takes nothing before it is at the right port: so this may come a cycle late.
         may_tell = Signal()
         m.d.sync += may_tell.eq(
             begun & (seats.sends[self.ring] == first) & (seats.switch.sources[first] == Source.ENGINE))

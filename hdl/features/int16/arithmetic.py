@@ -9,7 +9,7 @@ from hdl.optimizer.fixed_point import FRACTION_BITS, SCALAR_WIDTH
 
 __all__ = ["Arithmetic", "Term"]
 
-# Bits of a product from its half up: the integer part and one guard bit.
+# Bits of a product from 1/2 up: the integer part and one guard bit.
 _PRODUCT = SCALAR_WIDTH + WIDTH - FRACTION_BITS + 1
 
 

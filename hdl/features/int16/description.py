@@ -1,4 +1,4 @@
-"""The descriptions of the int16 node's engines: its own one, and that of MASK."""
+"""Descriptions of the int16 node's engines: its own engine, and MASK."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
@@ -13,9 +13,9 @@ _PORTS = {"gradients": ("gradients",), "weights": ("weights",)}
 
 
 def describe(config):
-    """The :class:`~hdl.control.engine.EngineDescription` of each engine of an int16 node.
+    """Return the :class:`~hdl.control.engine.EngineDescription` of each engine of an int16 node.
 
-    Components have the ports of :func:`~hdl.features.int16.queue.engine_signature` in place of streams, and one port
+    Components have the ports of :func:`~hdl.features.int16.queue.engine_signature` instead of streams, and one port
     at each memory, for reads and writes.
     """
     gradients = Extent(base="gradient_base", memory="gradients")

@@ -22,7 +22,7 @@ _HALVES = GROUP // WIDTH + GROUP
 
 
 def update_cycles(length, nonzero):
-    """Cycles of FUSED_UPDATE, as in its event, for ``length`` gradients of which ``nonzero`` are not zero."""
+    """Cycles of FUSED_UPDATE, as in its event, for ``length`` gradients, ``nonzero`` of them not zero."""
     groups, halves = -(-length // GROUP), -(-length // WIDTH)
     return (2 * GROUP + 2) * groups + 2 * halves + length + 4 * nonzero + 1
 
@@ -36,10 +36,10 @@ class Engine(wiring.Component):
     """Run FUSED_UPDATE and SPARSIFY between the memories of an int16 node.
 
     FUSED_UPDATE takes gradients in groups of 32. A group is encoded into a buffer, as the half words of zero-value
-    compression: its marks, and its values that are not zero. It is then decoded from there, and each value changes
+    compression: its marks, and its nonzero values. It is then decoded from there, and each value changes
     its weight; zeros are skipped, since they would change nothing. SPARSIFY takes three cycles per element.
 
-    The memories serve the engine in every cycle in which it accesses them.
+    The memories serve the engine in every cycle of an access.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Engine(wiring.Component):
     word, fields, operation, start, done, status, detail
         Ports to :class:`~hdl.features.int16.queue.CommandQueue`, which has checked the command. From ``start`` to
         ``done`` it takes :func:`update_cycles` or :func:`sparsify_cycles`, or 1 if the length is zero. The detail is
-        the number of elements that SPARSIFY has dropped.
+        the number of elements dropped by SPARSIFY.
     gradient_scale, learning_rate : In(18)
         Signed settings with 16 bits of fraction.
     threshold : In(16)
@@ -89,7 +89,7 @@ class Engine(wiring.Component):
         left = Signal(range(self._config.memories.gradient + 1))  # elements left, including the current one
         position = Signal(range(GROUP))  # element in its group
         marks = Signal(WIDTH)
-        place = Signal(range(_HALVES))  # place of the next value in the buffer
+        slot = Signal(range(_HALVES))  # index of the next value in the buffer
         value = Signal(signed(WIDTH))
         fused = Signal()
         # Settings, sampled at the start of the command; the first is a scale, or a threshold.
@@ -102,8 +102,8 @@ class Engine(wiring.Component):
             inside.eq((left[5:] != 0) | (position < left[:5])),
             nonzero.eq((gradients.q != 0) & inside),
             fetch.en.eq(1),
-            fetch.addr.eq(place),
-            store.addr.eq(place),
+            fetch.addr.eq(slot),
+            store.addr.eq(slot),
             store.data.eq(gradients.q),
             arithmetic.base.eq(weights.q),
             arithmetic.factor.eq(first),
@@ -129,7 +129,7 @@ class Engine(wiring.Component):
             ]
 
         def advance():
-            """Move to the next element of a group that is decoded."""
+            """Advance to the next element of the group being decoded."""
             m.d.sync += [
                 marks.eq(marks >> 1), position.eq(position + 1), left.eq(left - 1),
                 weights.address.eq(weights.address + 1),
@@ -138,7 +138,7 @@ class Engine(wiring.Component):
             with m.If(left == 1):
                 m.next = "End"
             with m.Elif(position == GROUP - 1):
-                m.d.sync += place.eq(GROUP // WIDTH)
+                m.d.sync += slot.eq(GROUP // WIDTH)
                 m.next = "Read"
             with m.Elif(position == WIDTH - 1):
                 m.next = "Load"
@@ -147,7 +147,7 @@ class Engine(wiring.Component):
             with m.State("Idle"):
                 m.d.sync += [
                     position.eq(0),
-                    place.eq(GROUP // WIDTH),
+                    slot.eq(GROUP // WIDTH),
                     first.eq(self.gradient_scale),
                     rate.eq(self.learning_rate),
                 ]
@@ -176,10 +176,10 @@ class Engine(wiring.Component):
                 m.d.comb += [
                     store.en.eq(nonzero),
                     self.count.elements_encoded.eq(inside),
-                    self.count.compressed_words.eq(nonzero & ~place[0]),
+                    self.count.compressed_words.eq(nonzero & ~slot[0]),
                 ]
                 m.d.sync += [
-                    marks.eq(Cat(marks[1:], nonzero)), place.eq(place + nonzero), position.eq(position + 1),
+                    marks.eq(Cat(marks[1:], nonzero)), slot.eq(slot + nonzero), position.eq(position + 1),
                     gradients.address.eq(gradients.address + 1),
                 ]
                 m.next = "Read"
@@ -191,7 +191,7 @@ class Engine(wiring.Component):
                 m.next = "Read"
                 with m.If(position == 0):
                     m.d.comb += self.count.compressed_words.eq(1)
-                    m.d.sync += place.eq(GROUP // WIDTH)
+                    m.d.sync += slot.eq(GROUP // WIDTH)
                     m.next = "Load"
 
             # Decode the group from the buffer and update its weights.
@@ -205,7 +205,7 @@ class Engine(wiring.Component):
 
             with m.State("Look"):
                 with m.If(marks[0]):
-                    m.d.sync += place.eq(place + 1)
+                    m.d.sync += slot.eq(slot + 1)
                     m.next = "Scale"
                 with m.Else():
                     advance()

@@ -1,4 +1,4 @@
-"""The int16 node, which has 16-bit integers, one lane and no neighbours: docs/int16_node.md."""
+"""The int16 node, with 16-bit integers, one lane and no neighbours, see docs/int16_node.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -24,7 +24,7 @@ class Int16Memories(Section):
         Capacity in elements of the gradient and the weight memory: multiples of 32, at most 16,384.
     """
 
-    #: Values of registers that an int16 node has in common with any other.
+    #: Register values for properties that all nodes have.
     state: ClassVar[int] = 32
     planes: ClassVar[int] = 0
 
@@ -35,7 +35,7 @@ class Int16Memories(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Int16Config(Configuration):
-    """Parameters of the int16 node, which has 16-bit integers, one lane and no neighbours: docs/int16_node.md.
+    """Parameters of the int16 node, with 16-bit integers, one lane and no neighbours, see docs/int16_node.md.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ class Int16Config(Configuration):
     sparsify: bool = option(True, Flag())
 
 
-#: Counters and settings that an int16 node has.
+#: Counters and settings of an int16 node.
 _REGISTERS = frozenset({
     "CONTROL", "OPTIMIZER", "GRADIENT_SCALE", "LEARNING_RATE", "MASK_ALTERNATIVE", "MASK_THRESHOLD", "TIMEOUT",
     "CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED"})
 
 
 class Int16Feature(Feature):
-    """A node of its own."""
+    """The int16 node, a separate kind of node."""
 
     resets = {"GRADIENT_SCALE": 1 << 16, "MASK_ALTERNATIVE": 1 << 15}
 

@@ -23,7 +23,7 @@ def _field(name):
 
 _LAST_FIELD = _field("width")
 
-# Comparison of each step: the field, whether the column index is compared with it in place of the row index, whether
+# Comparison of each step: the field, whether the column index is compared with it instead of the row index, whether
 # the other index is subtracted first, and whether equality counts as below.
 _STEPS = (
     ("diagonal", True, True, True),
@@ -47,8 +47,8 @@ def mask_cycles(jobs):
 class Masker(wiring.Component):
     """Mask matrices in the gradient memory, in place, by a list of jobs in the weight memory.
 
-    A job is first checked field by field. Then a pass over its elements counts them, which compares ``elements`` with
-    rows, columns and matrices, and with the rest of the length, without a multiplication. A second pass compares each
+    A job is first checked field by field. Then a pass over its elements counts them, to compare ``elements`` with
+    rows, columns and matrices, and with the remaining length, without a multiplication. A second pass compares each
     element with every parameter of the mask, read from memory again: no parameter is kept in registers.
 
     No element of a job is changed before the whole job has been checked. The host can access the weight memory once
@@ -63,7 +63,7 @@ class Masker(wiring.Component):
     -------
     word, fields, operation, start, done, status, detail
         Ports to :class:`~hdl.features.int16.queue.CommandQueue`. From ``start`` to ``done`` it takes
-        :func:`mask_cycles`. The detail is the number of elements replaced, or the number of the job that is wrong.
+        :func:`mask_cycles`. The detail is the number of replaced elements, or the number of the wrong job.
     alternative : In(16)
         Replacement for an element that is not kept.
     count : Out(struct of one bit for each of "command_cycles", "elements_masked")
@@ -87,8 +87,8 @@ class Masker(wiring.Component):
         job_bits = JOB_ELEMENTS.bit_length() - 1
 
         alternative = Signal(WIDTH)  # sampled at the start of the command
-        left = Signal(range(config.memories.gradient + 1))  # elements that no job has taken yet
-        job = Signal(range(config.memories.weight // JOB_ELEMENTS + 1))  # place of the job in the weight memory
+        left = Signal(range(config.memories.gradient + 1))  # elements not yet taken by a job
+        job = Signal(range(config.memories.weight // JOB_ELEMENTS + 1))  # position of the job in the weight memory
         number = Signal(range(config.memories.weight // JOB_ELEMENTS + 1))  # number of the job in the list
         replaced = Signal.like(left)
         field, following = Signal(job_bits), Signal(job_bits)
@@ -100,7 +100,7 @@ class Masker(wiring.Component):
         kept, within = Signal(), Signal()
         fault = Signal()
 
-        # The one comparator: a row or column index, or their difference, against a field from memory.
+        # The only comparator: a row or column index, or their difference, against a field from memory.
         of_column, difference, equal = Signal(), Signal(), Signal()
         below = Signal()
         index = Mux(of_column, column, row)
@@ -123,14 +123,14 @@ class Masker(wiring.Component):
             m.d.comb += [weights.en.eq(1), following.eq(_field(name))]
 
         def advance():
-            """Move past an element, and fetch the field that tells whether it ends its row."""
+            """Move past an element, and fetch the field that determines whether it ends its row."""
             m.d.sync += elements.eq(elements - 1)
             fetch("columns")
             m.d.sync += column.eq(column + 1)
             m.next = "Row"
 
         def proceed():
-            """Return to the pass that is under way, counting or masking."""
+            """Return to the current pass, counting or masking."""
             m.next = "Count"
             with m.If(~counting):
                 m.next = "Element"
@@ -223,7 +223,7 @@ class Masker(wiring.Component):
                 m.d.sync += [gradients.address.eq(gradients.address + 1), replaced.eq(replaced + drop)]
                 advance()
 
-            # Fetches must not depend on a comparison, since they decide in which cycles the host has its turn.
+            # Fetches must not depend on a comparison, since they determine the cycles left for the host.
             with m.State("Row"):
                 m.d.comb += of_column.eq(1)
                 fetch("rows")

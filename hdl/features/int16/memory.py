@@ -18,7 +18,7 @@ _SPRAM_WORDS = 1 << 14
 
 
 def port_signature(words):
-    """User's side of a memory port, which accesses an element in each cycle in which ``en`` and ``ready`` are high.
+    """User's side of a memory port; it accesses an element in each cycle with ``en`` and ``ready`` high.
 
     The element is written, or read: then it is on ``q`` from the next cycle until the one after the next access.
     """
@@ -33,10 +33,10 @@ def port_signature(words):
 
 
 class ElementMemory(wiring.Component):
-    """Single-port memory, which the engine and the host share.
+    """Single-port memory shared by the engine and the host.
 
     The engine is always served at once, and the host in the other cycles: ``host.ready`` depends combinationally on
-    ``engine.en``. On an iCE40 UP this is one of its single-port memories, whose initial content is unspecified;
+    ``engine.en``. On an iCE40 UP this is one of its single-port memories, with unspecified initial content;
     everywhere else the initial content is zero.
 
     Parameters
@@ -99,7 +99,7 @@ class HostAccess(wiring.Component):
     A write keeps the low half of each word; a read extends each element by its sign. A write takes one cycle per
     word, a read :attr:`interval`, and both take longer while the engine has the memory.
 
-    Reads go on until the next request: the host port takes as many words as it has asked for.
+    Reads continue until the next request: the host port takes exactly the number of words that it has requested.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ class Int16Node(wiring.Component):
     host_i, host_o : In, Out(stream of word_layout())
         Request and response packets.
     ring_i, ring_o : In, Out(LinkSignature())
-        Links as of :class:`~hdl.node.Node`; nothing is ever sent, and received words are ignored.
+        Links as in :class:`~hdl.node.Node`; nothing is ever sent, and received words are ignored.
     """
 
     def __init__(self, config):
@@ -53,7 +53,7 @@ class Int16Node(wiring.Component):
 
     @property
     def memories(self):
-        """Names of the submodules that hold the memory spaces, in order."""
+        """Names of the submodules of the memory spaces, in order."""
         return self._config.memory_map.names
 
     def elaborate(self, platform):
@@ -81,17 +81,17 @@ class Int16Node(wiring.Component):
             *(at(unit, path).eq(getattr(registers, setting.name)) for engine, unit in units
               for path, setting in engine.inputs.items()),
         ]
-        # What no other engine has is for the first one: the queue lets nothing else through.
-        others = [Cat(queue.operation == operation.code for operation in engine.operations).any()
+        # The first engine gets all operations that no other engine has: the queue passes no unknown one.
+        rest = [Cat(queue.operation == operation.code for operation in engine.operations).any()
                   for engine in described[1:]]
-        chosen = [~Cat(others).any() if others else Const(1), *others]
+        chosen = [~Cat(rest).any() if rest else Const(1), *rest]
         self._connect(m, queue, registers, memories, list(zip(units, chosen, strict=True)))
         return m
 
     def _connect(self, m, queue, registers, memories, units):
-        """Connect the engines; the memories and the queue belong to the engine whose condition holds."""
+        """Connect the engines; the memories and the queue belong to the engine with a true condition."""
         counts = {}
-        for (engine, unit), mine in units:
+        for (engine, unit), active in units:
             joined = [(at(unit, path), memories[name]) for name, paths in engine.reads.items() for path in paths]
             m.d.comb += [
                 unit.word.eq(queue.word), unit.fields.eq(queue.fields), unit.operation.eq(queue.operation),
@@ -99,12 +99,12 @@ class Int16Node(wiring.Component):
             ]
             for port, memory in joined:
                 m.d.comb += [port.q.eq(memory.engine.q), port.ready.eq(memory.engine.ready)]
-            with m.If(mine):
+            with m.If(active):
                 m.d.comb += [queue.done.eq(unit.done), queue.status.eq(unit.status), queue.detail.eq(unit.detail)]
                 for port, memory in joined:
                     m.d.comb += [getattr(memory.engine, name).eq(getattr(port, name))
                                  for name in ("en", "write", "address", "data")]
             for name in unit.count.shape().members:
                 counts.setdefault(name, []).append(unit.count[name])
-        for name, given in counts.items():
-            m.d.comb += registers.count[name].eq(Cat(given).any())
+        for name, pulses in counts.items():
+            m.d.comb += registers.count[name].eq(Cat(pulses).any())

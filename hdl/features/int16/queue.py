@@ -12,10 +12,10 @@ from hdl.control.registers import RULE, checked_layout
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 
-#: What the operations of an int16 node may use behind each base.
+#: Permitted forms of extents: reach of each base in the operations of an int16 node.
 _FORMS = ([Reach.LENGTH, Reach.LENGTH, None], [Reach.LENGTH, Reach.START, Reach.START])
 
-# Positions of the words of a descriptor that are read; the others wait in memory for nothing.
+# Positions of the words of a descriptor that are read; the remaining ones are not used.
 _OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(8)
 
 
@@ -49,8 +49,8 @@ class CommandQueue(wiring.Component):
     config : NodeConfig
         An :class:`~hdl.features.int16.feature.Int16Config`.
     operations : tuple of OperationDescription
-        Operations of the node. Each base is in one memory for all of them. An operation that begins a list at
-        ``weight_base`` begins another at ``state_base``, and no other operation uses that.
+        Operations of the node. Each base is in one memory for all of them. An operation with a list at
+        ``weight_base`` has another list at ``state_base``, and no other operation uses that base.
 
     Members
     -------
@@ -59,9 +59,9 @@ class CommandQueue(wiring.Component):
     full : Out(1)
         ``commands`` is not ready.
     word : Out(32)
-        Word of the command that is checked.
+        Word of the command being checked.
     fields : Out(fields_layout())
-        Field that ``word`` is, if an engine takes it; repeated when a command is checked again after a wait.
+        Field in ``word``, if an engine takes it; repeated when a command is checked again after a wait.
     operation : Out(4)
     start : Out(1)
         High for one cycle: the command runs from the next cycle on.
@@ -86,7 +86,7 @@ class CommandQueue(wiring.Component):
     queue_status : Out(queue_status_layout())
     """
 
-    #: Largest number of waiting commands, and of events; a power of two.
+    #: Maximum number of waiting commands, and of events; a power of two.
     depth = QUEUE_DEPTH
 
     def __init__(self, *, config, operations):
@@ -115,7 +115,7 @@ class CommandQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config, depth = self._config, self.depth
-        # The running command has a place beside those that wait.
+        # The running command has a slot in addition to the waiting ones.
         m.submodules.waiting = waiting = Memory(
             shape=32, depth=2 * depth * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         m.submodules.ended = ended = Memory(
@@ -123,11 +123,11 @@ class CommandQueue(wiring.Component):
         put, get = waiting.write_port(), waiting.read_port(transparent_for=())
         store, fetch = ended.write_port(), ended.read_port(transparent_for=())
 
-        place = Signal(range(DESCRIPTOR_WORDS))  # place of the word from the host
+        index = Signal(range(DESCRIPTOR_WORDS))  # index of the word from the host
         tail, front = Signal(range(2 * depth)), Signal(range(2 * depth))
-        level = Signal(range(depth + 1))  # commands that wait
+        level = Signal(range(depth + 1))  # waiting commands
         added, removed = Signal(), Signal()
-        newest = Signal(range(depth))  # event that is written
+        newest = Signal(range(depth))  # event being written
         number = Signal(range(EVENT_WORDS))  # word of that event
         oldest = Signal(range(depth * EVENT_WORDS))  # next word to be popped
         events = Signal(range(depth + 1))
@@ -135,29 +135,29 @@ class CommandQueue(wiring.Component):
         settled = Signal()  # the word of an event has been fetched
 
         field = Signal(range(DESCRIPTOR_WORDS))  # command word to read for the next cycle
-        memory = Signal(range(3))  # memory whose base is compared: gradient, weight, list of external masks
+        memory = Signal(range(3))  # memory of the base to compare: gradient, weight, list of external masks
         room_bits = max(config.memory_map.words).bit_length()
         room = Signal(room_bits)
         status = Signal(5)
         detail = Signal(32)
         cycles = Signal(32)  # cycles of the wait, and then of the command
         ran, waited = Signal(), Signal()
-        taken, given, missing = Signal(16), Signal(16), Signal(16)
+        taken, raised, missing = Signal(16), Signal(16), Signal(16)
 
         settings = Signal(checked_layout())
         m.d.comb += settings.rule.eq(self.rule)
         lists = [operation.code for operation in self._operations
                  if operation.extents and operation.extent("weight_base").reach is Reach.START]
-        given_word = self.commands.payload
-        at = Mux(given_word.first, 0, place)
+        host_word = self.commands.payload
+        at = Mux(host_word.first, 0, index)
         word = self.word
         m.d.comb += [
             self.full.eq(level == depth),
             self.commands.ready.eq(~self.full),
             put.addr.eq(Cat(at, tail)),
-            put.data.eq(given_word.data),
+            put.data.eq(host_word.data),
             put.en.eq(self.commands.valid & ~self.full),
-            added.eq(put.en & given_word.last),
+            added.eq(put.en & host_word.last),
             get.addr.eq(Cat(field, front)),
             word.eq(get.data),
             store.addr.eq(Cat(number, newest)),
@@ -170,7 +170,7 @@ class CommandQueue(wiring.Component):
             self.queue_status.events.eq(events),
         ]
         with m.If(put.en):
-            m.d.sync += place.eq(at + 1)
+            m.d.sync += index.eq(at + 1)
         m.d.sync += [
             tail.eq(tail + added),
             level.eq(level + added - removed),
@@ -178,7 +178,7 @@ class CommandQueue(wiring.Component):
             oldest.eq(oldest + popped),
             settled.eq((events != 0) & ~popped),
             events.eq(events + queued - (popped & oldest[:2].all())),
-            self.flags.eq(self.flags & ~taken | given | self.set_flags),
+            self.flags.eq(self.flags & ~taken | raised | self.set_flags),
         ]
 
         def reject(reason):
@@ -211,7 +211,7 @@ class CommandQueue(wiring.Component):
                                     m.d.sync += detail.eq(word[8:])
                                     m.d.comb += field.eq(_ROOT)
                                     m.next = "Ring"
-                            if operation.refused is not None:  # which comes first
+                            if operation.refused is not None:  # has priority
                                 condition, reason, value = operation.refused(settings)
                                 with m.If(condition):
                                     m.d.sync += detail.eq(value)
@@ -303,6 +303,6 @@ class CommandQueue(wiring.Component):
                 m.d.sync += front.eq(front + 1)
                 m.next = "Idle"
                 with m.If(status == EventStatus.OK):
-                    m.d.comb += given.eq(word[16:])
+                    m.d.comb += raised.eq(word[16:])
 
         return m

@@ -15,16 +15,16 @@ __all__ = ["Decoder", "Encoder", "flags_layout"]
 
 
 def flags_layout(lanes):
-    """Findings about a beat of elements: which of them are zeros, and which saturate; ``last`` ends a packet."""
+    """Flags of a beat of elements: which elements are zero, and which are saturated; ``last`` ends a packet."""
     return data.StructLayout({"valid": 1, "last": 1, "zeros": lanes, "saturations": lanes})
 
 
 class Encoder(wiring.Component):
     """Encode packets of elements: a :class:`Quantizer` and a :class:`Packer`.
 
-    One beat is taken per cycle, also from block to block and from packet to packet, but for those that a partial last
-    block lacks. The first words of a block are offered :attr:`latency` cycles after its last beat was accepted, where
-    its first beat completes a word. ``i.ready`` depends combinationally on ``o.ready``.
+    One beat is taken per cycle, also from block to block and from packet to packet, except for missing beats of a
+    partial last block. The first words of a block are offered :attr:`latency` cycles after its last beat was
+    accepted, where its first beat completes a word. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -34,16 +34,16 @@ class Encoder(wiring.Component):
     format : FloatFormat
         Format of the elements, FP32 or BF16.
     words : int or None
-        Words in a beat of the output; by default as many as a beat can complete.
+        Words in a beat of the output; by default the maximum that a beat can complete.
     among : sequence of SharedExponent
-        Formats to choose from at run time, as those of a :class:`Quantizer`.
+        Formats to choose from at run time, as in a :class:`Quantizer`.
 
     Members
     -------
     i : In(stream of beat_layout(lanes, format.width))
     choice, flags : In, Out(flags_layout(lanes)), if there is ``among``
-        The chosen format; and of the beat that was quantized in the cycle before, the elements that are decoded to
-        zero, and those whose magnitude is the largest or that are in a block with a NaN.
+        The chosen format; and for the beat that was quantized one cycle before, the elements that are decoded to
+        zero, and the elements with the largest magnitude or in a block with a NaN.
     o : Out(stream of beat_layout(words))
         At least one word is kept in each beat, but not all of them need be.
     """
@@ -54,7 +54,7 @@ class Encoder(wiring.Component):
         self._lanes = lanes
         self._format = format
         self._among = check_among(codec, among)
-        self._words = check_words(words, max(positions(one, lanes)[-1] for one in self._among or [codec]))
+        self._words = check_words(words, max(positions(option, lanes)[-1] for option in self._among or [codec]))
         super().__init__({
             **choice_port(self._among), **({"flags": Out(flags_layout(lanes))} if self._among else {}),
             "i": In(stream.Signature(beat_layout(lanes, format.width))),
@@ -86,8 +86,8 @@ class Encoder(wiring.Component):
         return m
 
     def _find(self, m, blocks):
-        """Find zeros and saturations. No element of a normal number is decoded to zero unless its code is: steps of a
-        block's numbers are powers of two, so one of them is the smallest normal number, or zero lies next below."""
+        """Detect zeros and saturations. A nonzero code of a normal number is never decoded to zero: steps of a
+        block's numbers are powers of two, so the smallest normal number is one of them, or is next to zero."""
         block = blocks.payload
         nan = block.exponent == self._codec.nan
         magnitudes = [code[:-1] for code in block.codes]
@@ -96,7 +96,7 @@ class Encoder(wiring.Component):
             self.flags.last.eq(block.last),
             self.flags.zeros.eq(Cat(~(magnitude.any() | nan) for magnitude in magnitudes)),
             self.flags.saturations.eq(Cat(
-                nan | Array([magnitude == one.largest for one in self._among])[self.choice]
+                nan | Array([magnitude == option.largest for option in self._among])[self.choice]
                 for magnitude in magnitudes)),
         ]
 
@@ -104,9 +104,9 @@ class Encoder(wiring.Component):
 class Decoder(wiring.Component):
     """Decode packets of words: an :class:`Unpacker` and a :class:`Dequantizer`.
 
-    One beat is given per cycle, also from packet to packet, as long as words come. A beat is offered :attr:`latency`
-    cycles after its last word was accepted. ``i.ready`` depends combinationally on ``o.ready``. A packet whose words
-    end inside a block is told by ``error``; what is missing is NaN, and the next packet is not affected.
+    One beat is output per cycle, also from packet to packet, as long as words come. A beat is offered :attr:`latency`
+    cycles after its last word was accepted. ``i.ready`` depends combinationally on ``o.ready``. A packet with words
+    that end inside a block raises ``error``; missing elements are NaN, and the next packet is not affected.
 
     Parameters
     ----------
@@ -116,9 +116,9 @@ class Decoder(wiring.Component):
     format : FloatFormat
         Format of the elements, FP32 or BF16.
     words : int or None
-        Words in a beat of the input; by default, and at least, as many as a beat of elements can need.
+        Words in a beat of the input; by default, and at least, the maximum that a beat of elements needs.
     among : sequence of SharedExponent
-        Formats to choose from at run time, as those of a :class:`Quantizer`.
+        Formats to choose from at run time, as in a :class:`Quantizer`.
 
     Members
     -------

@@ -23,7 +23,7 @@ def dequantizer_latency(codec):
 
 
 class Dequantizer(wiring.Component):
-    """Make numbers of blocks.
+    """Convert blocks to numbers.
 
     Latency is :attr:`latency` cycles, throughput one beat per cycle. All stages move together when the output is
     free; ``i.ready`` depends combinationally on ``o.ready``.
@@ -61,7 +61,7 @@ class Dequantizer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         codec, format, lanes = self._codec, self._format, self._lanes
-        given = self.i.payload
+        beat = self.i.payload
         free = Signal()
         m.d.comb += [free.eq(self.o.ready | ~self.o.valid), self.i.ready.eq(free)]
         pipeline = Pipeline(m, free)
@@ -69,26 +69,26 @@ class Dequantizer(wiring.Component):
         lowered = [C(0, 1)] * lanes
         if codec.subsets:
             beats = codec.block // lanes
-            groups = [given.differences.as_value()]
+            groups = [beat.differences.as_value()]
             if beats > 1:
                 index = Signal(range(beats))
                 now = Signal(range(beats))
-                m.d.comb += now.eq(Mux(given.first, 0, index))
+                m.d.comb += now.eq(Mux(beat.first, 0, index))
                 with m.If(free & self.i.valid):
                     m.d.sync += index.eq(now + 1)
                 per_subset = max(codec.subset // lanes, 1)
                 width = max(lanes // codec.subset, 1) * codec.difference_bits
-                groups = given.differences.as_value().word_select(now >> (per_subset.bit_length() - 1), width)
+                groups = beat.differences.as_value().word_select(now >> (per_subset.bit_length() - 1), width)
             else:
                 groups, = groups
             width = codec.difference_bits
             lowered = [groups[lane // codec.subset * width:][:width] for lane in range(lanes)]
 
-        common = {"exponent": given.exponent, "nan": given.exponent == codec.nan}
-        flags = {"valid": self.i.valid, "last": given.last}
+        common = {"exponent": beat.exponent, "nan": beat.exponent == codec.nan}
+        flags = {"valid": self.i.valid, "last": beat.last}
         numbers = []
         for lane in range(lanes):
-            code = given.codes[lane]
+            code = beat.codes[lane]
             numbers.append({"sign": code[-1], "magnitude": code[:-1], "lowered": lowered[lane]})
         if codec.complement:
             for lane, number in enumerate(numbers):
@@ -103,11 +103,11 @@ class Dequantizer(wiring.Component):
         for lane, number in enumerate(numbers):
             magnitude, sign = number["magnitude"], number["sign"]
             field, fraction = magnitude[fraction_bits:], magnitude[:fraction_bits]
-            # A number without a hidden bit is brought to have one.
+            # Normalize a number without a hidden bit.
             if codec.top_field == 1:
                 amount, none = leading_zeros(m, magnitude)
                 shifted = shift_left(m, magnitude, amount)
-                # The magnitude of -2 is no zero, but all that is seen of it are zeros: its count becomes -1.
+                # The magnitude of -2 is no zero, but its visible bits are all zeros: its count becomes -1.
                 minus = none & sign if codec.complement else C(0, 1)
                 zero = none & ~minus
                 offset = Cat(amount, minus).as_signed()

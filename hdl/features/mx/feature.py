@@ -1,4 +1,4 @@
-"""Formats of blocks with a shared exponent: docs/compression/shared_exponent.md."""
+"""Formats of blocks with a shared exponent, see docs/compression/shared_exponent.md."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.feature import Feature
@@ -8,10 +8,10 @@ __all__ = ["FEATURE", "MxFeature"]
 
 
 class MxFeature(Feature):
-    """Numbers of a block have one exponent."""
+    """Formats with one exponent for the numbers of a block."""
 
     def codecs(self):
-        """Codecs of its formats for the ring, by name."""
+        """Ring codecs of the formats, by name."""
         from hdl.features.mx import coding
         from hdl.features.mx.formats import FORMATS
 
@@ -20,7 +20,7 @@ class MxFeature(Feature):
                 for name, format in FORMATS.items()}
 
     def operands(self):
-        """Its formats for operands of products, by name."""
+        """Operand formats for products, by name."""
         from hdl.features.block_operands.operands import BlockOperands
         from hdl.features.mx.formats import FORMATS
 

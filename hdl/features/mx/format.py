@@ -1,36 +1,36 @@
 # amaranth: UnusedElaboratable=no
-"""Shared-exponent formats: blocks of numbers that have one exponent in common.
+"""Shared-exponent formats: blocks of numbers with a common exponent.
 
-A **block** is ``block`` elements. It holds one exponent; for each subset of ``subset`` elements a difference to it,
-which tells how far the subset's own exponent lies below; and for each element a sign and a magnitude. The formats of
-:mod:`hdl.features.mx.shared_exponent` have integers as magnitudes; those of
-:mod:`hdl.features.mx.microscaling` are of OCP MX, where magnitudes may be small floating-point numbers. The
-units work with any of them: :mod:`hdl.features.mx.quantizer` turns numbers into blocks and back,
-:mod:`hdl.features.mx.packing` blocks into words and back, and :mod:`hdl.features.mx.coding` joins both.
+A **block** is ``block`` elements. It holds one exponent; for each subset of ``subset`` elements a difference,
+by which the subset's own exponent is lower; and for each element a sign and a magnitude. The formats of
+:mod:`hdl.features.mx.shared_exponent` have integers as magnitudes; those in
+:mod:`hdl.features.mx.microscaling` are the formats of OCP MX, with integers or small floating-point numbers. The
+units work with any of them: :mod:`hdl.features.mx.quantizer` converts numbers to blocks and back,
+:mod:`hdl.features.mx.packing` blocks to words and back, and :mod:`hdl.features.mx.coding` joins both.
 
 The scale rule
 --------------
-Exponents are those of binary32, biased by 127, and e(x) is the exponent field of an element.
+Exponents are as in binary32, biased by 127, and e(x) is the exponent field of an element.
 
 1. E is the largest e(x) of the block, or the codec's ``lowest`` where all are smaller. E - ``lowest`` is stored.
-   With a scale that is rounded up, e(x) is one more for this where the fraction of x is above that of the format's
-   largest number, unless e(x) is 0, or 254 already.
-2. A block in which some e(x) is 255, an infinity or a NaN, is NaN as a whole: ones are stored as its exponent, and
+   With a scale that is rounded up, e(x) is one higher here if the fraction of x is above the fraction of the format's
+   largest number, unless e(x) is 0, or already 254.
+2. A block with an e(x) of 255, an infinity or a NaN, is NaN as a whole: ones are stored as its exponent, and
    zeros as everything else.
 3. D, for each subset, is E less the largest e(x) of the subset, but at most 2 ** ``difference_bits`` - 1.
-4. The magnitude is that of x / 2 ** (E - D - 127) in the element's format, rounded, and at most the largest one: what
-   would be rounded up beyond it is not, and no rounding changes E or D.
+4. The magnitude is that of x / 2 ** (E - D - 127) in the element's format, rounded, and at most the largest one: a
+   number that would be rounded up beyond it is not, and no rounding changes E or D.
 5. Subnormal numbers are zeros, before all of this when encoded, and after it when decoded; a number of 2 ** 128 or
    more, which no encoder makes, decodes as an infinity. A zero keeps its sign where the element's format has one.
-6. Elements that the last block of a packet lacks are +0.
+6. Elements that are missing in the last block of a packet are +0.
 
 With integers of m bits the value is (-1) ** s * 2 ** (E - D - 127) * 2 ** (1 - m) * M. An exponent of d bits, fewer
-than 8, is biased by 2 ** (d - 1) - 1 in place of 127; smaller numbers have fewer significant bits, and larger ones
+than 8, is biased by 2 ** (d - 1) - 1 instead of 127; smaller numbers have fewer significant bits, and larger ones
 saturate.
 
-Stochastic rounding adds :data:`RANDOM_BITS` random bits below the last place, to what is left of the number when its
-lower bits are cut off; they come from a shift register which makes as many bits for every element of every block, and
-runs on from packet to packet.
+Stochastic rounding adds :data:`RANDOM_BITS` random bits below the last place, to the number after its lower bits have
+been cut off; they come from a shift register, which advances by :data:`RANDOM_BITS` for every element of every block,
+and continues from packet to packet.
 
 On the wire
 -----------
@@ -98,16 +98,16 @@ def check_power(name, value, low, high):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockCodec:
-    """Members that all formats with one exponent per block have in common.
+    """Common members of all formats with one exponent per block.
 
-    A magnitude is a field, and ``fraction_bits`` below it, as in a floating-point number; that of an integer is its
+    A magnitude is a field above ``fraction_bits`` bits, as in a floating-point number; the field of an integer is its
     highest bit. Numbers with the field zero have no hidden bit.
 
     Parameters
     ----------
     rounding : Rounding
     seed : int
-        Of stochastic rounding; at most 64 bits.
+        Seed of stochastic rounding; at most 64 bits.
     """
 
     rounding: Rounding = Rounding.NEAREST_EVEN
@@ -120,7 +120,7 @@ class BlockCodec:
 
     @property
     def rounds_up(self):
-        """Whether a block's exponent is one more where its largest number is above the largest one of the format."""
+        """Whether a block's exponent is one higher if its largest number is above the largest one of the format."""
         return False
 
     @property
@@ -145,12 +145,12 @@ class BlockCodec:
 
     @property
     def block_words(self):
-        """Words of a block, which need not be a whole number."""
+        """Words of a block, possibly not a whole number."""
         return self.block_bits / WORD
 
     @property
     def highest(self):
-        """The largest exponent a block can have: what is above saturates."""
+        """Largest exponent of a block: numbers above saturate."""
         return min(self.lowest + (1 << self.exponent_bits) - 2, ONES - 1)
 
     @property
@@ -168,9 +168,9 @@ class BlockCodec:
 
 
 def block_layout(codec, lanes):
-    """A beat of a block: some of its elements, as codes, in order, and what they have in common.
+    """A beat of a block: some of its elements, as codes, in order, and the values common to all.
 
-    Exponent and differences are those of the whole block, and the same in all its beats. A block takes block / lanes
+    Exponent and differences belong to the whole block, and are the same in all its beats. A block takes block / lanes
     beats; ``first`` marks the first of them, and ``last`` the last one of a packet.
 
     Parameters
@@ -198,8 +198,8 @@ def check_codec(codec, lanes, format=FP32):
 
 
 def check_among(codec, among):
-    """Return the formats that a unit chooses from at run time; raise ValueError unless they differ in the width of
-    their integers alone, and ``codec`` is the widest."""
+    """Return the formats that a unit chooses from at run time; raise ValueError unless they differ only in the width
+    of their integers, and ``codec`` is the widest."""
     among = tuple(among)
     if among and (codec.top_field > 1 or codec.difference_bits != 1 or codec.rounding is not Rounding.NEAREST_EVEN):
         raise ValueError(f"Codec must have integers, a bit per difference and rounding to nearest, not {codec!r}")
@@ -212,6 +212,6 @@ def check_among(codec, among):
 
 
 def choice_port(among):
-    """Member of a unit that chooses from formats: the place of the packets' format among them. It must hold while
-    anything is in the unit."""
+    """Member of a unit that chooses from formats: the index of the packets' format in ``among``. It must hold while
+    the unit is not empty."""
     return {"choice": In(range(max(len(among), 2)))} if among else {}

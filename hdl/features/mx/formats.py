@@ -1,10 +1,10 @@
-"""Formats of blocks by their names."""
+"""Formats of blocks by name."""
 
 from hdl.features.mx import microscaling, shared_exponent
 
 __all__ = ["FORMATS"]
 
-#: Parameters of all formats, by the names that the registry has codes for.
+#: Parameters of all formats, by their names in the registry.
 FORMATS = {
     "mx9": shared_exponent.MX9,
     "mx6": shared_exponent.MX6,

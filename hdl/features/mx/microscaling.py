@@ -1,9 +1,9 @@
 """The concrete formats of the OCP Microscaling (MX) specification, version 1.0.
 
-A block is 32 elements below a scale of E8M0, a power of two: its field is the largest exponent of the block less that
-of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, which is 2 ** -127; or, with
-``Scale.UP``, ceil(log2(max |x| / largest)), the lowest below which nothing saturates. A field of 255 is NaN. What the
-specification leaves open is decided by the scale rule of :mod:`hdl.features.mx.format`: elements saturate; a
+A block is 32 elements with a scale of E8M0, a power of two: its field is the largest exponent of the block less the
+exponent of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, for 2 ** -127; or, with
+``Scale.UP``, ceil(log2(max |x| / largest)), the lowest without saturation. A field of 255 is NaN. Points left open
+by the specification are decided by the scale rule of :mod:`hdl.features.mx.format`: elements saturate; a
 block of zeros has the smallest scale, 0; a block with an infinity or a NaN is NaN, with elements of zero; subnormal
 binary32 numbers are zeros, while subnormal numbers of the element's format are not; and -2, which the integers of
 MXINT8 could hold, is not used.
@@ -90,12 +90,12 @@ class Microscaling(BlockCodec):
 
     @property
     def lowest(self):
-        """The smallest exponent a block can have: that of the largest number below a scale of 2 ** -127."""
+        """Smallest exponent of a block: the exponent of the largest number with a scale of 2 ** -127."""
         return 0 if self.complement else self.top_field - ((1 << (self.element.value[0] - 1)) - 1)
 
     @property
     def complement(self):
-        """Whether elements are of two's complement."""
+        """Whether elements are in two's complement."""
         return self.element is Element.INT8
 
     @property

@@ -14,16 +14,16 @@ __all__ = ["Packer", "Unpacker", "check_words", "min_words", "positions"]
 
 
 def positions(codec, lanes):
-    """Where beats begin in a word, the bits of each beat, and the most words that a beat completes."""
+    """Start positions of beats in a word, the bits of each beat, and the maximum words that one completes."""
     beats = codec.block // lanes
     sizes = [codec.header_bits * (beat == 0) + lanes * codec.code_bits for beat in range(beats)]
-    place, words, seen = 0, 1, []
-    while not seen or place:
+    start, words, seen = 0, 1, []
+    while not seen or start:
         for beat, size in enumerate(sizes):
-            seen.append(place)
-            after = place + size
+            seen.append(start)
+            after = start + size
             words = max(words, -(-after // WORD) if beat == beats - 1 else after // WORD)
-            place = after % WORD
+            start = after % WORD
     return sorted(set(seen)), sizes, words
 
 
@@ -33,20 +33,20 @@ def min_words(codec, lanes):
 
 
 def _together(codec, among, lanes):
-    """:func:`positions` of formats to choose from: all places, sizes of first and further beats by format, and the
-    most words."""
-    found = [positions(one, lanes) for one in among or [codec]]
-    return (sorted({place for places, _, _ in found for place in places}),
-            [(sizes[0], sizes[-1]) for _, sizes, _ in found], max(words for _, _, words in found))
+    """:func:`positions` of formats to choose from: all starts, sizes of first and further beats by format, and the
+    maximum words."""
+    formats = [positions(option, lanes) for option in among or [codec]]
+    return (sorted({start for starts, _, _ in formats for start in starts}),
+            [(sizes[0], sizes[-1]) for _, sizes, _ in formats], max(words for _, _, words in formats))
 
 
-def _of(given, values):
-    """The value of the chosen format, or of the only one."""
-    return values[0] if len(values) == 1 else Array(values)[given.choice]
+def _of(unit, values):
+    """The value for the chosen format, or for the only one."""
+    return values[0] if len(values) == 1 else Array(values)[unit.choice]
 
 
 def check_words(words, least):
-    """Words in a beat: as many as are asked for, at least as many as needed, and these by default."""
+    """Return the words in a beat, at least the necessary number, and by default this number."""
     if words is None:
         return least
     if not isinstance(words, int) or words < least:
@@ -58,7 +58,7 @@ class Packer(wiring.Component):
     """Join blocks to words.
 
     One beat is taken per cycle, and the words that it completes are offered :attr:`latency` cycle later, if any; with
-    the last beat of a packet all that is left. ``i.ready`` depends combinationally on ``o.ready``.
+    the last beat of a packet also the rest. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class Packer(wiring.Component):
     lanes : int
         Elements in a beat of a block.
     words : int or None
-        Words in a beat of the output; by default as many as a beat can complete.
+        Words in a beat of the output; by default the maximum that a beat can complete.
     among : sequence of SharedExponent
-        Formats to choose from, as those of a :class:`~hdl.features.mx.quantizer.Quantizer`.
+        Formats to choose from, as in a :class:`~hdl.features.mx.quantizer.Quantizer`.
 
     Members
     -------
@@ -98,30 +98,30 @@ class Packer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         codec, among = self._codec, self._among
-        places, pairs, most = _together(codec, among, self._lanes)
-        unit = math.gcd(WORD, *places)
-        given = self.i.payload
+        starts, pairs, most = _together(codec, among, self._lanes)
+        unit = math.gcd(WORD, *starts)
+        beat = self.i.payload
         longest, several = max(first for first, _ in pairs), codec.block > self._lanes
         piece = Signal(longest)
-        body = given.codes.as_value()
+        body = beat.codes.as_value()
         if among:
-            body = _of(self, [Cat(Cat(code[:other.mantissa_bits], code[-1]) for code in given.codes)
+            body = _of(self, [Cat(Cat(code[:other.mantissa_bits], code[-1]) for code in beat.codes)
                               for other in among])
-        header = Cat(given.exponent, *([given.differences] if codec.subsets else []))
+        header = Cat(beat.exponent, *([beat.differences] if codec.subsets else []))
         if several:
-            m.d.comb += piece.eq(Mux(given.first, Cat(header, body), body))
+            m.d.comb += piece.eq(Mux(beat.first, Cat(header, body), body))
         else:
             m.d.comb += piece.eq(Cat(header, body))
 
-        # What is left of the words so far, and how much in units of the positions; zeros above.
-        left = Signal(max(places[-1], 1))
+        # The rest of the words so far, and its size in units of the positions; zeros above.
+        left = Signal(max(starts[-1], 1))
         count = Signal(range(max(WORD // unit, 2)))
         moved = Signal(len(left) + len(piece))
         m.d.comb += moved.eq(shift_left(m, Cat(piece, C(0, len(left))), (count * unit)[:5]) | left
                              if unit < WORD else piece)
-        total = Signal(range((places[-1] + longest) // unit + 1))
+        total = Signal(range((starts[-1] + longest) // unit + 1))
         first, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
-        m.d.comb += total.eq(count + (Mux(given.first, first, further) if several else first))
+        m.d.comb += total.eq(count + (Mux(beat.first, first, further) if several else first))
         shift = (WORD // unit).bit_length() - 1
         whole = Signal(range(max(most, 1) + 1))
         rest = Signal.like(count)
@@ -132,11 +132,11 @@ class Packer(wiring.Component):
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
         with m.If(ready & self.i.valid):
-            ends = given.last & (rest != 0)
+            ends = beat.last & (rest != 0)
             m.d.sync += [
                 self.o.valid.eq((whole != 0) | ends),
-                self.o.payload.last.eq(given.last),
-                count.eq(Mux(given.last, 0, rest)),
+                self.o.payload.last.eq(beat.last),
+                count.eq(Mux(beat.last, 0, rest)),
             ]
             for word in range(most):
                 m.d.sync += [
@@ -146,20 +146,20 @@ class Packer(wiring.Component):
             with m.Switch(whole):
                 for number in range(most + 1):
                     with m.Case(number):
-                        m.d.sync += left.eq(Mux(given.last, 0, moved[WORD * number:WORD * number + len(left)]))
+                        m.d.sync += left.eq(Mux(beat.last, 0, moved[WORD * number:WORD * number + len(left)]))
         return m
 
 
 class Unpacker(wiring.Component):
     """Cut words into blocks.
 
-    One beat is given per cycle, as long as words come; words are taken when a beat needs bits of them. A beat is
+    One beat is output per cycle, as long as words come; words are taken when a beat needs bits of them. A beat is
     offered :attr:`latency` cycle after its last word was accepted. ``i.ready`` depends combinationally on
     ``o.ready``.
 
-    A packet whose words end inside a block is told by ``error``, with the first beat that lacks bits. That beat and
-    the others of the block come out as NaN, with the exponent that says so, and the next packet is not affected. The
-    bits behind the last block, fewer than 32, are ignored.
+    A packet with words that end inside a block raises ``error``, with the first beat that lacks bits. That beat and
+    the other beats of the block are output as NaN, by their exponent, and the next packet is not affected. The
+    bits after the last block, fewer than 32, are ignored.
 
     Parameters
     ----------
@@ -167,10 +167,10 @@ class Unpacker(wiring.Component):
     lanes : int
         Elements in a beat of a block.
     words : int or None
-        Words in a beat of the input; by default, and at least, as many as a beat of a block can need.
+        Words in a beat of the input; by default, and at least, the maximum that a beat of a block needs.
     among : sequence of SharedExponent
-        Formats to choose from, as those of a :class:`~hdl.features.mx.quantizer.Quantizer`; in ``o`` narrower
-        magnitudes are in the highest bits, where they are worth the same.
+        Formats to choose from, as in a :class:`~hdl.features.mx.quantizer.Quantizer`; in ``o`` narrower
+        magnitudes are in the highest bits, where they have the same value.
 
     Members
     -------
@@ -208,12 +208,12 @@ class Unpacker(wiring.Component):
         unit = math.gcd(WORD, *(size for sizes in pairs for size in sizes))
         longest = max(first for first, _ in pairs)
         opening, further = (_of(self, [sizes[which] // unit for sizes in pairs]) for which in (0, 1))
-        given = self.i.payload
+        beat = self.i.payload
 
-        # Of the words that were taken last: how far they are used, and whether they are a packet's last.
+        # The words that were taken last, the used part of them, and whether they are a packet's last.
         held = Signal(row, reset_less=True)
         whole = row // unit
-        place = Signal(range(max(whole, 2)), init=whole - 1)  # less one: what is used up is whole
+        used = Signal(range(max(whole, 2)), init=whole - 1)  # less one: words that are used up have `whole`
         ended = Signal()
         count = Signal(range(self._words + 1))
 
@@ -224,24 +224,24 @@ class Unpacker(wiring.Component):
         crossing = Signal()
         taking = Signal()
         m.d.comb += [
-            stop.eq(place + (Mux(first, opening, further) if beats > 1 else opening) + 1),
+            stop.eq(used + (Mux(first, opening, further) if beats > 1 else opening) + 1),
             crossing.eq(stop > whole),
             taking.eq(crossing & ~ended),
         ]
 
-        # Where the packet ends, if that is known.
+        # End of the packet, if known.
         fresh = Signal.like(count)
         known = Signal()
-        behind = Signal(range(2 * self._words + 1))
+        end = Signal(range(2 * self._words + 1))
         lacking = Signal()
         finished = Signal()
         word = WORD // unit
         m.d.comb += [
-            fresh.eq(sum(given.keep)),
-            known.eq(ended | (taking & given.last)),
-            behind.eq(Mux(ended, count, fresh + self._words)),
-            lacking.eq(known & (stop > behind * word)),
-            finished.eq(final & known & (stop + word > behind * word)),
+            fresh.eq(sum(beat.keep)),
+            known.eq(ended | (taking & beat.last)),
+            end.eq(Mux(ended, count, fresh + self._words)),
+            lacking.eq(known & (stop > end * word)),
+            finished.eq(final & known & (stop + word > end * word)),
         ]
 
         free = Signal()
@@ -252,12 +252,12 @@ class Unpacker(wiring.Component):
             self.i.ready.eq(free & taking),
         ]
         window = Signal(row - unit + longest)
-        m.d.comb += window.eq(Cat(held[unit:], given.elements))
+        m.d.comb += window.eq(Cat(held[unit:], beat.elements))
         for bit in reversed(range((whole - 1).bit_length())):
             step = unit << bit
             remaining = longest + step - unit
             moved = Signal(min(remaining, len(window)), name=f"moved_{step}")
-            m.d.comb += moved.eq(Mux(place[bit], window[step:], window))
+            m.d.comb += moved.eq(Mux(used[bit], window[step:], window))
             window = moved
         header = window[:codec.header_bits]
         body = window[codec.header_bits:longest]
@@ -277,7 +277,7 @@ class Unpacker(wiring.Component):
                 self.o.payload.first.eq(first),
                 self.o.payload.last.eq(finished),
                 self.o.payload.codes.eq(body),
-                place.eq(Mux(finished | lacking, whole - 1, stop - 1 - Mux(taking, whole, 0))),
+                used.eq(Mux(finished | lacking, whole - 1, stop - 1 - Mux(taking, whole, 0))),
                 ended.eq(~finished & (known | lacking)),
             ]
             if beats > 1:
@@ -289,7 +289,7 @@ class Unpacker(wiring.Component):
             with m.If(lacking):
                 m.d.sync += [self.o.payload.exponent.eq(codec.nan), self.error.eq(~ended | (count != 0))]
             with m.If(taking):
-                m.d.sync += [held.eq(given.elements), count.eq(fresh)]
+                m.d.sync += [held.eq(beat.elements), count.eq(fresh)]
             with m.If(lacking):
                 m.d.sync += count.eq(0)
         return m

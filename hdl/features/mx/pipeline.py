@@ -1,4 +1,4 @@
-"""Stages of registers that move together, for the units that turn numbers into blocks and back."""
+"""Register stages that move together, for the units that convert numbers to blocks and back."""
 
 from types import SimpleNamespace
 
@@ -7,14 +7,14 @@ from amaranth.lib.memory import Memory
 
 __all__ = ["Pipeline"]
 
-#: Steps up to which flip-flops are taken to delay a value.
+#: Maximum delay in steps that uses flip-flops.
 _SHORT = 8
 #: Rows of one column of LUT memory.
 _LUT_ROWS = 16
 
 
 class Pipeline:
-    """Registers of stages that move together, when they are told to."""
+    """Registers of stages that move together, when ``advance`` is high."""
 
     def __init__(self, m, advance):
         self.m = m
@@ -37,7 +37,7 @@ class Pipeline:
         return SimpleNamespace(**later)
 
     def delay(self, name, value, steps):
-        """A value some steps later: flip-flops, or a memory from where that is smaller."""
+        """Delay a value by some steps: by flip-flops, or by a memory where that is smaller."""
         rows = steps - 1
         if steps <= _SHORT:
             for age in range(steps):
@@ -52,8 +52,8 @@ class Pipeline:
         m.submodules[name] = memory
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        place = Signal(range(rows), name=f"{name}_place")
-        m.d.comb += [write.addr.eq(place), read.addr.eq(place), write.data.eq(value), write.en.eq(self.advance)]
+        index = Signal(range(rows), name=f"{name}_place")
+        m.d.comb += [write.addr.eq(index), read.addr.eq(index), write.data.eq(value), write.en.eq(self.advance)]
         with m.If(self.advance):
-            m.d.sync += place.eq(Mux(place == rows - 1, 0, place + 1))
+            m.d.sync += index.eq(Mux(index == rows - 1, 0, index + 1))
         return self.register(f"{name}_read", value=read.data).value

@@ -1,6 +1,6 @@
-"""Numbers to blocks with a shared exponent, and back.
+"""Numbers to blocks with a shared exponent.
 
-See :mod:`hdl.features.mx.format` for the scale rule that both follow.
+See :mod:`hdl.features.mx.format` for the scale rule.
 """
 
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def _larger(a, b):
 
 
 def _saturated(value, width):
-    """A number, or all ones of a width where it takes more bits."""
+    """A number, or all ones of a width if it takes more bits."""
     if len(value) <= width:
         return value
     return value[:width] | value[width:].any().replicate(width)
@@ -45,7 +45,7 @@ def _levels(codec, lanes):
 
 
 def _found(codec, lanes):
-    """Steps from a block's last beat in the first register to all that its beats have in common."""
+    """Steps from a block's last beat in the first register to the values common to all its beats."""
     return sum(_levels(codec, lanes)) + (codec.subsets > 0) + (codec.block > lanes)
 
 
@@ -55,14 +55,14 @@ def quantizer_latency(codec, lanes):
 
 
 class Quantizer(wiring.Component):
-    """Bring blocks of elements to their exponent.
+    """Align the elements of blocks to the blocks' exponents.
 
-    One beat is taken per cycle and one given. The first beat of a block is offered :attr:`latency` cycles after its
-    last one was accepted: that long, and no longer, elements are delayed, while the largest exponent is found. A
-    partial last block is filled up with +0, one beat per cycle, in which ``i.ready`` is low.
+    One beat is taken and one is output per cycle. The first beat of a block is offered :attr:`latency` cycles after
+    its last one was accepted: elements are delayed just as long as it takes to determine the largest exponent. A
+    partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
     All stages move together: when the output is free, and, while a block has begun, with each of its beats. So a
-    block whose beats are late holds up the one before it. ``i.ready`` depends combinationally on ``o.ready``.
+    block with late beats holds up the one before it. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -72,15 +72,15 @@ class Quantizer(wiring.Component):
     format : FloatFormat
         Format of the elements, FP32 or BF16.
     among : sequence of SharedExponent
-        Formats of which ``choice`` takes one at run time, :func:`~hdl.features.mx.format.check_among`; by
-        default there is the codec alone.
+        Formats for ``choice`` at run time, see :func:`~hdl.features.mx.format.check_among`; by
+        default there is only the codec.
 
     Members
     -------
     i : In(stream of beat_layout(lanes, format.width))
     choice : In, if there is ``among``
     o : Out(stream of block_layout(codec, lanes))
-        A magnitude of fewer bits than the codec's is in the lowest ones.
+        A magnitude with fewer bits than the codec's is in the lowest ones.
     """
 
     def __init__(self, *, codec, lanes, format=FP32, among=()):
@@ -109,9 +109,9 @@ class Quantizer(wiring.Component):
         m = Module()
         codec, format, beats = self._codec, self._format, self.beats
         stochastic = codec.rounding is Rounding.STOCHASTIC
-        given = self.i.payload
+        source = self.i.payload
 
-        # What enters: beats of the input, or of zeros where a block is partial.
+        # Entering beats: from the input, or zeros where a block is partial.
         beat = Signal(range(max(beats, 2)))
         padding = Signal()
         final = Signal()
@@ -128,17 +128,17 @@ class Quantizer(wiring.Component):
         pipeline = Pipeline(m, advance)
         if beats > 1:
             with m.If(advance & entering):
-                m.d.sync += [beat.eq(Mux(final, 0, beat + 1)), padding.eq((padding | given.last) & ~final)]
+                m.d.sync += [beat.eq(Mux(final, 0, beat + 1)), padding.eq((padding | source.last) & ~final)]
 
-        # Elements as far as they matter: guard bits below the last place of the largest magnitude, and what is below.
+        # Elements, reduced to guard bits below the last place of the largest magnitude, and a sticky bit.
         guard = RANDOM_BITS if stochastic else 1
         wanted = codec.fraction_bits + guard
         kept = min(wanted, format.fraction_bits)
         lost = 0 if stochastic else format.fraction_bits - kept
         lanes = []
         for lane in range(self._lanes):
-            opened = data.View(format.layout, given.elements[lane])
-            present = given.keep[lane] & ~padding
+            opened = data.View(format.layout, source.elements[lane])
+            present = source.keep[lane] & ~padding
             exponent = Mux(present, opened.exponent, 0)
             fraction, sticky = opened.fraction[format.fraction_bits - kept:], opened.fraction[:lost].any()
             if codec.highest < ONES - 1:
@@ -146,7 +146,7 @@ class Quantizer(wiring.Component):
                 exponent = Mux(present, Mux(above, codec.highest, opened.exponent), 0)
                 fraction, sticky = fraction | above.replicate(kept), sticky | above
             if codec.rounds_up:
-                # What the scale is found from.
+                # The scale is derived from this.
                 raises = present & self._is_above(opened.fraction) & opened.exponent.any() & (
                     opened.exponent < ONES - 1)
                 peak = {"peak": (exponent + raises)[:8]}
@@ -156,7 +156,7 @@ class Quantizer(wiring.Component):
                 f"opened_{lane}", exponent=exponent, **peak,
                 rest=Cat(fraction, opened.sign & present, *([sticky] if lost else []))))
         entered = pipeline.flags("entered", valid=entering, first=beat == 0, final=final & entering,
-                                 last=padding | given.last)
+                                 last=padding | source.last)
 
         # The largest exponent of each subset in the beat, and of the beat.
         peaks = [lane.peak if codec.rounds_up else lane.exponent for lane in lanes]
@@ -166,12 +166,12 @@ class Quantizer(wiring.Component):
         for level in range(levels):
             if codec.subsets and self._lanes // len(peaks) == codec.subset:
                 subsets = peaks
-            found = pipeline.register(f"level_{level}", **{
-                f"peak_{place}": _larger(*peaks[place:place + 2]) for place in range(0, len(peaks), 2)})
-            peaks = list(vars(found).values())
+            current = pipeline.register(f"level_{level}", **{
+                f"peak_{position}": _larger(*peaks[position:position + 2]) for position in range(0, len(peaks), 2)})
+            peaks = list(vars(current).values())
             if subsets is not None:
                 subsets = list(vars(pipeline.register(f"subsets_{level}", **{
-                    f"peak_{place}": peak for place, peak in enumerate(subsets)})).values())
+                    f"peak_{position}": peak for position, peak in enumerate(subsets)})).values())
             tags = pipeline.flags(f"tags_{level}", **vars(tags))
         top, = peaks
         if subsets is None:
@@ -188,7 +188,7 @@ class Quantizer(wiring.Component):
             with m.If(advance):
                 m.d.sync += top.eq(_larger(peak, before))
             carried = pipeline.register("carried", before=before, **{
-                f"peak_{place}": subset for place, subset in enumerate(subsets)})
+                f"peak_{position}": subset for position, subset in enumerate(subsets)})
             before, *subsets = vars(carried).values()
             tags = pipeline.flags("tags_top", **vars(tags))
         common = {"top": top}
@@ -202,35 +202,35 @@ class Quantizer(wiring.Component):
                 m.d.comb += difference.eq(high - low)
                 return (high != low) if width == 1 else _saturated(difference, width)
 
-            found = Signal(data.ArrayLayout(width, codec.subsets), name="found", reset_less=True)
+            current = Signal(data.ArrayLayout(width, codec.subsets), name="found", reset_less=True)
             risen = below(top, before, "rise")
             raised = []
-            for place in range(codec.subsets):
-                total = Signal(width + 1, name=f"raised_{place}")
-                m.d.comb += total.eq(found[place] + risen)
-                raised.append((found[place] | risen) if width == 1 else _saturated(total, width))
-            fresh = [below(top, subset, f"below_{place}") for place, subset in enumerate(subsets)]
+            for position in range(codec.subsets):
+                total = Signal(width + 1, name=f"raised_{position}")
+                m.d.comb += total.eq(current[position] + risen)
+                raised.append((current[position] | risen) if width == 1 else _saturated(total, width))
+            fresh = [below(top, subset, f"below_{position}") for position, subset in enumerate(subsets)]
             per_subset = codec.subset // self._lanes
             if per_subset > 1:
-                place = Signal(range(per_subset))
+                position = Signal(range(per_subset))
                 with m.If(advance & tags.valid):
-                    m.d.sync += place.eq(place + 1)
+                    m.d.sync += position.eq(position + 1)
                 joined = Signal(width, name="joined")
-                m.d.comb += joined.eq(Mux((place == 0) | (fresh[0] < raised[-1]), fresh[0], raised[-1]))
-                following = Mux(place == 0, Cat(*raised[1:], joined), Cat(*raised[:-1], joined))
+                m.d.comb += joined.eq(Mux((position == 0) | (fresh[0] < raised[-1]), fresh[0], raised[-1]))
+                following = Mux(position == 0, Cat(*raised[1:], joined), Cat(*raised[:-1], joined))
             else:
                 following = Cat(*raised[len(fresh):], *fresh) if beats > 1 else Cat(*fresh)
             with m.If(advance):
-                m.d.sync += found.as_value().eq(following)
-            common = {"top": pipeline.register("below", top=top).top, "differences": found.as_value()}
-            if self._among:  # narrower magnitudes are farther to the right
+                m.d.sync += current.as_value().eq(following)
+            common = {"top": pipeline.register("below", top=top).top, "differences": current.as_value()}
+            if self._among:  # narrower magnitudes are shifted farther to the right
                 reach = Signal(9, name="reach")
                 m.d.comb += reach.eq(common["top"] + self._chosen(
                     m, 3, [codec.mantissa_bits - other.mantissa_bits for other in self._among]))
                 common["reach"] = reach
             tags = pipeline.flags("tags_below", **vars(tags))
 
-        # What the beats of a block have in common stands while they pass.
+        # The values common to the beats of a block are held while the beats pass.
         if beats > 1:
             index = Signal(range(beats))
             active = Signal()
@@ -271,7 +271,7 @@ class Quantizer(wiring.Component):
                         m.d.sync += ahead.eq(ahead[step:])
             lowered = [ahead[lane // codec.subset * width:][:width] for lane in range(self._lanes)]
 
-        # Three steps: how far to shift, shift, and round.
+        # Three steps: compute the shift, shift, and round.
         exponent = Signal(codec.exponent_bits, name="exponent")
         m.d.comb += exponent.eq(Mux(nan, codec.nan, block.top - codec.lowest))
         header = {"exponent": exponent}
@@ -293,7 +293,7 @@ class Quantizer(wiring.Component):
             fraction, sign = rest[:kept], rest[kept]
             sticky = rest[kept + 1] if lost else C(0, 1)
 
-            # Places to the right, and the field.
+            # Bits to shift right, and the field.
             limit = codec.fraction_bits + guard
             places = limit.bit_length()
             if codec.top_field == 1:
@@ -324,7 +324,7 @@ class Quantizer(wiring.Component):
                     f"aimed_{lane}", amount=Mux(negative, ~field[:places], 0), negative=negative, sign=sign,
                     fraction=fraction, sticky=sticky, zero=far | ~own.any(),
                     base=Mux(negative, 0, field[:base_bits]))
-                # One place for being below the smallest normal number at all, and as many as the complement says.
+                # One bit for being below the smallest normal number at all, and the number given by the complement.
                 opened = Cat(C(0, wanted - kept), aimed.fraction, C(1, 1))
                 window_in = Signal(wanted + 1, name=f"lowered_{lane}")
                 m.d.comb += window_in.eq(Mux(aimed.negative, opened[1:], opened))
@@ -341,7 +341,7 @@ class Quantizer(wiring.Component):
             window, low = shifted.window, codec.largest & ((1 << codec.fraction_bits) - 1)
             mantissa = window[guard:-1]
             full = Signal(name=f"full_{lane}")
-            # Its fraction is ones, above a zero at most.
+            # Its fraction is ones, above at most one zero.
             odd = low & 1 if codec.fraction_bits else 1
             ones = window[-1] & mantissa[1 - odd:].all()
             if self._among:
@@ -384,13 +384,13 @@ class Quantizer(wiring.Component):
         return m
 
     def _chosen(self, m, width, values):
-        """The value of the chosen format."""
-        found = Signal(width, name="chosen")
-        m.d.comb += found.eq(Array(values)[self.choice])
-        return found
+        """Value for the chosen format."""
+        value = Signal(width, name="chosen")
+        m.d.comb += value.eq(Array(values)[self.choice])
+        return value
 
     def _is_above(self, fraction):
-        """Whether a fraction is above that of the format's largest number."""
+        """Whether a fraction is above the fraction of the format's largest number."""
         codec = self._codec
         low, high = fraction[:-codec.fraction_bits], fraction[-codec.fraction_bits:]
         largest = codec.largest & ((1 << codec.fraction_bits) - 1)
@@ -401,8 +401,8 @@ class Quantizer(wiring.Component):
         count = self._lanes * RANDOM_BITS
         state = Signal(STATE_BITS, init=random_state(self._codec.seed), name="random")
         bits = list(state)
-        for place in range(count):
-            bits.append(bits[place] ^ bits[place + 63])
+        for bit in range(count):
+            bits.append(bits[bit] ^ bits[bit + 63])
         with m.If(step):
             m.d.sync += state.eq(Cat(*bits[count:]))
         return [Cat(*bits[lane * RANDOM_BITS:][:RANDOM_BITS]) for lane in range(self._lanes)]

@@ -1,4 +1,4 @@
-"""Integers below a shared exponent: MX9, MX6, MX4, and flat block floating point.
+"""Integers with a shared exponent: MX9, MX6, MX4, and flat block floating point.
 
 See :mod:`hdl.features.mx.format` for the scale rule and the layout of words.
 """
@@ -12,18 +12,18 @@ __all__ = ["BFP8", "MX4", "MX6", "MX9", "SharedExponent"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedExponent(BlockCodec):
-    """Integers with a sign, below a block's exponent and a subset's difference to it.
+    """Integers with a sign, relative to a block's exponent and a subset's difference to it.
 
     Parameters
     ----------
     block : int
         Elements in a block: a power of two up to 256.
     subset : int
-        Elements with a difference in common: a power of two, at most a block. Without effect if there are none.
+        Elements with a common difference: a power of two, at most a block. Without effect if there are none.
     exponent_bits : int
         Width of the block's exponent; 2 to 8.
     difference_bits : int
-        Width of a difference; 0 to 4. None, that is 0, makes flat block floating point.
+        Width of a difference; 0 to 4. Width 0, for no differences, makes flat block floating point.
     mantissa_bits : int
         Width of a magnitude; 1 to 16.
     """
@@ -70,7 +70,7 @@ class SharedExponent(BlockCodec):
 
     @property
     def complement(self):
-        """Whether elements are of two's complement."""
+        """Whether elements are in two's complement."""
         return False
 
     @property

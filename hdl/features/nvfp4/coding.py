@@ -14,7 +14,7 @@ __all__ = ["Decoder", "Encoder"]
 class Encoder(coding.Encoder):
     """Encode packets of elements: a :class:`Quantizer` and a :class:`~hdl.features.mx.packing.Packer`.
 
-    Parameters, members and throughput are those of :class:`hdl.features.mx.coding.Encoder`, with an
+    Parameters, members and throughput are as in :class:`hdl.features.mx.coding.Encoder`, with an
     :class:`~hdl.features.nvfp4.format.NVFP4` as ``codec``. The first words of a block are offered :attr:`latency`
     cycles after its last beat was accepted, where its first beat completes a word.
     """
@@ -36,7 +36,7 @@ class Encoder(coding.Encoder):
 class Decoder(coding.Decoder):
     """Decode packets of words: an :class:`~hdl.features.mx.packing.Unpacker` and a :class:`Dequantizer`.
 
-    Parameters, members and throughput are those of :class:`hdl.features.mx.coding.Decoder`, with an
+    Parameters, members and throughput are as in :class:`hdl.features.mx.coding.Decoder`, with an
     :class:`~hdl.features.nvfp4.format.NVFP4` as ``codec``. A beat is offered :attr:`latency` cycles after its last
     word was accepted.
     """

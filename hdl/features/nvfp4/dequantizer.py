@@ -15,9 +15,9 @@ __all__ = ["Dequantizer"]
 
 
 class Dequantizer(wiring.Component):
-    """Make numbers of blocks. All of them are exact.
+    """Convert blocks to numbers, exactly.
 
-    A number is the scale or 1.5 times that, both found once per beat, times a power of two. Latency is
+    A number is the scale or 1.5 times the scale, both computed once per beat, times a power of two. Latency is
     :attr:`latency` cycles, throughput one beat per cycle. Both stages move together when the output is free;
     ``i.ready`` depends combinationally on ``o.ready``.
 
@@ -48,12 +48,12 @@ class Dequantizer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given, result = self.i.payload, self.o.payload
+        source, result = self.i.payload, self.o.payload
         m.d.comb += self.i.ready.eq(self.o.ready | ~self.o.valid)
         pipeline = Pipeline(m, self.i.ready)
-        flags = pipeline.flags("opened_flags", valid=self.i.valid, last=given.last)
+        flags = pipeline.flags("opened_flags", valid=self.i.valid, last=source.last)
 
-        code = given.exponent[:7]
+        code = source.exponent[:7]
         opened = open_scale(m, code)
         # One and a half times the scale, in units of 1 / 16 of its power of two; 32 and more carry.
         more = Signal(6)
@@ -64,7 +64,7 @@ class Dequantizer(wiring.Component):
             base=opened.field + (ORIGIN - 1 + self._codec.power), zero=code == 0, nan=code == NAN_SCALE)
 
         for lane in range(self._lanes):
-            element = given.codes[lane]
+            element = source.codes[lane]
             number = pipeline.register(
                 f"number_{lane}", sign=element[3], power=element[1:3], half=element[0] & element[1:3].any(),
                 zero=~element[:3].any())

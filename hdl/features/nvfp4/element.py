@@ -1,9 +1,9 @@
-"""Elements of NVFP4 in gateware, below the scale of their block.
+"""Elements of NVFP4 in gateware, relative to the scale of their block.
 
-No quotient is computed. A magnitude and the scale of its block have significands X / 64 and k / 8, and a subtraction
-of exponents and the highest bits tells the power of two of their quotient, so that X or 2 X is at least 8 k and below
-16 k. What the element is changes at 8 k, 10 k, 12 k or 14 k, a comparison of eight bits; two comparators are enough,
-since no power of two has more than two of these places.
+No quotient is computed. A magnitude and the scale of its block have significands X / 64 and k / 8. A subtraction
+of exponents and the highest bits gives the power of two of their quotient, so that X or 2 X is at least 8 k and below
+16 k. The element changes at 8 k, 10 k, 12 k or 14 k, a comparison of eight bits; two comparators are enough, since no
+power of two has more than two of these thresholds.
 """
 
 from amaranth.hdl import C, Cat, Mux, Signal
@@ -14,24 +14,24 @@ __all__ = ["find_element"]
 #: 6.
 _STARTS = (0, 0, 1, 2, 4, 6, 7)
 _TOP = len(_STARTS) - 1
-#: Powers of two, counted from there, of quotients from 0.25 on and from 0.5 on.
+#: Indices of quotients from 0.25 on and from 0.5 on, in powers of two from there.
 _QUARTER, _HALF = 1, 2
 
 
 def find_element(m, pipeline, name, key, base, fraction):
-    """Round a magnitude below a scale, two steps later.
+    """Round a magnitude relative to a scale, two steps later.
 
     Parameters
     ----------
     m, pipeline : Module, Pipeline
     name : str
-        End of the names of signals.
+        Suffix of the signal names.
     key : View of KEY
-        The magnitude; an exponent of 0 is a zero.
+        The magnitude; exponent 0 encodes zero.
     base : Value
-        Three bits of the scale below a one, and above them the biased exponent of numbers of the scale / 8.
+        Fraction of the scale, three bits, and above it the biased exponent of numbers of the scale / 8.
     fraction : Value
-        The three bits, one step later.
+        The fraction of the scale, one step later.
 
     Returns
     -------
@@ -50,17 +50,17 @@ def find_element(m, pipeline, name, key, base, fraction):
         f"placed_{name}", quotient=quotient, equal=equal, twice=key.fraction[3:] < base[:3],
         number=Cat(key.rest, key.fraction, C(1, 1)))
 
-    # Half of X or 2 X, and whether there is more; against 5 k, 6 k and 7 k.
+    # Half of X or 2 X, and whether there is a remainder; to compare with 5 k, 6 k and 7 k.
     quotient, number = placed.quotient, placed.number
     half = Signal(8, name=f"half_{name}")
     m.d.comb += half.eq(Mux(placed.twice, number, Cat(number[:2].any(), number[2:])))
-    places = {n: Signal(7, name=f"place_{n}_{name}") for n in (5, 6, 7)}
+    thresholds = {n: Signal(7, name=f"place_{n}_{name}") for n in (5, 6, 7)}
     with m.Switch(fraction):
         for low in range(8):
             with m.Case(low):
-                m.d.comb += [place.eq(n * (8 + low)) for n, place in places.items()]
+                m.d.comb += [threshold.eq(n * (8 + low)) for n, threshold in thresholds.items()]
     small = quotient == _HALF
-    first = half >= Cat(~small, Mux(small, places[6], places[5]))
+    first = half >= Cat(~small, Mux(small, thresholds[6], thresholds[5]))
     start = Signal(3, name=f"start_{name}")
     with m.Switch(quotient):
         for value, smallest in enumerate(_STARTS):
@@ -69,7 +69,7 @@ def find_element(m, pipeline, name, key, base, fraction):
     counted = pipeline.register(
         f"compared_{name}", start=start,
         first=Mux(quotient == _QUARTER, ~placed.equal, first & (quotient > _QUARTER) & (quotient != _TOP)),
-        second=(half[1:] >= places[7]) & ((quotient == 3) | (quotient == 4)))
+        second=(half[1:] >= thresholds[7]) & ((quotient == 3) | (quotient == 4)))
     magnitude = Signal(3, name=f"magnitude_{name}")
     m.d.comb += magnitude.eq(counted.start + counted.first + counted.second)
     return magnitude

@@ -1,4 +1,4 @@
-"""The format nvfp4: docs/compression/nvfp4.md."""
+"""The format nvfp4, see docs/compression/nvfp4.md."""
 
 from hdl.compression.codec import FixedCodec
 from hdl.feature import Feature
@@ -8,12 +8,12 @@ __all__ = ["FEATURE", "Nvfp4Feature"]
 
 
 class Nvfp4Feature(Feature):
-    """Numbers of a block have one scale, and those of a tensor another."""
+    """Format nvfp4: numbers of a block share one scale, and numbers of a tensor another."""
 
     requires = ("mx",)
 
     def codecs(self):
-        """Codecs of its formats for the ring, by name."""
+        """Ring codecs of the formats, by name."""
         from hdl.features.nvfp4 import coding
         from hdl.features.nvfp4.format import NVFP4
 
@@ -23,7 +23,7 @@ class Nvfp4Feature(Feature):
                                     repeatable=False)}
 
     def operands(self):
-        """Its formats for operands of products, by name."""
+        """Operand formats for products, by name."""
         from hdl.features.block_operands.operands import BlockOperands
         from hdl.features.nvfp4.format import NVFP4
 

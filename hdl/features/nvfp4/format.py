@@ -1,21 +1,21 @@
 # amaranth: UnusedElaboratable=no
-"""NVFP4: blocks of 16 numbers of E2M1 below a scale of E4M3, and a scale of the whole tensor.
+"""NVFP4: blocks of 16 numbers of E2M1 with a scale of E4M3, and a scale of the whole tensor.
 
-A number is element * block scale * tensor scale. A stream does not tell its largest number before it ends, so the
+A number is element * block scale * tensor scale. The largest number of a stream is known only at its end, so the
 tensor scale is a parameter of the codec: a power of two, which costs no gate.
 
 1. The scale of a block is max |x| / 6 / tensor scale as a number of E4M3, rounded to nearest even; at least 2 ** -9,
    the smallest number above zero, and at most 448.
 2. An element is x / (block scale * tensor scale) as a number of E2M1, rounded to nearest even; at most 6. A zero
    keeps its sign.
-3. Both quotients are exact before they are rounded. Quotients that are rounded to binary32 first give the same bits:
-   every number halfway between two of a format, times its divisor, is one of binary32, and a quotient beside it
-   differs from it by more than half a unit of its last place.
+3. Both quotients are exact before rounding. Quotients that are rounded to binary32 first give the same bits:
+   every number halfway between two of a format, times its divisor, is a number of binary32, and a quotient next to it
+   differs from it by more than half a unit in its last place.
 4. A block with an infinity or a NaN is NaN: 0x7f is stored as its scale, and zeros as its elements.
-5. Elements that the last block of a packet lacks are +0.
+5. Elements that are missing in the last block of a packet are +0.
 
-The bits of a block are its scale, of which the highest bit is zero and is not read, and its elements in order, each
-lowest bit first; the order of words is that of :mod:`hdl.features.mx.format`.
+The bits of a block are its scale, with a highest bit that is zero and ignored, and its elements in order, each
+lowest bit first; the order of words is as in :mod:`hdl.features.mx.format`.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ __all__ = ["LARGEST_SCALE", "NAN_SCALE", "NVFP4"]
 #: Magnitudes of E4M3: the largest number, 448, and the NaN above it.
 LARGEST_SCALE, NAN_SCALE = 0x7E, 0x7F
 
-#: Exponents of tensor scales with which all numbers of the format are normal ones of binary32.
+#: Exponents of tensor scales for which all numbers of the format are normal numbers of binary32.
 _POWERS = range(-115, 117)
 
 
@@ -66,7 +66,7 @@ class NVFP4(BlockCodec):
         return math.frexp(self.tensor_scale)[1] - 1
 
     def operand_form(self):
-        """Form of operands in the format: a :class:`~hdl.features.nvfp4.operand_form.ScaledForm`."""
+        """Form of operands in this format: a :class:`~hdl.features.nvfp4.operand_form.ScaledForm`."""
         from hdl.features.nvfp4.operand_form import ScaledForm
 
         return ScaledForm(self)

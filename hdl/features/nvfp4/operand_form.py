@@ -16,21 +16,21 @@ __all__ = ["ScaledForm", "ScaledRounder"]
 
 
 class ScaledForm(BlockForm):
-    """NVFP4, of elements of E2M1 below a scale of E4M3, which is 8 to 15 times a power of two."""
+    """NVFP4: elements of E2M1 with a scale of E4M3, which is 8 to 15 times a power of two."""
 
     @property
     def kept(self):
-        """Highest bits of the fraction that rounding needs, as in a key of the codec's quantizer."""
+        """Number of highest fraction bits that rounding needs, as in a key of the codec's quantizer."""
         return 6
 
     @property
     def places(self):
-        """Places of the smallest element below one."""
+        """Binary places of the smallest element."""
         return 1
 
     @property
     def largest(self):
-        """The largest factor, of 6."""
+        """Largest factor, for element 6."""
         return MINIFLOATS[-1]
 
     @property
@@ -40,17 +40,17 @@ class ScaledForm(BlockForm):
 
     @property
     def scaled_bits(self):
-        """Bits of a dot product of two blocks times the fractions of their scales, with its sign."""
+        """Bits of a dot product of two blocks times the fractions of their scales, with sign."""
         return (self.block * self.largest ** 2 * 15 ** 2).bit_length() + 1
 
     @property
     def scaling(self):
-        """Cycles in which a dot product is multiplied by these."""
+        """Cycles of the multiplication of a dot product by these fractions."""
         return 1
 
     @property
     def lead(self):
-        """Cycles from the largest key of a block to its scale."""
+        """Cycles from the largest key of a block to the scale."""
         return ScaledRounder.lead
 
     @property
@@ -59,7 +59,7 @@ class ScaledForm(BlockForm):
         return KEY.size
 
     def key(self, opened):
-        """Magnitude of a number as far as it matters; the largest one of a block tells its scale."""
+        """Magnitude of a number, reduced to the relevant bits; the largest one of a block gives its scale."""
         lost = FP32.fraction_bits - self.kept
         return Cat(opened.fraction[:lost].any(), opened.fraction[lost:], opened.exponent)
 
@@ -69,10 +69,10 @@ class ScaledForm(BlockForm):
 
 
 class ScaledRounder(wiring.Component):
-    """Round the elements of blocks to E2M1 below a scale of E4M3, as integers in units of the smallest of them.
+    """Round the elements of blocks to E2M1 with a scale of E4M3, as integers in units of the smallest element.
 
-    Scales and elements are found as in the :class:`~hdl.features.nvfp4.quantizer.Quantizer`, three cycles after
-    the largest key came. Members and latency are those of :class:`SubsetRounder`; pairs mean nothing.
+    Scales and elements are computed as in the :class:`~hdl.features.nvfp4.quantizer.Quantizer`, three cycles after
+    the largest key came. Members and latency are as in :class:`SubsetRounder`; pairs have no meaning.
 
     Parameters
     ----------
@@ -97,20 +97,20 @@ class ScaledRounder(wiring.Component):
         with m.If(wait(m, "opens", self.opens, self.lead - 1)):
             m.d.sync += [scale.fraction.eq(opened.fraction), scale.exponent.eq(
                 Mux(code == NAN_SCALE, ONES, opened.field + (ORIGIN - 3 + power)))]
-        # 1 and 2: the place of the element beside its scale, and what it reaches there.
-        given = self.element
-        key = Cat(given.rest, given.fraction, Mux(self.present, given.exponent, 0))
+        # 1 and 2: the interval of the element relative to its scale, and the element in this interval.
+        operand = self.element
+        key = Cat(operand.rest, operand.fraction, Mux(self.present, operand.exponent, 0))
         magnitude = find_element(m, pipeline, "element", data.View(KEY, key), Cat(scale.fraction, scale.exponent),
                                  wait(m, "fraction", scale.fraction, 1))
         # 3: the element.
-        found = register(m, "found", magnitude=magnitude, sign=wait(m, "sign", given.sign, 2))
+        rounded = register(m, "found", magnitude=magnitude, sign=wait(m, "sign", operand.sign, 2))
         # 4: its integer.
         integer = Signal(4)
-        with m.Switch(found.magnitude):
+        with m.Switch(rounded.magnitude):
             for element, number in enumerate(MINIFLOATS):
                 with m.Case(element):
                     m.d.comb += integer.eq(number)
         factor = Signal.like(self.factor, reset_less=True)
         m.d.comb += self.factor.eq(factor)
-        m.d.sync += factor.eq(Mux(found.sign, -integer, integer))
+        m.d.sync += factor.eq(Mux(rounded.sign, -integer, integer))
         return m

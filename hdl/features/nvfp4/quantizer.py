@@ -16,7 +16,7 @@ __all__ = ["Quantizer", "quantizer_latency"]
 
 
 def _found(codec, lanes):
-    """Steps from a block's last beat in the first register to all that its beats have in common."""
+    """Steps from a block's last beat in the first register to the values common to all its beats."""
     return lanes.bit_length() - 1 + (codec.block > lanes) + 3
 
 
@@ -26,12 +26,12 @@ def quantizer_latency(codec, lanes):
 
 
 class Quantizer(wiring.Component):
-    """Find the scales of blocks, and bring elements to them.
+    """Determine the scales of blocks, and round elements relative to them.
 
-    One beat is taken per cycle and one given. The first beat of a block is offered :attr:`latency` cycles after its
-    last one was accepted. A partial last block is filled up with +0, one beat per cycle, in which ``i.ready`` is low.
+    One beat is taken and one is output per cycle. The first beat of a block is offered :attr:`latency` cycles after
+    its last one was accepted. A partial last block is filled up with +0, one beat per cycle; ``i.ready`` is low then.
 
-    All stages move together, as those of :class:`hdl.features.mx.quantizer.Quantizer`: when the output is free,
+    All stages move together, as in :class:`hdl.features.mx.quantizer.Quantizer`: when the output is free,
     and, while a block has begun, with each of its beats. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
@@ -63,9 +63,9 @@ class Quantizer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given, beats, power = self.i.payload, self._codec.block // self._lanes, self._codec.power
+        beat, beats, power = self.i.payload, self._codec.block // self._lanes, self._codec.power
 
-        # Beats that enter: of the input, or of zeros where a block is partial.
+        # Beats that enter: from the input, or zeros where a block is partial.
         number = Signal(range(max(beats, 2)))
         filling = Signal()
         enters = Signal()
@@ -78,18 +78,18 @@ class Quantizer(wiring.Component):
         ]
         if beats > 1:
             with m.If(step & enters):
-                m.d.sync += [number.eq(Mux(ends, 0, number + 1)), filling.eq(~ends & (filling | given.last))]
+                m.d.sync += [number.eq(Mux(ends, 0, number + 1)), filling.eq(~ends & (filling | beat.last))]
         pipeline = Pipeline(m, step)
-        lanes = [self._open(pipeline, lane, given.keep[lane] & ~filling) for lane in range(self._lanes)]
-        tags = pipeline.flags("entered", first=number == 0, final=enters & ends, last=filling | given.last)
+        lanes = [self._open(pipeline, lane, beat.keep[lane] & ~filling) for lane in range(self._lanes)]
+        tags = pipeline.flags("entered", first=number == 0, final=enters & ends, last=filling | beat.last)
 
         # The largest magnitude of the beat, of the block, and its scale.
         peaks = [lane.key for lane in lanes]
         while len(peaks) > 1:
             level = len(peaks) // 2
             peaks = list(vars(pipeline.register(f"level_{level}", **{
-                f"peak_{place}": Mux(low > high, low, high)
-                for place, (low, high) in enumerate(zip(peaks[::2], peaks[1::2], strict=True))})).values())
+                f"peak_{position}": Mux(low > high, low, high)
+                for position, (low, high) in enumerate(zip(peaks[::2], peaks[1::2], strict=True))})).values())
             tags = pipeline.flags(f"tags_{level}", **vars(tags))
         peak, = peaks
         if beats > 1:
@@ -101,23 +101,23 @@ class Quantizer(wiring.Component):
         for stage in ("sixth", "scale"):
             tags = pipeline.flags(f"tags_{stage}", **vars(tags))
 
-        # What the beats of a block have in common stands while they pass.
+        # The values common to the beats of a block are held while the beats pass.
         opened = open_scale(m, code)
-        place = Signal(range(max(beats, 2)))
+        position = Signal(range(max(beats, 2)))
         active = Signal()
         last = Signal()
         common = {name: Signal(width, name=f"common_{name}", reset_less=True) for name, width in (
             ("code", 7), ("base", 8), ("fraction", 3))}
         with m.If(step):
-            m.d.sync += [place.eq(place + 1), active.eq(tags.final | (active & (place != beats - 1)))]
+            m.d.sync += [position.eq(position + 1), active.eq(tags.final | (active & (position != beats - 1)))]
             with m.If(tags.final):
-                m.d.sync += [place.eq(0), last.eq(tags.last)]
+                m.d.sync += [position.eq(0), last.eq(tags.last)]
                 m.d.sync += [common[name].eq(value) for name, value in (
                     ("code", code), ("base", opened.field + (ORIGIN - 3 + power)), ("fraction", opened.fraction))]
 
-        # Three steps: where the number is beside its scale, what it reaches there, and the element.
+        # Three steps: the interval of the number relative to its scale, the element in this interval, and the output.
         header = {"code": common["code"]}
-        flags = {"valid": active, "first": active & (place == 0), "last": active & last & (place == beats - 1)}
+        flags = {"valid": active, "first": active & (position == 0), "last": active & last & (position == beats - 1)}
         for stage in ("placed", "compared"):
             header = vars(pipeline.register(f"{stage}_header", **header))
             flags = vars(pipeline.flags(f"{stage}_flags", **flags))
@@ -141,7 +141,7 @@ class Quantizer(wiring.Component):
         return m
 
     def _open(self, pipeline, lane, present):
-        """A sign, and a magnitude as far as it matters. An exponent of 0, as of what is not present, is a zero."""
+        """Sign and magnitude, reduced to the relevant bits. Exponent 0, also of an absent element, encodes zero."""
         opened = data.View(self._format.layout, self.i.payload.elements[lane])
         below = self._format.fraction_bits - 6
         return pipeline.register(

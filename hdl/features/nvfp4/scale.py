@@ -10,12 +10,12 @@ from hdl.floating.stages import shift_right
 
 __all__ = ["KEY", "ORIGIN", "find_scale", "open_scale"]
 
-#: A magnitude as far as it matters: no place where a scale or an element changes has more than seven significant
-#: bits, so that six of the fraction and whether there are ones below are enough. As an integer, keys are in the order
-#: of magnitudes.
+#: A magnitude reduced to the relevant bits: no threshold of a scale or an element has more than seven significant
+#: bits, so six bits of the fraction and whether there are ones below are enough. As integers, keys have the order
+#: of the magnitudes.
 KEY = StructLayout({"rest": 1, "fraction": 6, "exponent": 8})
 
-#: Biased exponent of numbers of 1 with the scale 1, less the field of E4M3 that has that scale: 127 - 7.
+#: Biased exponent of numbers of 1 with the scale 1, less the field of E4M3 for that scale: 127 - 7.
 ORIGIN = 120
 
 
@@ -23,14 +23,14 @@ def find_scale(m, pipeline, largest, power):
     """Round the largest magnitude of a block, as a key, to its scale, two steps later.
 
     With a significand of X / 64, a sixth of the magnitude has the significand X / 48, or X / 96 from 96 on, and its
-    five highest bits come from a table of 64. They are moved to the right where the scale is below 2 ** -6.
+    five highest bits come from a table of 64. They are shifted right if the scale is below 2 ** -6.
 
     Returns
     -------
     Value
         Seven bits of E4M3, not zero.
     """
-    sixth = Signal(5, name="sixth")  # one, three bits of the scale, and one below; then whether there are more
+    sixth = Signal(5, name="sixth")  # one, three bits of the scale, and one below; then the sticky bit
     with m.Switch(largest.fraction):
         for fraction in range(64):
             x, divisor = fraction + 64, 3 if fraction < 32 else 6
@@ -40,20 +40,20 @@ def find_scale(m, pipeline, largest, power):
     m.d.comb += field.eq(largest.exponent - (ORIGIN + 2 + power) - ~largest.fraction[-1])
     normal = ~field[-1] & field[:-1].any()
     over = ~field[-1] & field[4:-1].any()
-    # Fields of 0, -1 and -2 are one, two and three places below; what is lower is rounded to at most 2 ** -9.
-    found = pipeline.register(
+    # Fields of 0, -1 and -2 shift by one, two and three bits; anything lower is rounded to at most 2 ** -9.
+    staged = pipeline.register(
         "sixth", bits=sixth[1:] | over.replicate(4), rest=sixth[0] | largest.rest,
         right=Mux(normal, 0, (1 - field[:2])[:2]), field=Mux(normal, field[:4] | over.replicate(4), 0),
         least=field[-1] & ~(field[2:-1].all() & field[1]), nan=largest.exponent.all())
 
-    places, lost = shift_right(m, Cat(found.bits, C(1, 1)), found.right, width=5)
-    up = places[0] & (places[1] | lost.any() | found.rest)
+    places, lost = shift_right(m, Cat(staged.bits, C(1, 1)), staged.right, width=5)
+    up = places[0] & (places[1] | lost.any() | staged.rest)
     code = Signal(8, name="code")
-    m.d.comb += code.eq(Cat(places[1:4], found.field) + up)
+    m.d.comb += code.eq(Cat(places[1:4], staged.field) + up)
     above = code[7] | code[:7].all()
-    least = found.least | ~code.any()
+    least = staged.least | ~code.any()
     return pipeline.register("scale", code=Mux(
-        found.nan, NAN_SCALE, Mux(above, LARGEST_SCALE, Mux(least, 1, code[:7])))).code
+        staged.nan, NAN_SCALE, Mux(above, LARGEST_SCALE, Mux(least, 1, code[:7])))).code
 
 
 def open_scale(m, code):
@@ -70,7 +70,7 @@ def open_scale(m, code):
     m.d.comb += [fraction.eq(code[:3]), field.eq(code[3:7])]
     with m.If(~code[3:7].any()):
         m.d.comb += field.eq(1)
-        for place, pattern in enumerate(("1--", "01-", "001"), start=1):
+        for shift, pattern in enumerate(("1--", "01-", "001"), start=1):
             with m.If(code[:3].matches(pattern)):
-                m.d.comb += [fraction.eq(code[:3] << place), field.eq(1 - place)]
+                m.d.comb += [fraction.eq(code[:3] << shift), field.eq(1 - shift)]
     return SimpleNamespace(fraction=fraction, field=field)

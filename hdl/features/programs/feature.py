@@ -1,4 +1,4 @@
-"""Programs of commands, in two queues or more: docs/program.md."""
+"""Programs of commands, in two queues or more, see docs/program.md."""
 
 import dataclasses
 
@@ -9,26 +9,26 @@ from hdl.section import Flag, Integer, OneOf, Section, option
 
 __all__ = ["FEATURE", "Programs", "ProgramsFeature"]
 
-#: Commands of the longest program: counts of commands are compared modulo 2^16.
+#: Maximum commands of a program: counts of commands are compared modulo 2^16.
 _MAX_COMMANDS = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs(Section):
-    """Two queues of commands, one that computes and one that communicates, with a program for each.
+    """Two queues of commands, one for computation and one for communication, with a program for each.
 
-    With a link that repeats words, and without ``move_queue``, commands can also wait for those of other nodes.
+    With a replay link, and without ``move_queue``, commands can also wait for commands of other nodes.
 
     Parameters
     ----------
     depth : int
         Commands of each program, 1 to 1,024.
     banks : int
-        Banks of programs: 1, or 2 for a node that gets the programs of a later set while a set runs:
+        Banks of programs: 1, or 2 for a node that receives the programs of a later set while a set runs:
         docs/program.md.
     versions : bool
-        Whether the updates of regions of weights are counted, and a command refused that would compute with weights
-        of another version than it must.
+        Whether the updates of regions of weights are counted; a command that would compute with a wrong version of
+        weights is then refused.
     move_queue : bool
         Whether there is a third queue, which moves activations to a far memory and back.
     """
@@ -39,13 +39,13 @@ class Programs(Section):
     move_queue: bool = option(False, Flag())
 
     def make_memory(self, queues):
-        """Make the memory of the programs of a number of queues."""
+        """Make the memory of the programs of ``queues`` queues."""
         from hdl.features.programs.program_memory import ProgramMemory
 
         return ProgramMemory(queues=queues, depth=self.depth, banks=self.banks)
 
     def make_versions(self):
-        """Make the counts of updates of regions."""
+        """Make the update counters of regions."""
         from hdl.features.programs.region_versions import RegionVersions
 
         return RegionVersions()
@@ -63,21 +63,21 @@ class Programs(Section):
         return {"banks": Out(BanksSignature())} if self.banks > 1 else {}
 
     def connect_banks(self, m, queue, memory):
-        """Make the choice of the bank, if there are two, and connect it with queue and memory."""
+        """Make the bank selection, if there are two banks, and connect it with queue and memory."""
         from hdl.features.programs.program_banks import connect_banks
 
         if self.banks > 1:
             connect_banks(m, queue, memory)
 
     def request_states(self, *signals):
-        """Add the states of requests for programs to a host port."""
+        """Add the states of program requests to a host port."""
         from hdl.features.programs.program_requests import program_states
 
         program_states(*signals)
 
 
 class ProgramsFeature(Feature):
-    """Commands wait for those of the other queue, and settings are latched for a pass."""
+    """Commands that wait for commands of another queue, and settings that are latched for a pass."""
 
     def lacks(self, config):
         return () if config.has_banks else ("PROGRAM_BANK", "PROGRAM_SET")

@@ -1,4 +1,4 @@
-"""Settings of updates, which LATCH copies during a run, so that all updates of a pass have the same."""
+"""Settings of updates, which LATCH copies during a run, so that all updates of a pass have the same settings."""
 
 from amaranth.hdl import Module
 from amaranth.lib import data, stream, wiring
@@ -16,15 +16,15 @@ __all__ = ["LatchedSettings", "describe", "settings_layout"]
 
 
 def settings_layout():
-    """Bits of the registers that are latched, by their names in small letters."""
+    """Bits of the latched registers, by their names in lower case."""
     return data.StructLayout({register(name).port: register(name).width for name in LATCHED})
 
 
 class LatchedSettings(wiring.Component):
-    """Keep the settings that updates use, and run LATCH.
+    """Hold the settings that updates use, and run LATCH.
 
-    While no program runs, ``latched`` follows ``settings`` one cycle later. While one does, ``latched`` keeps what it
-    has, and a LATCH copies ``settings`` in its only cycle.
+    While no program runs, ``latched`` follows ``settings`` one cycle later. While one runs, ``latched`` is held,
+    and a LATCH copies ``settings`` in its only cycle.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""Banks of programs: the one that runs, the one that is loaded meanwhile, and the edits that make them change."""
+"""Banks of programs: the bank that runs, the bank that is loaded meanwhile, and the edits that swap them."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -14,37 +14,37 @@ __all__ = ["BanksSignature", "ProgramBanks", "bank_layout", "banks_members", "co
 
 
 def edit_layout():
-    """The two words of an edit: its ``number``, the ``set`` from which on its program holds, and the ``digest`` of
+    """The two words of an edit: its ``number``, the first ``set`` of its program, and the ``digest`` of
     that program, a CRC-32 of all words that were loaded into the idle bank."""
     return data.StructLayout({"number": 16, "set": 16, "digest": 32})
 
 
 def bank_layout():
-    """Bank that runs, whether an edit waits for its set, and the number of the edit that is in force."""
+    """Running bank, whether an edit waits for its set, and the number of the active edit."""
     return data.StructLayout({"bank": 1, "pending": 1, "reserved": 14, "number": 16})
 
 
 def set_layout():
-    """Set that runs, or has run last, and the number of the latest edit that was accepted."""
+    """Set that runs, or has run last, and the number of the latest accepted edit."""
     return data.StructLayout({"set": 16, "latest": 16})
 
 
 class BanksSignature(wiring.Signature):
-    """Questions of the host port about edits and runs, seen from the host port.
+    """Requests of the host port about edits and runs, seen from the host port.
 
     Members
     -------
     edit : Out(edit_layout())
     ask : Out(1)
-        High in the one cycle in which an edit is judged.
+        High for the one cycle that judges an edit.
     verdict : In(Status)
         In the same cycle; with OK the edit is accepted.
     run : Out(run_layout())
-        Run that is to begin; it holds until it has.
+        Next run; held until it has begun.
     loaded : In(1)
-        The bank that ``run`` takes has the program that it names.
+        The bank that ``run`` will use has the named program.
     turn : Out(1)
-        The run will begin in the next cycle: banks change now, if they do.
+        The run will begin in the next cycle: banks are swapped now, if at all.
     """
 
     def __init__(self):
@@ -55,16 +55,16 @@ class BanksSignature(wiring.Signature):
 
 
 class ProgramBanks(wiring.Component):
-    """Choose the bank that runs, and judge edits.
+    """Select the running bank, and judge edits.
 
     The set of a run is its ``first``, the number of passes before it, and each pass is a set. An edit is accepted
-    that is newer than the latest one, is for the set behind the latest run, and has the digest of the idle bank,
-    which is not empty. It waits until a run begins with its set. In that cycle banks change, for all queues: inside a
-    run they never do. A run that begins with another set leaves the edit waiting, and takes the bank as it is. A
-    header for the idle bank takes back an edit that waits, whose number is used up.
+    if it is newer than the latest one, is for the set after the latest run, and has the digest of the idle bank,
+    which must not be empty. It waits until a run begins with its set. In that cycle banks are swapped, for all
+    queues, and never during a run. A run that begins with another set leaves the edit waiting, and uses the current
+    bank. A header for the idle bank cancels a waiting edit; its number cannot be used again.
 
-    The digest begins anew with a header of queue 0 and slot 0 for the idle bank, and goes on with all words of loads
-    for that, headers included. It equals zlib's CRC-32 of them. After a change of banks there is none.
+    The digest restarts with a header of queue 0 and slot 0 for the idle bank, and continues with all words of loads
+    for that bank, headers included. It equals zlib's CRC-32 of them. After a swap of banks there is none.
 
     ``verdict`` and ``loaded`` depend combinationally on ``host.edit`` and on ``host.run``; ``bank`` is a register.
 
@@ -72,7 +72,7 @@ class ProgramBanks(wiring.Component):
     -------
     host : In(BanksSignature())
     load : In(1)
-        In this cycle ``word`` is loaded.
+        ``word`` is loaded in this cycle.
     word : In(program_word_layout())
     current, idle : In(bank_state_layout())
     bank : Out(1)
@@ -93,30 +93,30 @@ class ProgramBanks(wiring.Component):
         m = Module()
         edit, run = self.host.edit, self.host.run
         header = Signal(program_header_layout(banks=2))
-        begins = Signal()  # the program of the idle bank
-        mine = Signal()  # words are for the idle bank
+        begins = Signal()  # the header begins the program of the idle bank
+        for_idle = Signal()  # words are for the idle bank
         counted = Signal()
         known = Signal()  # there is a digest
         digest = Signal(32)  # complement of the register
-        following = Signal(16)  # set behind the latest run
-        due = Signal(16)  # set of the edit that waits
+        following = Signal(16)  # set after the latest run
+        due = Signal(16)  # set of the waiting edit
         turns = Signal()
-        found = Signal(bank_state_layout())  # state of the bank that the run takes
+        chosen = Signal(bank_state_layout())  # state of the bank that the run uses
 
         m.d.comb += [
             header.eq(self.word.data),
             begins.eq(begins_bank(header)),
-            counted.eq(self.load & Mux(self.word.first, header.idle, mine)),
+            counted.eq(self.load & Mux(self.word.first, header.idle, for_idle)),
             self.status.bank.eq(self.bank),
             turns.eq(self.status.pending & (run.first == due)),
-            found.eq(Mux(turns, self.idle.as_value(), self.current.as_value())),
-            self.host.loaded.eq(found.loaded & (found.model == run.model)),
+            chosen.eq(Mux(turns, self.idle.as_value(), self.current.as_value())),
+            self.host.loaded.eq(chosen.loaded & (chosen.model == run.model)),
         ]
         with m.If(counted):
             before = Mux(self.word.first & begins, 0, digest)
             m.d.sync += digest.eq(~crc_after(~before ^ self.word.data))
         with m.If(self.load & self.word.first):
-            m.d.sync += mine.eq(header.idle)
+            m.d.sync += for_idle.eq(header.idle)
             with m.If(header.idle):
                 m.d.sync += self.status.pending.eq(0)
                 with m.If(begins):
@@ -145,7 +145,7 @@ def banks_members():
     """Members of a command queue with two banks of programs.
 
     banks : In(BanksSignature())
-        No ``turn`` while a run is on.
+        No ``turn`` during a run.
     program_bank : Out(bank_layout())
     program_set : Out(set_layout())
     """
@@ -153,8 +153,8 @@ def banks_members():
 
 
 def connect_banks(m, queue, programs):
-    """Make the choice of the bank of a command queue that has :func:`banks_members`, and join it with the memory of
-    programs."""
+    """Make the bank selection of a command queue that has :func:`banks_members`, and connect it with the program
+    memory."""
     m.submodules.banks = banks = ProgramBanks()
     wiring.connect(m, port=wiring.flipped(queue.banks), banks=banks.host)
     m.d.comb += [

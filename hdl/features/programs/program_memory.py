@@ -1,4 +1,4 @@
-"""Memory for the programs of a node: the commands of each queue, which the host loads once."""
+"""Memory for the programs of a node: the commands of each queue, loaded once by the host."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,15 +20,15 @@ __all__ = ["ProgramMemory"]
 class ProgramMemory(wiring.Component):
     """Memory of the commands of every queue's program.
 
-    A load begins with a header, and goes on with the 16 words of each command. The program of the queue ends in front
-    of the header's slot, and one command later with the last word of each command: a program is longer by a command
-    only once the whole command is there. Words behind the last slot are dropped.
+    A load begins with a header, and continues with the 16 words of each command. The queue's program ends before
+    the header's slot, and one command later with the last word of each command: a program is longer by a command
+    only when the whole command is stored. Words after the last slot are dropped.
 
-    ``data`` is the word that was addressed one cycle before, and a word can be read from the cycle after it was taken
+    ``data`` is the word that was addressed one cycle before; a word can be read from the cycle after it was taken
     on.
 
-    With two banks there are programs in both. What is read, and ``lengths`` and ``model``, are those of ``bank``, and
-    so is what is loaded, unless a header is for the other bank, the idle one. A header of queue 0 and slot 0 for that
+    With two banks there are programs in both. Reads, ``lengths`` and ``model`` refer to ``bank``, and so do loads,
+    unless a header is for the other bank, the idle one. A header of queue 0 and slot 0 for the idle bank
     empties all its programs.
 
     Parameters
@@ -45,7 +45,7 @@ class ProgramMemory(wiring.Component):
     program : In(stream of program_word_layout())
         Always ready.
     serving, slot, word : In
-        Queue, slot and place of the word to read.
+        Queue, slot and index of the word to read.
     data : Out(32)
     lengths : Out(array of 16 bits)
         Commands in the program of each queue.
@@ -83,7 +83,7 @@ class ProgramMemory(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        places = 1 << len(self.slot)  # of each queue, of which the first `depth` are used
+        places = 1 << len(self.slot)  # of each queue; the first `depth` are used
         m.submodules.memory = memory = Memory(
             shape=32, depth=self._queues * self._banks * places * DESCRIPTOR_WORDS, init=[],
             attrs={"no_rw_check": 1})
@@ -91,17 +91,17 @@ class ProgramMemory(wiring.Component):
         word = self.program.payload
         header = Signal(program_header_layout(banks=self._banks))
         slot = Signal(range(self._depth + 1))
-        place = Signal(range(DESCRIPTOR_WORDS))
+        index = Signal(range(DESCRIPTOR_WORDS))
         queue = Signal.like(self.serving)
-        known = Signal()  # the queue is one of those that there are
-        target = Signal()  # bank that is loaded
+        known = Signal()  # the queue exists
+        target = Signal()  # bank being loaded
         states = self._states(m)
         reads, writes = ([self.bank], [target]) if self._banks > 1 else ([], [])
 
         m.d.comb += [
             header.eq(word.data),
             self.program.ready.eq(1),
-            write.addr.eq(Cat(place, slot[:len(self.slot)], *writes, queue)),
+            write.addr.eq(Cat(index, slot[:len(self.slot)], *writes, queue)),
             write.data.eq(word.data),
             write.en.eq(self.program.valid & ~word.first & known & (slot != self._depth)),
             read.addr.eq(Cat(self.word, self.slot, *reads, self.serving)),
@@ -110,7 +110,7 @@ class ProgramMemory(wiring.Component):
         with m.If(self.program.valid & word.first):
             start = Mux(header.slot < self._depth, header.slot, self._depth)
             m.d.sync += [
-                place.eq(0), slot.eq(start), queue.eq(header.queue), known.eq(header.queue < self._queues),
+                index.eq(0), slot.eq(start), queue.eq(header.queue), known.eq(header.queue < self._queues),
             ]
             if self._banks == 1:
                 self._begin(m, header, start, *states[0])
@@ -120,8 +120,8 @@ class ProgramMemory(wiring.Component):
                     with m.If(self.bank ^ header.idle == bank):
                         self._begin(m, header, start, *state)
         with m.Elif(write.en):
-            m.d.sync += place.eq(place + 1)
-            with m.If(place == DESCRIPTOR_WORDS - 1):
+            m.d.sync += index.eq(index + 1)
+            with m.If(index == DESCRIPTOR_WORDS - 1):
                 m.d.sync += slot.eq(slot + 1)
                 for bank, (lengths, _) in enumerate(states):
                     for n in range(self._queues):
@@ -145,7 +145,7 @@ class ProgramMemory(wiring.Component):
         return states
 
     def _begin(self, m, header, start, lengths, model):
-        """Take a header, for a bank with these lengths and this number."""
+        """Take a header for a bank with these lengths and this number."""
         m.d.sync += model.eq(header.model)
         for n in range(self._queues):
             with m.If(header.queue == n):

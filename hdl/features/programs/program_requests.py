@@ -1,4 +1,4 @@
-"""States of the host port in which programs are loaded and run, and edits are judged."""
+"""States of the host port for loading and running programs, and for judging edits."""
 
 from hdl.control.protocol import Opcode, Status
 
@@ -6,10 +6,10 @@ __all__ = ["program_states"]
 
 
 def program_states(m, port, header, address, word, second, third, status, take, final, respond, refuse, expect_end):
-    """Add the states of LOAD_PROGRAM, RUN and EDIT to the host port, whose signals and actions are given.
+    """Add the states of LOAD_PROGRAM, RUN and EDIT to the host port; parameters are its signals and actions.
 
-    A node with one bank of programs begins a run with its last word, and one with two when the whole run is known,
-    since its set decides on the bank.
+    A node with one bank of programs begins a run with its last word, and a node with two banks when the whole run is
+    known, since its set decides on the bank.
     """
     banked = hasattr(port, "banks")
 

@@ -1,4 +1,4 @@
-"""Versions of the regions of weights: how many updates each of them has had, and which one a command must find."""
+"""Versions of the regions of weights: the update count of each region, and the version that a command requires."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -7,46 +7,46 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["REGIONS_MAX", "RegionVersions", "region_layout"]
 
-#: Regions that a command can name, without region 0, which stands for none.
+#: Number of regions that a command can name, without region 0, which stands for none.
 REGIONS_MAX = 63
 
 
 def region_layout():
-    """Region of a command: its number, whether weights of odd passes lie apart, and whether the pass is ``odd``."""
+    """Region of a command: its number, whether odd passes have weights ``apart``, and whether the pass is ``odd``."""
     return data.StructLayout({"region": range(REGIONS_MAX + 1), "apart": 1, "odd": 1})
 
 
 class RegionVersions(wiring.Component):
-    """Count the updates of regions of weights, and compare with the number of updates that a command must find.
+    """Count the updates of regions of weights, and compare with the number of updates that a command requires.
 
-    A region has one copy of weights, or two that lie ``apart``, for even passes and for odd ones. An update makes the
-    next version: of the copy itself, or of two copies the one of its pass, from what the other has. A command of pass
-    p must find version p in a region with one copy. Of two copies it must find version p - 1, and 0 in the first
-    pass, in that of its pass: weights are then one update behind.
+    A region has one copy of weights, or two copies that are ``apart``, for even and for odd passes. An update makes
+    the next version: of the only copy from itself, or of the copy of its pass from the other copy. A command of pass
+    p requires version p in a region with one copy. With two copies it requires version p - 1, and 0 in the first
+    pass, of the copy of its pass: weights are then one update late.
 
-    ``version``, ``expected`` and ``right`` are those of the command at ``head`` :attr:`settling` cycles after it has
+    ``version``, ``expected`` and ``right`` refer to the command at ``head`` :attr:`settling` cycles after it has
     changed, and :attr:`latency` cycles after an update has ``ended``. Region 0 is always right.
 
     Parameters
     ----------
     regions : int
-        Most regions; between 1 and 63.
+        Number of regions; between 1 and 63.
 
     Members
     -------
     clear : In(1)
-        All versions become 0. It takes two cycles for each region, in which the unit is ``busy``.
+        Set all versions to 0. It takes two cycles for each region, and the unit is ``busy`` meanwhile.
     busy : Out(1)
     head : In(region_layout())
-        Region of the command that waits to be started.
+        Region of the next command to start.
     number : In(16)
-        Passes before the one of that command, since the clearing.
+        Passes before the command's pass, since the clearing.
     begun : In(1)
         An update of region ``update`` begins; there is one at a time.
     ended : In(1)
-        It has ended well, two cycles later or more; another may begin two cycles after this one.
+        The update has succeeded, two cycles later or more; another may begin two cycles after this one.
     update : In(region_layout())
-        With ``begun``.
+        Region of the update, with ``begun``.
     version : Out(16)
     expected : Out(16)
     right : Out(1)
@@ -77,7 +77,7 @@ class RegionVersions(wiring.Component):
         depth = 2 * (self._regions + 1)
         m.submodules.memory = memory = Memory(shape=16, depth=depth, init=[])
         read, write = memory.read_port(domain="comb"), memory.write_port()
-        place = Signal(range(depth))  # of the version that the update makes
+        address = Signal(range(depth))  # of the version that the update makes
         following = Signal(16)
         swept = Signal(range(depth))
 
@@ -85,13 +85,13 @@ class RegionVersions(wiring.Component):
         own = Cat(head.apart & head.odd, head.region)
         m.d.comb += [
             read.addr.eq(Mux(self.begun, Cat(update.apart & ~update.odd, update.region), own)),
-            write.addr.eq(Mux(self.busy, swept, place)),
+            write.addr.eq(Mux(self.busy, swept, address)),
             write.data.eq(Mux(self.busy, 0, following)),
             write.en.eq(self.busy | self.ended),
         ]
         with m.If(self.begun):
-            m.d.sync += [following.eq(read.data + 1), place.eq(Cat(update.apart & update.odd, update.region))]
-        with m.Elif(self.ended & (place == own)):
+            m.d.sync += [following.eq(read.data + 1), address.eq(Cat(update.apart & update.odd, update.region))]
+        with m.Elif(self.ended & (address == own)):
             m.d.sync += self.version.eq(following)
         with m.Else():
             m.d.sync += self.version.eq(read.data)

@@ -44,9 +44,9 @@ class Variant(enum.StrEnum):
     """Mapping of a code to a weight."""
 
     MIN = "min"
-    """Z + Q, where Z is the integer of the lowest weight."""
+    """Z + Q, with Z as the integer of the lowest weight."""
     MAX = "max"
-    """Z - Q, where Z is the integer of the highest weight."""
+    """Z - Q, with Z as the integer of the highest weight."""
 
 
 class Form(enum.StrEnum):
@@ -55,4 +55,4 @@ class Form(enum.StrEnum):
     ADJUSTED = "adjusted"
     """A * X: a multiplier is one bit wider than a code."""
     SEPARATE = "separate"
-    """Q * X beside the sum of X, and one more multiplication per output, by Z."""
+    """Q * X and the sum of X, and one more multiplication per output, by Z."""

@@ -11,7 +11,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    INFER has its list of layers at ``weight_base``; its length counts samples.
+    INFER has its list of layers at ``weight_base``; its length is a number of samples.
     """
     return EngineDescription(
         name="inference",

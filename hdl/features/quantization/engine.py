@@ -20,15 +20,15 @@ from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["InferenceDataflow", "InferenceEngine", "counts_layout", "infer_cycles", "peak_cycles", "setup_layout"]
 
-#: Outputs on their way through the multipliers, whose scales wait.
+#: Maximum outputs in the multipliers, each with a waiting scale.
 _SCALES = 17
 
-#: Layers that wait to be written while the next ones are read.
+#: Maximum layers that wait to be written while the next ones are read.
 _TARGETS = 2
 
 
 def setup_layout(config):
-    """Fields of a command for the datapath; they hold as long as it runs."""
+    """Fields of a command for the datapath; held while it runs."""
     return data.StructLayout({
         "samples": 32,
         "list_row": range(config.memories.weight // config.lanes),
@@ -42,12 +42,12 @@ def _scale_layout():
 
 
 class InferenceDataflow(wiring.Component):
-    """The datapath, for one command after each reset.
+    """Datapath, for one command after each reset.
 
-    A layer off the list goes to all that take part in it, each of which begins it when it is done with the one
-    before, and has a place for one more meanwhile: readers of codes, inputs and parameters, the buffer of inputs, and
-    the writer of results. Inputs of a sample are read when its outputs of the layer before are in memory: as many
-    samples may be on their way as there are.
+    A layer from the list is passed to all units that take part in it. Each begins it when it has finished the
+    previous one, and can queue one more meanwhile: readers of codes, inputs and parameters, the buffer of inputs, and
+    the writer of results. Inputs of a sample are read when its outputs of the previous layer are in memory: up to
+    ``samples`` samples may be in progress.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ class InferenceDataflow(wiring.Component):
         Begins the command, one cycle after reset at the earliest.
     setup : In(setup_layout(config))
     done : Out(1)
-        High for a cycle when the last result goes into memory.
+        High for a cycle when the last result is written to memory.
     bad : Out(1)
-        A layer is wrong, and all before it are in memory; held.
+        A layer is wrong, and results of all layers before it are in memory; held.
     number : Out(16)
         Number of the wrong layer.
     multiplied : Out(1)
@@ -113,9 +113,9 @@ class InferenceDataflow(wiring.Component):
             fork.enable.eq(~0),
         ]
 
-        # A run of rows of each sample, three times.
+        # Three readers, each with a run of rows per sample.
         readers, jobs = {}, {}
-        for place, (name, part, memory, port) in enumerate((
+        for output, (name, part, memory, port) in enumerate((
             ("codes", "code", weights, self.weight_read[1]),
             ("inputs", "source", gradients, self.gradient_read[0]),
             ("parameters", "parameter", gradients, self.gradient_read[1]),
@@ -126,19 +126,19 @@ class InferenceDataflow(wiring.Component):
             m.submodules[f"{name}_runs"] = runs = SkidBuffer(shape=jobs[name].layer.payload.shape())
             connect_stream(m, jobs[name].job, readers[name].job)
             connect_stream(m, runs.o, jobs[name].layer)
-            layer, run = fork.o[place], runs.i
-            given = layer.payload
+            layer, run = fork.o[output], runs.i
+            fields = layer.payload
             m.d.comb += [
                 jobs[name].samples.eq(samples),
                 run.valid.eq(layer.valid),
                 layer.ready.eq(run.ready),
-                run.payload.job.row.eq(given[f"{part}_row"]),
+                run.payload.job.row.eq(fields[f"{part}_row"]),
             ]
             if name == "inputs":
-                m.d.comb += [run.payload.job.count.eq(given.input_rows << exact_log2(lanes)),
-                             run.payload.step.eq(given.input_rows)]
+                m.d.comb += [run.payload.job.count.eq(fields.input_rows << exact_log2(lanes)),
+                             run.payload.step.eq(fields.input_rows)]
             else:
-                m.d.comb += run.payload.job.count.eq(given[f"{part}_elements"])
+                m.d.comb += run.payload.job.count.eq(fields[f"{part}_elements"])
 
         m.submodules.buffer = buffer = InputBuffer(config=config)
         m.submodules.parameters = parameters = ParameterUnpacker(lanes=lanes)
@@ -180,11 +180,11 @@ class InferenceDataflow(wiring.Component):
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
         connect_stream(m, targets.o, writer.layer)
         connect_stream(m, results.o, writer.i)
-        ahead = Signal(16)  # samples whose inputs are requested and whose results are not in memory
-        under_way = Signal(16)  # layers of the same kind
+        ahead = Signal(16)  # samples with inputs requested and results not yet in memory
+        under_way = Signal(16)  # layers that have begun and are not yet in memory
         layer = fork.o[4]
         issued = jobs["inputs"].job.valid & jobs["inputs"].job.ready
-        # The first inputs have their memory for themselves: parameters read behind them come when they do.
+        # The first inputs have the memory to themselves: parameters, read after them, arrive in time.
         asked, opened = Signal(), Signal()
         begins = Signal()
         m.d.comb += [
@@ -246,7 +246,7 @@ class InferenceDataflow(wiring.Component):
 
 
 def peak_cycles(layers, samples, *, lanes):
-    """Least cycles of an INFER, in which all lanes multiply: samples · Σ outputs · ceil(inputs / (4 · lanes)).
+    """Minimum cycles of an INFER, with all lanes multiplying: samples · Σ outputs · ceil(inputs / (4 · lanes)).
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ def peak_cycles(layers, samples, *, lanes):
 
 
 def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
-    """Cycles of an INFER, if the host leaves the memories alone, no layer waits for another, and reading inputs and
+    """Cycles of an INFER, if the host does not use the memories, no layer waits for another, and reading inputs and
     parameters takes no longer than multiplying.
 
     Parameters
@@ -271,18 +271,18 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     form : Form
     """
     first_rows = -(-layers[0][1] // (4 * lanes))
-    # The list, the first layer, a job for its first inputs, these, and their way through the buffer.
+    # The list, the first layer, a job for its first inputs, the inputs, and their way through the buffer.
     ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SkidBuffer.latency + SampleJobs.latency
     ahead += RowReader.latency + first_rows
-    behind = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
+    after = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
     # With one lane, the first output's parameters are two rows, and inputs of another sample come between.
     between = 1 + (samples > 1) if lanes == 1 else 0
     multiplying = peak_cycles(layers, samples, lanes=lanes)
-    return ahead + InputBuffer.latency + between + multiplying + behind + ResultWriter.latency
+    return ahead + InputBuffer.latency + between + multiplying + after + ResultWriter.latency
 
 
 def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+    """Per-cycle increments of the counters, by register name."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1})
 
 
@@ -290,9 +290,9 @@ class InferenceEngine(wiring.Component):
     """Run INFER on the memories of a node, one command after the other.
 
     A command is run by the :class:`InferenceDataflow`, which is held in reset between commands, and reported by one
-    event. docs/protocol.md has the list of layers. Without samples, a command ends well at once.
+    event. docs/protocol.md describes the list of layers. Without samples, a command succeeds at once.
 
-    All layers before a wrong one are carried out, and none from it on; only their results are
+    All layers before a wrong one are executed, and none from it on; only the results of executed layers are
     written.
 
     Parameters
@@ -300,17 +300,17 @@ class InferenceEngine(wiring.Component):
     config : NodeConfig
         Configuration with ``quantization``.
     form : Form
-        Form of the multipliers; results and cycles but for the latency are the same.
+        Form of the multipliers; results and cycles are the same except for the latency.
 
     Members
     -------
     command : In(stream of command_layout())
         INFER, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the number of cycles in which all lanes have multiplied, or that of the
-        wrong layer.
+        One for each command. The detail is the number of cycles with multiplications in all lanes, or the number of
+        the wrong layer.
     link_reset : In(1)
-        End a command, which may be done in part.
+        End a command, possibly half-way.
     weight_version : In(32)
         Version in the event.
     count : Out(counts_layout())
@@ -353,7 +353,7 @@ class InferenceEngine(wiring.Component):
         for inner, outer in ports:
             wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 
-        given = self.command.payload
+        fields = self.command.payload
         setup = Signal(setup_layout(config))
         m.d.comb += [
             flow.setup.eq(setup),
@@ -369,8 +369,8 @@ class InferenceEngine(wiring.Component):
         ]
         with m.If(self.command.ready):
             m.d.sync += [
-                setup.samples.eq(given.length),
-                setup.list_row.eq(given.weight_base >> exact_log2(config.lanes)),
-                setup.list_count.eq(config.memories.weight - given.weight_base),
+                setup.samples.eq(fields.length),
+                setup.list_row.eq(fields.weight_base >> exact_log2(config.lanes)),
+                setup.list_count.eq(config.memories.weight - fields.weight_base),
             ]
         return m

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Quantisation with floating-point offsets, the baseline of integer offsets."""
+"""Quantisation with floating-point offsets, the baseline for integer offsets."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
@@ -40,10 +40,10 @@ def _delayed(m, name, value, cycles):
 class FloatOffset(wiring.Component):
     """Compute outputs of 8 bits by plain asymmetric quantisation: S * (bias + sum of Q * X) + W * sum of X.
 
-    Integers are exact until they are converted. Products and their sum are binary32, rounded to nearest even, and
-    the conversion of the sum to an integer rounds likewise. A beat is taken in every cycle, and the output of the
-    last one is on ``o`` :attr:`latency` cycles later. There is no handshake, which a unit in a node would need as
-    well.
+    Integers are exact until they are converted. Products and their sum are binary32, rounded to nearest even, and so
+    is the conversion of the sum to an integer. A beat is taken in every cycle, and the output of the
+    last one is on ``o`` :attr:`latency` cycles later. There is no handshake, unlike in a unit of a node, which
+    would need one.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class FloatOffset(wiring.Component):
     bits : int
         Bits per code.
     offset : bool
-        Add the term of the offset. Without it, weights are codes, and only scaled.
+        Add the offset term. Without it, weights are only codes times the scale.
     dsps : int
         DSP blocks each floating-point multiplier may use: 4, 2 or 1.
 
@@ -69,7 +69,7 @@ class FloatOffset(wiring.Component):
     scale, offset : In(32)
         S and W of an output, binary32, with its last beat.
     relu : In(1)
-        Limit to 0 and 255, in place of -128 and 127; with the last beat.
+        Limit to 0 and 255, instead of -128 and 127; with the last beat.
     o : Out(signed(9))
     o_valid : Out(1)
     """
@@ -89,7 +89,7 @@ class FloatOffset(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the last beat of an output to that output."""
+        """Cycles from the last beat of an output to the output itself."""
         multiply = FloatMultiplier(dsps=self._dsps).latency
         add = FloatAdder.latency if self._offset else 0
         return self.summed + IntegerToFloat.latency + multiply + add + FloatToInteger.latency + 1
@@ -145,7 +145,7 @@ def _limited(value, relu):
 
 
 class IntegerOffset(wiring.Component):
-    """Compute the same outputs with integer offsets, by the units of a node without stalls, for comparison.
+    """Compute the same outputs with integer offsets, by a node's units without stalls, for comparison.
 
     Parameters
     ----------
@@ -169,20 +169,20 @@ class IntegerOffset(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the last beat of an output to that output."""
+        """Cycles from the last beat of an output to the output itself."""
         return self._product.latency + Requantizer.latency
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.product = product = self._product
         m.submodules.requantizer = requantizer = Requantizer()
-        given, scaled = product.i.payload, requantizer.i.payload
+        operands, scaled = product.i.payload, requantizer.i.payload
         m.d.comb += [
             product.i.valid.eq(self.valid),
-            *(given.codes[n].eq(code) for n, code in enumerate(self.codes)),
-            *(given.inputs[n].eq(x) for n, x in enumerate(self.inputs)),
-            given.signed.eq(self.int8),
-            *(given[name].eq(getattr(self, name)) for name in ("bias", "offset", "last")),
+            *(operands.codes[n].eq(code) for n, code in enumerate(self.codes)),
+            *(operands.inputs[n].eq(x) for n, x in enumerate(self.inputs)),
+            operands.signed.eq(self.int8),
+            *(operands[name].eq(getattr(self, name)) for name in ("bias", "offset", "last")),
             product.o.ready.eq(1),
             requantizer.i.valid.eq(product.o.valid),
             scaled.sum.eq(product.o.payload.sum),

@@ -1,4 +1,4 @@
-"""List of layers of INFER: the layouts in memory of a layer and of its outputs' parameters."""
+"""List of layers of INFER: memory layouts of a layer and of its outputs' parameters."""
 
 from amaranth.hdl import signed
 from amaranth.lib import data
@@ -17,10 +17,10 @@ OUTPUT_WORDS = 2
 def layer_layout():
     """Layout of a layer of INFER, in eight words: its shape, and the addresses of its parts.
 
-    Addresses count elements, and each is the first one of a memory row: ``codes`` in the weight memory, the others in
-    the gradient memory. Codes have 8 bits if ``wide``, else 4; with ``subtract`` weights are Z - Q in place of Z + Q,
-    with ``signed`` inputs are int8, with ``relu`` outputs are uint8 in place of int8, with ``raw`` they are sums of
-    32 bits. ``final`` is on the last layer of a list.
+    Addresses are in elements, and each is the start of a memory row: ``codes`` in the weight memory, the rest in
+    the gradient memory. Codes have 8 bits if ``wide``, otherwise 4; with ``subtract`` weights are Z - Q instead of
+    Z + Q, with ``signed`` inputs are int8, with ``relu`` outputs are uint8 instead of int8, with ``raw`` 32-bit
+    sums. ``final`` is set on the last layer of a list.
     """
     return data.StructLayout({
         "wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1, "final": 1, "reserved": 10, "outputs": 16,

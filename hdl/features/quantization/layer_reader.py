@@ -1,4 +1,4 @@
-"""Reader for a list of layers in memory, which checks each layer against the node before it is run."""
+"""Reader of a list of layers in memory, which checks each layer against the node before it runs."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,14 +11,14 @@ from hdl.streams.stream import beat_layout
 __all__ = ["INPUT_ROWS", "LayerReader", "checked_layer_layout", "flags_layout"]
 
 INPUT_ROWS = 256
-"""Largest number of memory rows for the inputs of a sample."""
+"""Maximum memory rows for the inputs of a sample."""
 
 #: Bits of the numbers in a layer's record.
 _BITS = 16
 
 
 def flags_layout():
-    """Flags that hold for all beats of a layer, by the names of
+    """Flags common to all beats of a layer, named as in
     :func:`~hdl.features.quantization.layer_list.layer_layout`."""
     return data.StructLayout({"wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1})
 
@@ -26,7 +26,7 @@ def flags_layout():
 def checked_layer_layout(config):
     """Layout of a checked layer: the first memory row of each part, and the parts' sizes in rows and elements.
 
-    ``input_rows`` is the number of input rows per sample, and so of beats per output; ``tail`` marks the bytes of the
+    ``input_rows`` is the number of input rows per sample, and of beats per output; ``tail`` marks the bytes of the
     last row that are inputs.
     """
     lanes = config.lanes
@@ -47,13 +47,13 @@ class LayerReader(wiring.Component):
     A layer is wrong
 
     - if it has no inputs or outputs, or more inputs than :data:`INPUT_ROWS` memory rows;
-    - if one of its addresses is not that of the first element of a memory row;
-    - if its codes, or those parts of the gradient memory that it reads and writes, end beyond the memory;
+    - if one of its addresses is not the start of a memory row;
+    - if its codes, or the parts of the gradient memory that it reads and writes, end beyond the memory;
     - if the number of samples exceeds 16 bits;
     - if the list has ended before it.
 
     Reserved bits are ignored. A layer is offered :meth:`latency` cycles after its first beat was taken.
-    ``i.ready`` depends on registers alone, and ``o`` holds registers.
+    ``i.ready`` depends only on registers, and ``o`` holds registers.
 
     Parameters
     ----------
@@ -117,13 +117,13 @@ class LayerReader(wiring.Component):
         limits = Array([weight_rows, gradient_rows, gradient_rows, gradient_rows])
         product = Signal(2 * _BITS + 1)
         reach = Signal(34)
-        latest = Signal(lane_bits + 2)  # place of the last input in its row
+        latest = Signal(lane_bits + 2)  # position of the last input in its row
 
-        places = ("code_row", layer.codes), ("source_row", layer.source), (
+        addresses = ("code_row", layer.codes), ("source_row", layer.source), (
             "parameter_row", layer.parameters), ("target_row", layer.target)
         m.d.comb += [
             *(checked.flags[name].eq(layer[name]) for name in flags_layout().members),
-            *(checked[name].eq(place >> lane_bits) for name, place in places),
+            *(checked[name].eq(address >> lane_bits) for name, address in addresses),
             checked.final.eq(layer.final),
             checked.outputs.eq(layer.outputs),
             checked.input_rows.eq(input_rows),
@@ -131,7 +131,7 @@ class LayerReader(wiring.Component):
             latest.eq(layer.inputs - 1),
             *(checked.tail[n].eq(latest >= n) for n in range(4 * lanes)),
         ]
-        misplaced = Cat(place[:lane_bits].any() for _, place in places).any()
+        misplaced = Cat(address[:lane_bits].any() for _, address in addresses).any()
 
         with m.FSM():
             with m.State("Idle"):

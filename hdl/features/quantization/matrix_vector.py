@@ -15,15 +15,15 @@ MAX_LANES = 32
 #: Bits of the longest sum of inputs, signed or unsigned.
 _INPUT_SUM_BITS = (LENGTH_MAX * ((1 << INPUT_BITS) - 1)).bit_length() + 1
 
-#: Bits of that sum that go into one multiplier; the others go into a second one.
+#: Bits of that sum for one multiplier; a second one takes the rest.
 _LOW_BITS = 17
 
 
 def operand_layout(lanes, bits, offset_bits):
     """Payload of a beat of a matrix row: ``lanes`` codes, and the inputs that they multiply.
 
-    ``signed`` makes inputs int8 in place of uint8, and ``subtract`` weights Z - Q in place of Z + Q. All beats of an
-    output carry its offset and bias; ``last`` is on the last of them.
+    ``signed`` makes inputs int8 instead of uint8, and ``subtract`` makes weights Z - Q instead of Z + Q. All beats of
+    an output carry its offset and bias; ``last`` is set on the last beat.
     """
     return data.StructLayout({
         "codes": data.ArrayLayout(unsigned(bits), lanes), "inputs": data.ArrayLayout(unsigned(INPUT_BITS), lanes),
@@ -43,10 +43,10 @@ def latency(*, lanes, form):
 class MatrixVector(wiring.Component):
     """Multiply weights and inputs, a beat in every cycle, and add up the products of each output.
 
-    In the adjusted form each lane has an adder, which makes the weight A = Z + Q or Z - Q, and multiplies that. In
-    the separate form lanes multiply codes, the inputs have a sum of their own, and that is multiplied by Z once per
-    output. Both give the same numbers if every A has at most ``bits`` + 1 bits. Sums wrap at 32 bits, which the sums
-    bounded by :mod:`hdl.features.quantization.arithmetic` never reach.
+    In the adjusted form each lane has an adder, which makes the weight A = Z + Q or Z - Q, and multiplies by that. In
+    the separate form lanes multiply codes, the inputs are also summed, and their sum is multiplied by Z once per
+    output. Both give the same numbers if every A has at most ``bits`` + 1 bits. Sums wrap at 32 bits; sums
+    bounded as in :mod:`hdl.features.quantization.arithmetic` never do.
 
     One beat is taken per cycle, without a bubble between outputs, and a sum is offered :attr:`latency` cycles after
     the last beat of its output. All stages move together when the output is free: ``i.ready`` depends combinationally
@@ -97,7 +97,7 @@ class MatrixVector(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         separate = self._form is Form.SEPARATE
-        given = self.i.payload
+        beat = self.i.payload
         free = Signal()
         m.d.comb += [free.eq(self.o.ready | ~self.o.valid), self.i.ready.eq(free)]
 
@@ -107,13 +107,13 @@ class MatrixVector(wiring.Component):
                 m.d.sync += later.eq(value)
             return later
 
-        # Marks that travel beside the products: a valid beat, the first and the last beat of its sum.
+        # Marks that travel with the products: a valid beat, the first and the last beat of its sum.
         ended = Signal(init=1)  # the next beat is the first of a sum
         with m.If(free & self.i.valid):
-            m.d.sync += ended.eq(given.last)
-        marks = {"valid": self.i.valid, "final": self.i.valid & given.last, "first": ended, "bias": given.bias}
+            m.d.sync += ended.eq(beat.last)
+        marks = {"valid": self.i.valid, "final": self.i.valid & beat.last, "first": ended, "bias": beat.bias}
         if separate:
-            marks |= {"offset": given.offset, "subtract": given.subtract}
+            marks |= {"offset": beat.offset, "subtract": beat.subtract}
         stage = 0
 
         def move():
@@ -124,14 +124,14 @@ class MatrixVector(wiring.Component):
 
         factors, inputs = [], []
         for lane in range(self._lanes):
-            code, value = given.codes[lane], given.inputs[lane]
-            inputs.append(register(Cat(value, value[-1] & given.signed).as_signed(), f"input_{lane}"))
+            code, value = beat.codes[lane], beat.inputs[lane]
+            inputs.append(register(Cat(value, value[-1] & beat.signed).as_signed(), f"input_{lane}"))
             if separate:
                 factors.append(register(code, f"factor_{lane}"))
                 continue
             # One adder for Z + Q and Z - Q: subtracting is adding the complement of the code and a carry from below.
-            negated = Cat(code, C(0, 1)) ^ given.subtract.replicate(self._bits + 1)
-            total = Cat(given.subtract, negated) + Cat(given.subtract, given.offset)
+            negated = Cat(code, C(0, 1)) ^ beat.subtract.replicate(self._bits + 1)
+            total = Cat(beat.subtract, negated) + Cat(beat.subtract, beat.offset)
             factors.append(register(total[1:self._bits + 2].as_signed(), f"factor_{lane}"))
         move()
         products = [register(factor * value, f"product_{lane}")
@@ -140,9 +140,9 @@ class MatrixVector(wiring.Component):
         move()
 
         def halved(values, name):
-            """Add neighbours, with a register behind each sum."""
-            return [register(values[place] + values[place + 1], f"{name}_{len(values)}_{place}")
-                    for place in range(0, len(values), 2)]
+            """Add neighbours, with a register after each sum."""
+            return [register(values[index] + values[index + 1], f"{name}_{len(values)}_{index}")
+                    for index in range(0, len(values), 2)]
 
         while len(products) > 1:
             products, inputs = halved(products, "sum"), halved(inputs, "input_sum") if separate else []

@@ -1,4 +1,4 @@
-"""Operands from memory rows: jobs for each sample, a buffer that holds its inputs, and the outputs' parameters."""
+"""Operands from memory rows: jobs for each sample, a buffer for its inputs, and the outputs' parameters."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -76,19 +76,19 @@ def shape_layout(lanes):
 def input_layout(lanes):
     """Payload of inputs on their way to the multipliers: one memory row.
 
-    ``odd`` is on every other beat of an output, from the second one on; ``last`` is on the last beat of an output,
-    and ``end`` on the last one of a sample. Bytes beyond the inputs are zero.
+    ``odd`` is set on every other beat of an output, from the second one on; ``last`` on the last beat of an output,
+    and ``end`` on the last one of a sample. Bytes after the inputs are zero.
     """
     return data.StructLayout({
         "inputs": data.ArrayLayout(8, 4 * lanes), "flags": flags_layout(), "odd": 1, "last": 1, "end": 1})
 
 
 class InputBuffer(wiring.Component):
-    """Double buffer: repeat the inputs of a sample for each of its outputs while the next sample is taken.
+    """Double buffer that repeats the inputs of a sample for each of its outputs while the next sample is taken.
 
     The first beat of a sample is offered :attr:`latency` cycles after its last row was taken, if the layer was taken
     before that; throughput is one beat per cycle, with no bubble between outputs, samples or layers. ``i.ready``
-    depends on registers alone, and ``layer.ready`` combinationally on ``o.ready``.
+    depends only on registers, and ``layer.ready`` combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -164,10 +164,10 @@ class InputBuffer(wiring.Component):
                 m.d.comb += emptied.eq(Mux(r_half, 0b10, 0b01))
                 m.d.sync += [left.eq(left - 1), r_half.eq(~r_half)]
         with m.If(self.layer.valid & self.layer.ready):
-            given = self.layer.payload
+            shape = self.layer.payload
             m.d.sync += [
-                left.eq(self.samples), layer.eq(given), at_last.eq(given.last_row == 0),
-                at_end.eq(given.last_output == 0),
+                left.eq(self.samples), layer.eq(shape), at_last.eq(shape.last_row == 0),
+                at_end.eq(shape.last_output == 0),
             ]
 
         marks = Signal(data.StructLayout({"flags": flags_layout(), "odd": 1, "last": 1, "end": 1}))
@@ -219,7 +219,7 @@ class ParameterUnpacker(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        lanes, given = self._lanes, self.i.payload
+        lanes, beat = self._lanes, self.i.payload
         if lanes == 1:
             low = Signal(32)
             second = Signal()
@@ -229,9 +229,9 @@ class ParameterUnpacker(wiring.Component):
             with m.If(self.i.valid & self.i.ready):
                 m.d.sync += second.eq(~second)
                 with m.If(second):
-                    m.d.sync += [self.o.valid.eq(1), self.o.payload.eq(Cat(low, given.elements[0]))]
+                    m.d.sync += [self.o.valid.eq(1), self.o.payload.eq(Cat(low, beat.elements[0]))]
                 with m.Else():
-                    m.d.sync += low.eq(given.elements[0])
+                    m.d.sync += low.eq(beat.elements[0])
             return m
 
         records = lanes // 2
@@ -245,8 +245,8 @@ class ParameterUnpacker(wiring.Component):
             self.i.ready.eq(emptied),
         ]
         with m.If(emptied):
-            m.d.sync += [elements.eq(given.elements),
-                         keep.eq(Mux(self.i.valid, Cat(given.keep[2 * n] for n in range(records)), 0))]
+            m.d.sync += [elements.eq(beat.elements),
+                         keep.eq(Mux(self.i.valid, Cat(beat.keep[2 * n] for n in range(records)), 0))]
         with m.Elif(self.o.ready):
             m.d.sync += [elements.eq(Cat(elements[64:], C(0, 64))), keep.eq(keep >> 1)]
         return m

@@ -8,15 +8,15 @@ from hdl.features.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BI
 
 __all__ = ["Requantizer", "result_layout", "scaled_layout"]
 
-#: Bits of a sum that go into one multiplier; the others go into a second one.
+#: Bits of a sum for one multiplier; a second one takes the rest.
 _LOW_BITS = 16
 
 
 def scaled_layout():
     """Payload of a sum with its multiplier, shift and marks.
 
-    Limits are 0 and 255 with ``relu``, and -128 and 127 without. With ``raw`` the sum stays as it is. ``last`` goes
-    through unchanged.
+    Limits are 0 and 255 with ``relu``, and -128 and 127 without. With ``raw`` the sum is unchanged. ``last`` is
+    passed through unchanged.
     """
     return data.StructLayout({
         "sum": signed(ACCUMULATOR_BITS), "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "relu": 1, "raw": 1,
@@ -24,7 +24,7 @@ def scaled_layout():
 
 
 def result_layout():
-    """Payload of an output: a number of 32 bits, of which the lowest eight suffice unless it is ``raw``."""
+    """Payload of an output: a number of 32 bits; unless it is ``raw``, the lowest eight are sufficient."""
     return data.StructLayout({"value": signed(ACCUMULATOR_BITS), "raw": 1, "last": 1})
 
 
@@ -50,7 +50,7 @@ class Requantizer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given = self.i.payload
+        source = self.i.payload
         free = Signal()
         m.d.comb += [free.eq(self.o.ready | ~self.o.valid), self.i.ready.eq(free)]
 
@@ -60,7 +60,7 @@ class Requantizer(wiring.Component):
                 m.d.sync += later.eq(value)
             return later
 
-        marks = {"valid": self.i.valid, "relu": given.relu, "raw": given.raw, "last": given.last}
+        marks = {"valid": self.i.valid, "relu": source.relu, "raw": source.raw, "last": source.last}
         stage = 0
 
         def move():
@@ -70,12 +70,12 @@ class Requantizer(wiring.Component):
             stage += 1
 
         # A raw sum is multiplied by one and not shifted.
-        multiplier = Mux(given.raw, 1, given.multiplier)
-        shift = register(Mux(given.raw, 0, given.shift), "shift")
-        low = register(given.sum[:_LOW_BITS] * multiplier, "low")
-        high = register(given.sum[_LOW_BITS:].as_signed() * multiplier, "high")
+        multiplier = Mux(source.raw, 1, source.multiplier)
+        shift = register(Mux(source.raw, 0, source.shift), "shift")
+        low = register(source.sum[:_LOW_BITS] * multiplier, "low")
+        high = register(source.sum[_LOW_BITS:].as_signed() * multiplier, "high")
         move()
-        # One guard bit below the product is enough to round it, whatever the shift: the half is added there.
+        # One guard bit below the product is enough to round it, for any shift: the half is added there.
         width = 1 + ACCUMULATOR_BITS + MULTIPLIER_BITS
         product = Signal(signed(width - 1), name="product", reset_less=True)
         with m.If(free):

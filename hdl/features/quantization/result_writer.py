@@ -1,4 +1,4 @@
-"""Writer of results into rows of memory, in the form in which the next layer reads them."""
+"""Writer of results into rows of memory, in the form read by the next layer."""
 
 from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -64,12 +64,12 @@ class ResultWriter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         count = 4 * self._lanes
-        given, port = self.i.payload, self.port
+        result, port = self.i.payload, self.port
         left = Signal.like(self.samples)
         row = Signal.like(self.port.row)
         final = Signal()
-        place = Signal(range(count))  # byte of the next result in its row
-        element = place[2:] if self._lanes > 1 else C(0, 1)
+        byte = Signal(range(count))  # byte of the next result in its row
+        element = byte[2:] if self._lanes > 1 else C(0, 1)
         final_element = element.all() if self._lanes > 1 else C(1, 1)
         staged, merged = Signal(data.ArrayLayout(8, count)), Signal(data.ArrayLayout(8, count))
         completes, taken, closes = Signal(), Signal(), Signal()
@@ -77,31 +77,31 @@ class ResultWriter(wiring.Component):
         marks = Signal(data.StructLayout({"written": 1, "ended": 1, "done": 1}))
         granted = Signal()
         m.d.comb += [
-            completes.eq(given.last | (final_element & (given.raw | place[:2].all()))),
+            completes.eq(result.last | (final_element & (result.raw | byte[:2].all()))),
             self.i.ready.eq((left != 0) & (~completes | ~port.valid | port.ready)),
             taken.eq(self.i.valid & self.i.ready),
-            closes.eq(taken & given.last & (left == 1)),
+            closes.eq(taken & result.last & (left == 1)),
             self.layer.ready.eq((left == 0) | closes),
             port.keep.eq(~0),
             granted.eq(port.valid & port.ready),
             *(getattr(self, name).eq(granted & marks[name]) for name in ("written", "ended", "done")),
         ]
         for n in range(count):
-            here = place == n
+            here = byte == n
             m.d.comb += merged[n].eq(Mux(
-                given.raw & (element == n // 4), given.value.as_unsigned().word_select(n % 4, 8),
-                Mux(here & ~given.raw, given.value[:8], staged[n])))
+                result.raw & (element == n // 4), result.value.as_unsigned().word_select(n % 4, 8),
+                Mux(here & ~result.raw, result.value[:8], staged[n])))
         with m.If(port.ready):
             m.d.sync += port.valid.eq(0)
         with m.If(taken):
-            m.d.sync += [place.eq(place + Mux(given.raw, 4, 1)), staged.eq(merged)]
+            m.d.sync += [byte.eq(byte + Mux(result.raw, 4, 1)), staged.eq(merged)]
             with m.If(completes):
                 m.d.sync += [
-                    place.eq(0), staged.eq(0), port.valid.eq(1), port.row.eq(row), port.elements.eq(merged),
-                    row.eq(row + 1), marks.written.eq(given.last), marks.ended.eq(given.last & (left == 1)),
-                    marks.done.eq(given.last & (left == 1) & final),
+                    byte.eq(0), staged.eq(0), port.valid.eq(1), port.row.eq(row), port.elements.eq(merged),
+                    row.eq(row + 1), marks.written.eq(result.last), marks.ended.eq(result.last & (left == 1)),
+                    marks.done.eq(result.last & (left == 1) & final),
                 ]
-            with m.If(given.last):
+            with m.If(result.last):
                 m.d.sync += left.eq(left - 1)
         with m.If(self.layer.valid & self.layer.ready):
             m.d.sync += [left.eq(self.samples), row.eq(self.layer.payload.row), final.eq(self.layer.payload.final)]

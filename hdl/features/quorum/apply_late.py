@@ -1,4 +1,4 @@
-"""APPLY_LATE: add a node's late gradient, times its weight, to the one in time, once the round is closed."""
+"""APPLY_LATE: add a node's late gradient, times its weight, to its gradient in time, once the round is closed."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -18,18 +18,18 @@ __all__ = ["ApplyLate", "ApplyLateFlow"]
 
 
 class ApplyLate(wiring.Component):
-    """Run APPLY_LATE: wait until the round of the command is closed, then fold a late gradient.
+    """Run APPLY_LATE: wait until the round of the command is closed, then apply a late gradient.
 
-    With a gradient in time and a late one, the first becomes the sum of both, the late one times its weight; with a
-    late one alone, this becomes its product. Product and sum are those of binary32, rounded to nearest even each.
-    With no late one there is nothing to do. The gradients lie in slots, ``stride`` elements apart from
+    If there are a gradient in time and a late one, the first becomes the sum of both, the late one times its weight;
+    if there is only a late one, it becomes its product. Product and sum are in binary32, each rounded to nearest
+    even. Without a late gradient there is nothing to do. The gradients are in slots, ``stride`` elements apart from
     ``gradient_base`` on, and have ``length`` elements.
 
-    Elements are folded one by one, a row at a time: a row takes ``lanes`` and 4 cycles, or 7 with two gradients.
+    Elements are processed one by one, a row at a time: a row takes ``lanes`` and 4 cycles, or 7 with two gradients.
 
-    A command whose round is not closed within ``timeout`` cycles, since the last in which somebody was ``alive``,
-    ends with ``CLOSE_TIMEOUT``; the detail is the number of the round. Otherwise the detail is the masks of the
-    round: the nodes in time in the low half, and those that are late.
+    A command that waits for its round for ``timeout`` cycles, since the last one with a node ``alive``, ends
+    with ``CLOSE_TIMEOUT``; the detail is the number of the round. Otherwise the detail is the masks of the
+    round: the nodes in time in the low half, and the late ones.
 
     Parameters
     ----------
@@ -44,14 +44,14 @@ class ApplyLate(wiring.Component):
     weight_version : In(32)
         Version in the event.
     waits : Out(1), tag : Out(16)
-        The round that is waited for.
+        The command waits, and the round that it waits for.
     known : In(1)
-        It is closed.
+        The round is closed.
     taken : Out(1)
-        It is at work from the next cycle on, with ``work``.
+        The round is active from the next cycle on, with ``work``.
     work : In(work_layout())
     busy : Out(1)
-        A cycle of the command.
+        The command runs in this cycle.
     gradient_read, gradient_write : memory ports
     """
 
@@ -87,15 +87,15 @@ class ApplyLate(wiring.Component):
         connect_stream(m, runner.event, self.event)
         wiring.connect(m, flow=flow.read, memory=wiring.flipped(self.gradient_read))
         wiring.connect(m, flow=flow.write, memory=wiring.flipped(self.gradient_write))
-        given = self.command.payload
+        request = self.command.payload
         base, length, masks = Signal.like(flow.base), Signal.like(flow.length), self.work.masks
         with m.If(self.command.ready):
             m.d.sync += [
-                base.eq(given.gradient_base >> exact_log2(config.lanes)), length.eq(given.length),
-                self.tag.eq(given.number),
+                base.eq(request.gradient_base >> exact_log2(config.lanes)), length.eq(request.length),
+                self.tag.eq(request.number),
             ]
         waited = Signal(32)
-        first = Signal()  # the cycle in which the round is at work
+        first = Signal()  # the first cycle of the active round
         m.d.sync += [waited.eq(Mux(self.alive | ~self.waits, 0, waited + 1)), first.eq(self.taken)]
         m.d.comb += [
             self.taken.eq(self.waits & self.known),
@@ -118,12 +118,12 @@ class ApplyLate(wiring.Component):
 
 
 class ApplyLateFlow(wiring.Component):
-    """Datapath of :class:`ApplyLate`, which is held in reset between commands.
+    """Datapath of :class:`ApplyLate`, held in reset between commands.
 
     Parameters
     ----------
     rows, lanes : int
-        Of the gradient memory.
+        Rows and lanes of the gradient memory.
 
     Members
     -------
@@ -137,11 +137,11 @@ class ApplyLateFlow(wiring.Component):
     work : In(work_layout())
         From the cycle after ``known`` on.
     done : Out(1)
-        All is written.
+        All results are written.
     read, write : memory ports
     """
 
-    #: Results under way, which fill LUT memory.
+    #: Maximum results in flight; they fill LUT memory.
     depth = 17
 
     def __init__(self, *, rows, lanes):
@@ -168,14 +168,14 @@ class ApplyLateFlow(wiring.Component):
         m.submodules.adder = adder = FloatAdder()
         m.submodules.results = results = Queue(shape=32, depth=self.depth)
 
-        # A row at a time, of both operands.
+        # One row of each operand.
         row = data.ArrayLayout(32, lanes)
         late, fresh = Signal(row), Signal(row)
         fed, written = (Signal(range(self._rows * lanes + 1), name=name) for name in ("fed", "written"))
         feeds, second, last_lane = Signal(), Signal(), Signal()
         places = Signal(range(self.depth + 1), init=self.depth)
         writes = write.valid & write.ready
-        begin = Signal(range(self._rows))  # of the slot that is read
+        begin = Signal(range(self._rows))  # of the slot being read
         fresh_begin, late_begin = self._begins(m)
         m.d.comb += [
             begin.eq(Mux(second, fresh_begin, late_begin)),
@@ -255,9 +255,9 @@ class ApplyLateFlow(wiring.Component):
 
     def _begins(self, m):
         """First rows of the slots of the gradient in time and of the late one."""
-        found = []
+        begins = []
         for name in ("fresh", "late"):
             begin = Signal(range(self._rows), name=f"{name}_begin")
             m.d.sync += begin.eq(self.base + Mux(self.work[f"{name}_slot"], self.stride, 0))
-            found.append(begin)
-        return found
+            begins.append(begin)
+        return begins

@@ -1,4 +1,4 @@
-"""The decision of rank 0 on rounds: which gradients are in time, which are late, and when a round is closed."""
+"""Decision of rank 0 on rounds: which gradients are in time, which are late, and when a round is closed."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -9,36 +9,36 @@ from hdl.features.quorum.layouts import INDEX_BITS, ONE, SLOTS, closing_layout, 
 
 __all__ = ["NODES", "QuorumCloser"]
 
-#: Nodes that a round can have.
+#: Maximum number of nodes in a round.
 NODES = 16
 
 
 class QuorumCloser(wiring.Component):
     """Close the round that its node waits for, once there are enough gradients in time, or at a deadline.
 
-    The unit knows the gradients of all nodes, by node and slot. While its node ``waits`` for a round it looks at one
-    of them per cycle, which makes a lap of :attr:`lap` cycles. At the end of a lap the round is closed if ``quorum``
-    of those that the lap has seen are in time, or if ``deadline`` cycles have passed since the end of a lap that saw
-    the first. In the next lap those that the round has, and those that are too late for any round, are forgotten;
-    then the round is offered at ``close``. A gradient that is heard takes a cycle of a lap, and comes too late for
-    the round if its place in the lap is over.
+    The unit stores the gradients of all nodes, by node and slot. While its node ``waits`` for a round it examines one
+    of them per cycle; a lap takes :attr:`lap` cycles. At the end of a lap the round is closed if ``quorum`` of the
+    gradients examined in the lap are in time, or if ``deadline`` cycles have passed since the end of the lap that
+    found the first. The next lap removes the gradients in the round, and those too late for any round; then the
+    round is offered at ``close``. A gradient that is heard takes a cycle of a lap, and comes too late for the round
+    if the lap has passed its position.
 
     Of a node, one gradient may be in time, and one late: the oldest one with a weight. The index is the sum of the
     weights in sixteenths, modulo 512.
 
-    A gradient is heard in every cycle but for those of a reset and :attr:`lap` behind it. ``close`` is registers.
+    A gradient is heard in every cycle except during a reset and :attr:`lap` cycles after it. ``close`` is registers.
 
     Members
     -------
     heard : In(stream of heard_layout())
     waits : In(1)
-        The node waits for a round to be closed. It falls when the node knows of that.
+        The node waits for a round to be closed. It falls when the node has learned of the closing.
     tag : In(16)
-        The round; holds with ``waits``.
+        Number of the round; held with ``waits``.
     quorum : In(5)
-        Gradients in time; 0 is as 1.
+        Required gradients in time; 0 is as 1.
     deadline : In(32)
-        0 for none.
+        Cycles; 0 for none.
     weights : In(weights_layout())
     close : Out(stream of closing_layout())
     reset : In(1)
@@ -61,22 +61,22 @@ class QuorumCloser(wiring.Component):
         row = data.StructLayout({"tag": 16, "present": 1})
         m.submodules.table = table = Memory(shape=row, depth=self.lap, init=[])
         read, write = table.read_port(domain="comb"), table.write_port()
-        place = Signal(range(self.lap))  # slot in the lowest bit, node above
-        steps, final, second = Signal(), Signal(), place[0]
+        position = Signal(range(self.lap))  # slot in the lowest bit, node above
+        steps, final, second = Signal(), Signal(), position[0]
         forgets, clears = Signal(), Signal(init=1)
         fresh, weight, stale, age = judge(m, "row", tag=self.tag, present=read.data.present, of=read.data.tag,
                                           weights=self.weights)
         m.d.comb += [
-            read.addr.eq(place),
-            final.eq(place == self.lap - 1),
+            read.addr.eq(position),
+            final.eq(position == self.lap - 1),
             self.heard.ready.eq(~clears),
             write.addr.eq(Mux(self.heard.valid & ~clears, Cat(self.heard.payload.slot, self.heard.payload.source),
-                              place)),
+                              position)),
             write.data.present.eq(~clears & self.heard.valid),
             write.data.tag.eq(self.heard.payload.tag),
         ]
 
-        # What the lap has seen. The first slot of a node waits for the second; masks turn by a node.
+        # Results of the lap. The first slot of a node is held for the second; masks rotate by one per node.
         before = Signal(data.StructLayout({"fresh": 1, "weight": 5, "age": 4}))
         on_time, late, chosen = Signal(NODES), Signal(NODES), Signal(NODES)
         total, count = Signal(INDEX_BITS), Signal(5)
@@ -97,7 +97,7 @@ class QuorumCloser(wiring.Component):
         with m.If(begun & (left != 0)):
             m.d.sync += left.eq(left - 1)
         with m.If(steps):
-            m.d.sync += place.eq(place + 1)
+            m.d.sync += position.eq(position + 1)
 
         with m.FSM():
             with m.State("Clear"):
@@ -126,7 +126,7 @@ class QuorumCloser(wiring.Component):
                             with m.If(~begun & (counted != 0) & (self.deadline != 0)):
                                 m.d.sync += [begun.eq(1), left.eq(self.deadline)]
                 with m.If(~self.waits):
-                    m.d.sync += [place.eq(0), count.eq(0), total.eq(0), begun.eq(0)]
+                    m.d.sync += [position.eq(0), count.eq(0), total.eq(0), begun.eq(0)]
 
             with m.State("Forget"):
                 m.d.comb += [

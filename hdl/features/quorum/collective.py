@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rounds of a quorum in the collective engine."""
+"""Rounds of quorum updates in the collective engine."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -18,12 +18,12 @@ def _round_relay(config):
 
 
 def quorum_relay():
-    """Unit of control words by which nodes find the quorum."""
+    """Unit of control words for closing rounds by a quorum."""
     return ControlUnit("rounds", (ControlType.READY, ControlType.CLOSE), _round_relay, "rounds")
 
 
 class QuorumExtension(CollectiveExtension):
-    """Control words of rounds, for the engine of rounds."""
+    """Control words of rounds, for the quorum engine."""
 
     joins = {"rounds": "rounds"}
 

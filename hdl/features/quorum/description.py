@@ -1,4 +1,4 @@
-"""Description of the engine of rounds: APPLY_LATE, and gates for COMPUTE and FUSED_UPDATE."""
+"""Description of the quorum engine: APPLY_LATE, and gates for COMPUTE and FUSED_UPDATE."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription
 from hdl.control.protocol import Operation
@@ -12,7 +12,7 @@ __all__ = ["describe"]
 def describe(config):
     """Return the engine's :class:`~hdl.control.engine.EngineDescription`.
 
-    APPLY_LATE has slot 0 at ``gradient_base``; the other slot and the zeros lie behind it, by GRADIENT_STRIDE.
+    APPLY_LATE has slot 0 at ``gradient_base``; the other slot and the zeros follow, each after GRADIENT_STRIDE.
     """
     same = ("link_reset", "timeout", "deadline", "quorum", *(f"stale_weights_{n}" for n in range(3)))
     return EngineDescription(

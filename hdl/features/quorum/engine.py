@@ -19,11 +19,11 @@ __all__ = ["QuorumEngine"]
 
 
 class QuorumEngine(wiring.Component):
-    """Run APPLY_LATE, and hold commands with ``round`` until they may go.
+    """Run APPLY_LATE, and hold commands with ``round`` until they may start.
 
-    Joins :class:`~hdl.features.quorum.state.QuorumState`, :class:`~hdl.features.quorum.closer.QuorumCloser`,
+    Connects :class:`~hdl.features.quorum.state.QuorumState`, :class:`~hdl.features.quorum.closer.QuorumCloser`,
     :class:`~hdl.features.quorum.apply_late.ApplyLate`, :class:`~hdl.features.quorum.gate.ComputeGate` and
-    :class:`~hdl.features.quorum.gate.UpdateGate`; each says what it does. docs/ring/quorum.md has the rules.
+    :class:`~hdl.features.quorum.gate.UpdateGate`, which are described there. docs/ring/quorum.md has the rules.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class QuorumEngine(wiring.Component):
     compute_gate, update_gate : Out(gate_signature())
         Gates of the first queue and of the second.
     words : Out(quorum_signature())
-        To control words.
+        Interface to control words.
     link_reset : In(1)
     stopped : In(1)
         The last run was ended by a command that was not OK.
@@ -47,9 +47,9 @@ class QuorumEngine(wiring.Component):
     stale_weights_0 to stale_weights_2 : In(25)
     resumed : In(resumed_layout())
     gradient_scale : In(32)
-        Scale of updates that have no round.
+        Scale of updates without ``round``.
     scale : Out(32)
-        Scale of the update on offer.
+        Scale of the offered update.
     slot_0, slot_1 : Out(slot_layout())
     count : Out(struct)
     gradient_read, gradient_write, scale_read : memory ports

@@ -1,4 +1,4 @@
-"""Gates of the queues: commands of rounds wait for a slot or a scale, and are told their place."""
+"""Gates of the queues: commands of rounds wait for a slot or a scale, and get the address of their gradient."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -15,7 +15,7 @@ __all__ = ["ComputeGate", "UpdateGate"]
 
 
 def _pass(m, gate, holds):
-    """Join both sides of a gate, which holds a command back."""
+    """Connect both sides of a gate, which blocks a command while ``holds`` is high."""
     m.d.comb += [
         gate.o.payload.eq(gate.i.payload),
         gate.o.valid.eq(gate.i.valid & ~holds),
@@ -26,11 +26,11 @@ def _pass(m, gate, holds):
 class ComputeGate(wiring.Component):
     """Hold a COMPUTE with ``round`` until there is a slot for its gradient, or its round is closed.
 
-    It then computes to the slot. One of a closed round computes nothing: it goes on without length and duration. So
-    it does while ``stopped``, or links are reset, since nobody may be left to make room. Other commands pass, without
-    a register.
+    It then computes to the slot. A command of a closed round computes nothing: it passes with length and duration 0.
+    The same applies while ``stopped``, or while links are reset, since no node may be left to make room. Other
+    commands pass, without a register.
 
-    A COMPUTE that waits for nothing is offered at ``gate.o`` :attr:`latency` cycle after ``gate.i``.
+    A COMPUTE that need not wait is offered at ``gate.o`` :attr:`latency` cycle after ``gate.i``.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class ComputeGate(wiring.Component):
         Distance of slots.
     stopped : In(1)
     tag : Out(16), over, room, slot : In, begun, into, ended, good : Out
-        Ports at the :class:`~hdl.features.quorum.state.QuorumState`.
+        Ports to the :class:`~hdl.features.quorum.state.QuorumState`.
     """
 
     latency = 1
@@ -59,14 +59,14 @@ class ComputeGate(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        gate, given = self.gate, self.gate.i.payload
+        gate, command = self.gate, self.gate.i.payload
         base = Signal(range(self._elements))
         skips, of_round, runs, offers = Signal(), Signal(), Signal(), Signal()
-        mine = Signal()
+        requested = Signal()
         m.d.comb += [
-            of_round.eq(given["round"] & (given.operation == Operation.COMPUTE)),
-            self.tag.eq(given.number),
-            mine.eq(gate.i.valid & of_round),
+            of_round.eq(command["round"] & (command.operation == Operation.COMPUTE)),
+            self.tag.eq(command.number),
+            requested.eq(gate.i.valid & of_round),
             self.ended.eq(gate.ended & runs),
             self.good.eq(gate.good),
         ]
@@ -77,24 +77,24 @@ class ComputeGate(wiring.Component):
                 m.d.comb += [gate.o.payload.length.eq(0), gate.o.payload.duration.eq(0)]
         with m.If(gate.ended):
             m.d.sync += runs.eq(0)
-        with m.If(mine & offers & gate.o.ready):
+        with m.If(requested & offers & gate.o.ready):
             m.d.sync += [offers.eq(0), runs.eq(~skips)]
             m.d.comb += self.begun.eq(~skips)
-        with m.Elif(mine & ~offers):
+        with m.Elif(requested & ~offers):
             m.d.sync += [
                 skips.eq(self.over | self.stopped),
                 offers.eq(self.over | self.stopped | self.room),
                 # Another slot may become free before the command is taken.
                 self.into.eq(self.slot),
-                base.eq(given.gradient_base + Mux(self.slot, self.stride, 0)),
+                base.eq(command.gradient_base + Mux(self.slot, self.stride, 0)),
             ]
         return m
 
 
 class UpdateGate(wiring.Component):
-    """Hold a FUSED_UPDATE with ``round`` until its scale is read, and have it take the gradients of its round.
+    """Hold a FUSED_UPDATE with ``round`` until its scale is read, and make it take the gradients of its round.
 
-    It takes this node's gradient in time, without one the late gradient, and without both the zeros behind the slots.
+    It takes this node's gradient in time, otherwise the late gradient, otherwise the zeros after the slots.
     Its scale is that of the round's index. Other commands pass, without a register.
 
     Such an update is offered at ``gate.o`` :attr:`latency` cycles after ``gate.i``, if the memory grants its read.
@@ -115,9 +115,9 @@ class UpdateGate(wiring.Component):
     given : In(32)
         Scale of all other updates.
     scale : Out(32)
-        Scale of the command on offer.
+        Scale of the offered command.
     finished : Out(1)
-        An update with ``round`` has ended well.
+        An update with ``round`` has ended successfully.
     """
 
     latency = READ_LATENCY + 2
@@ -133,14 +133,14 @@ class UpdateGate(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        gate, given, work, port = self.gate, self.gate.i.payload, self.work, self.scale_read
+        gate, command, work, port = self.gate, self.gate.i.payload, self.work, self.scale_read
         lane_bits = exact_log2(self._lanes)
         base = Signal(range(self._elements))
         scale = Signal(32)
         of_round, offers, runs = Signal(), Signal(), Signal()
         of_late = Signal()
         m.d.comb += [
-            of_round.eq(given["round"] & (given.operation == Operation.FUSED_UPDATE)),
+            of_round.eq(command["round"] & (command.operation == Operation.FUSED_UPDATE)),
             port.row.eq(work.index >> lane_bits),
             self.scale.eq(Mux(offers, scale, self.given)),
             self.finished.eq(gate.ended & gate.good & runs),
@@ -151,9 +151,9 @@ class UpdateGate(wiring.Component):
             m.d.comb += gate.o.payload.gradient_base.eq(base)
         lane = data.ArrayLayout(32, self._lanes)(port.elements)[work.index[:lane_bits]] if lane_bits else (
             port.elements[0])
-        # Zeros lie behind both slots.
+        # Zeros follow both slots.
         far = Cat(of_late & (work.fresh | work.late), ~(work.fresh | work.late))
-        m.d.sync += base.eq(given.gradient_base + Mux(far[0], self.stride, 0) + Mux(far[1], self.stride << 1, 0))
+        m.d.sync += base.eq(command.gradient_base + Mux(far[0], self.stride, 0) + Mux(far[1], self.stride << 1, 0))
         with m.If(gate.ended):
             m.d.sync += runs.eq(0)
         with m.FSM():

@@ -1,4 +1,4 @@
-"""Layouts of rounds of gradients, the interface to control words, and the verdict on a gradient's age."""
+"""Layouts of rounds of gradients, the interface to control words, and the verdict on a gradient by its age."""
 
 from amaranth.hdl import Cat, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -25,9 +25,9 @@ __all__ = [
 
 #: Slots for gradients of a node.
 SLOTS = 2
-#: Largest age of a gradient that can have a weight.
+#: Maximum age of a gradient with a weight.
 AGES = 15
-#: Weight of a gradient that is in time, in sixteenths.
+#: Weight of a gradient in time, in sixteenths.
 ONE = 16
 #: Bits of the index of a round's scale.
 INDEX_BITS = 9
@@ -39,7 +39,7 @@ def weights_layout():
 
 
 def closing_layout():
-    """A closed round: its number, the nodes that are in time and late, and the index of its scale."""
+    """A closed round: its number, masks of the nodes in time and late, and the index of its scale."""
     return data.StructLayout({"tag": 16, "on_time": 16, "late": 16, "index": INDEX_BITS})
 
 
@@ -64,35 +64,35 @@ def resumed_layout():
 
 
 def work_layout():
-    """This node's part in a round: which of its slots are in time and late, and the weight of the latter."""
+    """This node's share in a round: which of its slots are in time and late, and the weight of the late one."""
     return data.StructLayout({
         "fresh": 1, "late": 1, "fresh_slot": 1, "late_slot": 1, "weight": 5, "index": INDEX_BITS, "masks": 32})
 
 
 def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+    """Per-cycle increments of the counters, by register name."""
     return data.StructLayout({"gradients_computed": 1, "gradients_applied": 1, "gradients_applied_late": 1,
                               "gradients_dropped": 2})
 
 
 def quorum_signature():
-    """Interface between the units of rounds and the control words, as the units of rounds see it.
+    """Interface between the units of rounds and the control words, as seen by the units of rounds.
 
     Members
     -------
     place : In(place_layout())
     alive : In(1)
-        Pulse: some node of the ring is at work.
+        Pulse: some node of the ring is active.
     ready : Out(stream of own_ready_layout())
-        Gradients of this node, to be made known to rank 0.
+        Gradients of this node, to be reported to rank 0.
     heard : In(stream of heard_layout())
         Gradients of all nodes, at rank 0.
     close : Out(stream of closing_layout())
-        Closed rounds of rank 0, to be made known to all nodes.
+        Closed rounds of rank 0, to be reported to all nodes.
     closed : In(1)
         Pulse: a round is closed.
     closing : In(closing_layout())
-        That round, until the next one.
+        The closed round, held until the next one.
     """
     return wiring.Signature({
         "place": In(place_layout()),
@@ -108,12 +108,12 @@ def quorum_signature():
 def judge(m, name, *, tag, present, of, weights):
     """Judge a gradient of round ``of`` when round ``tag`` is closed.
 
-    Rank 0 and the node itself do so alike: both have to come to the same verdict.
+    Rank 0 and the node itself both use this function, since both must reach the same verdict.
 
     Returns
     -------
     fresh, weight, stale, age
-        Whether it is in time, its weight if it is late, whether it is too late for any weight, and its age.
+        Whether it is in time, its weight if late, whether it is too late for any weight, and its age.
     """
     age = Signal(16, name=f"{name}_age")
     weight = Signal(5, name=f"{name}_weight")

@@ -1,4 +1,4 @@
-"""READY and CLOSE: what nodes tell rank 0 of their gradients, and what it tells them of rounds."""
+"""READY and CLOSE: reports of nodes to rank 0 about gradients, and of rank 0 to nodes about rounds."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -15,25 +15,25 @@ CLOSE_WORDS = 3
 
 
 class QuorumRelay(wiring.Component):
-    """Hand on READYs towards rank 0, and a CLOSE from there once round the ring.
+    """Forward READYs towards rank 0, and a CLOSE from there once around the ring.
 
-    Rank 0 takes off both, so words of rounds wait for none that comes behind them: rank 0 takes all that come, and
-    the other nodes wait for their successor alone. An own READY goes before words that come, but never into the
+    Rank 0 takes off both, so words of rounds never wait for later ones: rank 0 takes all that arrive, and
+    the other nodes wait only for their successor. A node's own READY goes before arriving words, but never into the
     middle of a message. A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, and a round is
     ``closed`` in the cycle after the last word of its CLOSE was taken.
 
-    A node without a place sends nothing, and drops what comes; so does a node with its own READYs, in a ring that has
-    no rank 0. ``o`` is registers; ``i.ready`` depends combinationally on ``i``, ``o.ready`` and ``rounds.ready``.
+    A node without a place sends nothing, and drops all words. Without a rank 0, a node drops its returning READYs.
+    ``o`` is registers; ``i.ready`` depends combinationally on ``i``, ``o.ready`` and ``rounds.ready``.
 
     Members
     -------
     i : In(stream of message_layout())
-        READYs and CLOSEs of the predecessor.
+        READYs and CLOSEs from the predecessor.
     o : Out(stream of message_layout())
-        To the successor.
+        READYs and CLOSEs to the successor.
     place : In(place_layout())
     alive : In(1)
-        Some node is at work.
+        Some node is active.
     rounds : In(quorum_signature())
     reset_link : In(1)
         Level: forget everything.
@@ -50,35 +50,35 @@ class QuorumRelay(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        rounds, place = self.rounds, self.place
+        rounds, position = self.rounds, self.place
         word = self.i.payload
         header, ready = data.View(control_layout(), word.data), data.View(ready_layout(), word.data)
-        count = Signal(range(CLOSE_WORDS))  # words of a CLOSE that have come, or were sent
+        count = Signal(range(CLOSE_WORDS))  # words of a CLOSE that have arrived
         sent = Signal(range(CLOSE_WORDS))
-        known = place.size != 0
-        first = known & (place.rank == 0)
+        known = position.size != 0
+        first = known & (position.rank == 0)
         is_ready, is_close = Signal(), Signal()
-        wanted, free, taken, mine = Signal(), Signal(), Signal(), Signal()
+        wanted, free, taken, inserts = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            rounds.place.eq(place),
+            rounds.place.eq(position),
             rounds.alive.eq(self.alive),
             is_ready.eq(word.first & (ready.type == ControlType.READY) & (ready.zeros == 0)),
             is_close.eq(Mux(word.first, (header.type == ControlType.CLOSE) & (header.words == CLOSE_WORDS - 1),
                             count != 0)),
             free.eq(self.o.ready | ~self.o.valid),
-            # What is to be handed on.
-            wanted.eq(known & ~first & (is_close | (is_ready & (ready.source != place.rank)))),
-            mine.eq(rounds.ready.valid & known & ~first & (count == 0)),
-            self.i.ready.eq(Mux(first, rounds.heard.ready | ~is_ready, ~wanted | (free & ~mine))),
+            # Words to forward.
+            wanted.eq(known & ~first & (is_close | (is_ready & (ready.source != position.rank)))),
+            inserts.eq(rounds.ready.valid & known & ~first & (count == 0)),
+            self.i.ready.eq(Mux(first, rounds.heard.ready | ~is_ready, ~wanted | (free & ~inserts))),
             taken.eq(self.i.valid & self.i.ready),
-            # At rank 0, its own gradients are heard when no others are.
+            # At rank 0, its own gradients are heard when no other node's are.
             rounds.heard.valid.eq(first & ((self.i.valid & is_ready) | rounds.ready.valid)),
-            rounds.ready.ready.eq(Mux(first, rounds.heard.ready & ~(self.i.valid & is_ready), mine & free)),
+            rounds.ready.ready.eq(Mux(first, rounds.heard.ready & ~(self.i.valid & is_ready), inserts & free)),
         ]
         own = Signal(ready_layout())
         m.d.comb += [
             own.type.eq(ControlType.READY),
-            own.source.eq(place.rank),
+            own.source.eq(position.rank),
             own.slot.eq(rounds.ready.payload.slot),
             own.tag.eq(rounds.ready.payload.tag),
         ]
@@ -90,21 +90,21 @@ class QuorumRelay(wiring.Component):
         ]
 
         # A CLOSE of this node, word by word.
-        given = rounds.close.payload
+        outgoing = rounds.close.payload
         words = [Signal(32, name=f"close_{n}") for n in range(CLOSE_WORDS)]
         head = data.View(control_layout(), words[0])
         m.d.comb += [
-            head.type.eq(ControlType.CLOSE), head.words.eq(CLOSE_WORDS - 1), head.tag.eq(given.tag),
-            words[1][:16].eq(given.on_time), words[1][16:].eq(given.late), words[2].eq(given.index),
+            head.type.eq(ControlType.CLOSE), head.words.eq(CLOSE_WORDS - 1), head.tag.eq(outgoing.tag),
+            words[1][:16].eq(outgoing.on_time), words[1][16:].eq(outgoing.late), words[2].eq(outgoing.index),
         ]
         closes = first & rounds.close.valid
         m.d.comb += rounds.close.ready.eq(first & free & (sent == CLOSE_WORDS - 1))
 
         payload = self.o.payload
         with m.If(free):
-            m.d.sync += self.o.valid.eq(mine | closes | (wanted & self.i.valid))
+            m.d.sync += self.o.valid.eq(inserts | closes | (wanted & self.i.valid))
             m.d.sync += payload.eq(word)
-            with m.If(mine):
+            with m.If(inserts):
                 m.d.sync += [payload.data.eq(own), payload.first.eq(1), payload.last.eq(1)]
             with m.If(first):
                 m.d.sync += [payload.first.eq(sent == 0), payload.last.eq(sent == CLOSE_WORDS - 1)]
@@ -115,7 +115,7 @@ class QuorumRelay(wiring.Component):
                 with m.If(closes):
                     m.d.sync += sent.eq(Mux(sent == CLOSE_WORDS - 1, 0, sent + 1))
 
-        # A CLOSE that comes.
+        # An arriving CLOSE.
         closing = rounds.closing
         came = Signal(closing_layout())
         m.d.comb += closing.eq(came)

@@ -1,4 +1,4 @@
-"""A node's gradients of rounds: which slot has which, and what becomes of each when a round is closed."""
+"""A node's gradients of rounds: the content of each slot, and the fate of each gradient when a round is closed."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,23 +20,23 @@ __all__ = ["QuorumState"]
 
 
 class QuorumState(wiring.Component):
-    """Keep the slots of a node and its part in the round at work, and count what becomes of gradients.
+    """Keep the slots of a node and its share in the active round, and count the fates of gradients.
 
     A slot is free, or its gradient is being computed, is pending, or is taken by a closed round that has not ended.
     A computation that ends is judged by the latest closed round, at most :attr:`latency` cycles later: its gradient
-    becomes pending, and rank 0 is told of it once; or it is too late for any weight, and is dropped. When a round is
+    becomes pending, and is reported to rank 0 once; or it is too late for any weight, and is dropped. When a round is
     closed, :attr:`latency` cycles later the node's gradient of that round is taken if the round has it in time, and
-    the oldest one with a weight if the round has one of this node late; those that are too late for any weight are
-    dropped, and their slots are free. Weights must not grow with the age: so it makes no difference to what becomes
-    of a gradient whether its computation ends before rounds are closed without it, or behind them.
+    the oldest one with a weight if the round has a late one of this node; gradients too late for any weight are
+    dropped, and their slots are free. Weights must not grow with the age: then the fate of a gradient does not depend
+    on whether its computation ends before or after rounds are closed without it.
 
-    So each gradient is applied, folded, or dropped, in the cycle in which its slot stops to be pending, or it is
-    pending. A reset drops those that are.
+    So each gradient is pending, or it is applied, applied late or dropped in the cycle when its slot stops being
+    pending. A reset drops the pending ones.
 
-    There is one closed round beyond the one at work: rank 0 closes no round before its own part in the one before
-    has ended, in which this node has had its own part.
+    There is at most one closed round beyond the active one: rank 0 closes no round before its own share in the
+    previous one has ended, and this node's share in that came before.
 
-    All outputs depend on registers alone, but for ``over``, on ``tag``, and ``known``, on ``asked``.
+    All outputs depend only on registers, except ``over``, on ``tag``, and ``known``, on ``asked``.
 
     Members
     -------
@@ -45,27 +45,27 @@ class QuorumState(wiring.Component):
     closed : In(1), closing : In(closing_layout())
         See :func:`~hdl.features.quorum.layouts.quorum_signature`.
     tag : In(16)
-        Round of the gradient that is to be computed.
+        Round of the next gradient to compute.
     over : Out(1)
-        That round is closed.
+        The round ``tag`` is closed.
     room : Out(1), slot : Out(1)
-        Some slot is free, and which is the first of them.
+        Some slot is free, and the number of the first free one.
     begun : In(1), into : In(1)
-        That gradient is computed in this free slot from now on; there is one at a time.
+        The gradient is computed in this free slot from now on; there is one at a time.
     ended, good : In(1)
-        It is over, and well: the gradient is judged. Otherwise the slot is free.
+        The computation has ended, and successfully: the gradient is judged. Otherwise the slot is free.
     resumed : In(resumed_layout())
         When its ``ready`` rises, the gradient in a slot is pending; it counts as computed.
     asked : In(16)
         Round that the node waits for.
     known : Out(1)
-        It is closed.
+        The round ``asked`` is closed.
     taken : In(1)
-        That round is at work from the next cycle on.
+        That round is active from the next cycle on.
     work : Out(work_layout())
-        This node's part in the round at work.
+        This node's share in the active round.
     finished : In(1)
-        That round has ended.
+        The active round has ended.
     ready : Out(stream of own_ready_layout())
     slots : Out(array of slot_layout())
     count : Out(counts_layout())
@@ -101,11 +101,11 @@ class QuorumState(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         states = [Signal(slot_layout(), name=f"slot_{n}") for n in range(SLOTS)]
-        told = Signal(SLOTS)
+        reported = Signal(SLOTS)
         pending = Cat(slot.pending for slot in states)
         free = Cat(~(slot.computing | slot.pending | slot.taken) for slot in states)
         latest = Signal(16)  # round that was closed last
-        some = Signal()  # there is one
+        some = Signal()  # a round was closed
         since = Signal(16)
         following = Signal(data.StructLayout({"present": 1, "tag": 16, "work": work_layout()}))
         m.d.comb += [
@@ -117,9 +117,9 @@ class QuorumState(wiring.Component):
             self.known.eq(following.present & (following.tag == self.asked)),
         ]
 
-        # When a round is closed, a cycle for each slot, and one for both; else a cycle for a gradient that is judged.
+        # When a round is closed, one cycle for each slot, and one for both; otherwise one cycle per judged gradient.
         turn = Signal(SLOTS + 1)
-        ends = Signal(SLOTS)  # its computation has ended, and its gradient is not judged yet
+        ends = Signal(SLOTS)  # its computation has ended, and its gradient is not yet judged
         judges, chosen, present = Signal(), Signal(), Signal()
         of = Signal(16)
         m.d.sync += turn.eq(Cat(self.closed, turn))
@@ -133,7 +133,7 @@ class QuorumState(wiring.Component):
         ]
         fresh, weight, stale, age = judge(m, "slot", tag=latest, present=present, of=of, weights=self.weights)
 
-        # A gradient's way to pending.
+        # Transition of a gradient to pending.
         before, again = Signal(), Signal()
         m.d.sync += before.eq(self.resumed.ready & (before | ~judges))
         m.d.comb += again.eq(self.resumed.ready & ~before & ~judges & ~self.reset)
@@ -143,28 +143,28 @@ class QuorumState(wiring.Component):
             with m.If(self.ended & slot.computing & ~ends[n]):
                 m.d.sync += [ends[n].eq(self.good), slot.computing.eq(self.good)]
             with m.If(judges & (chosen == n)):
-                m.d.sync += [ends[n].eq(0), slot.computing.eq(0), slot.pending.eq(~stale), told[n].eq(0)]
+                m.d.sync += [ends[n].eq(0), slot.computing.eq(0), slot.pending.eq(~stale), reported[n].eq(0)]
             with m.If(again & (self.resumed.slot == n)):
-                m.d.sync += [slot.pending.eq(1), slot.tag.eq(self.resumed.tag), told[n].eq(0)]
+                m.d.sync += [slot.pending.eq(1), slot.tag.eq(self.resumed.tag), reported[n].eq(0)]
             with m.If(self.finished & slot.taken):
                 m.d.sync += slot.taken.eq(0)
         m.d.comb += self.count.gradients_computed.eq(judges | again)
 
-        # Rank 0 is told of the older one first: of two that are untold, the one of the lower round.
-        untold = pending & ~told
+        # Of two unreported gradients, the older one, of the lower round, is reported to rank 0 first.
+        unreported = pending & ~reported
         later = Signal(16)
         m.d.comb += later.eq(states[1].tag - states[0].tag)
         with m.If(self.ready.ready | ~self.ready.valid):
-            m.d.sync += self.ready.valid.eq(untold.any())
-            chooses = Mux(untold.all(), later[-1], untold[1])
+            m.d.sync += self.ready.valid.eq(unreported.any())
+            chooses = Mux(unreported.all(), later[-1], unreported[1])
             m.d.sync += self.ready.payload.slot.eq(chooses)
             with m.If(chooses):
                 m.d.sync += self.ready.payload.tag.eq(states[1].tag)
             with m.Else():
                 m.d.sync += self.ready.payload.tag.eq(states[0].tag)
             for n in range(SLOTS):
-                with m.If(untold[n] & (chooses == n)):
-                    m.d.sync += told[n].eq(1)
+                with m.If(unreported[n] & (chooses == n)):
+                    m.d.sync += reported[n].eq(1)
 
         # A round is closed: a verdict on each slot.
         closing = self.closing
@@ -174,26 +174,26 @@ class QuorumState(wiring.Component):
             with m.If(turn[n]):
                 m.d.sync += [verdicts[n].fresh.eq(fresh), verdicts[n].weight.eq(weight), verdicts[n].stale.eq(stale),
                              verdicts[n].age.eq(age)]
-        one, other = verdicts
+        first, other = verdicts
         on_time, is_late, second = Signal(), Signal(), Signal()
         m.d.sync += [on_time.eq(closing.on_time.bit_select(self.rank, 1)),
                      is_late.eq(closing.late.bit_select(self.rank, 1))]
-        m.d.comb += second.eq((other.weight != 0) & ((one.weight == 0) | (other.age > one.age)))
+        m.d.comb += second.eq((other.weight != 0) & ((first.weight == 0) | (other.age > first.age)))
         work = following.work
         takes, drops = Signal(SLOTS), Signal(SLOTS)
         with m.If(turn[-1] & ~self.reset):
             m.d.comb += [
-                takes.eq(Cat(((mine.fresh & on_time) | ((mine.weight != 0) & is_late & (second == n)))
-                             for n, mine in enumerate(verdicts))),
-                drops.eq(Cat(mine.stale for mine in verdicts)),
-                self.count.gradients_applied.eq(on_time & (one.fresh | other.fresh)),
-                self.count.gradients_applied_late.eq(is_late & ((one.weight != 0) | (other.weight != 0))),
+                takes.eq(Cat(((judged.fresh & on_time) | ((judged.weight != 0) & is_late & (second == n)))
+                             for n, judged in enumerate(verdicts))),
+                drops.eq(Cat(judged.stale for judged in verdicts)),
+                self.count.gradients_applied.eq(on_time & (first.fresh | other.fresh)),
+                self.count.gradients_applied_late.eq(is_late & ((first.weight != 0) | (other.weight != 0))),
             ]
             m.d.sync += [
                 following.present.eq(1), following.tag.eq(closing.tag),
                 work.fresh.eq(self.count.gradients_applied), work.late.eq(self.count.gradients_applied_late),
                 work.fresh_slot.eq(other.fresh), work.late_slot.eq(second),
-                work.weight.eq(Mux(second, other.weight, one.weight)), work.index.eq(closing.index),
+                work.weight.eq(Mux(second, other.weight, first.weight)), work.index.eq(closing.index),
                 work.masks.eq(Cat(closing.on_time, closing.late)),
             ]
         for n, slot in enumerate(states):

@@ -1,4 +1,4 @@
-"""Products of gradients and weights of whole sixteenths."""
+"""Products of gradients and weights in whole sixteenths."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -13,11 +13,11 @@ __all__ = ["Weighting"]
 class Weighting(wiring.Component):
     """Multiply a binary32 number by 1 to 16 sixteenths, rounding to nearest even.
 
-    The results are those of :class:`~hdl.floating.multiply.FloatMultiplier`: subnormal numbers, zeros and infinities
-    are as in IEEE 754, and every NaN result is canonical. A product is no larger than the number, and its leading one
-    lies at most four places lower: so nothing overflows, and a short shift to the left is all that is needed.
+    Results are as from :class:`~hdl.floating.multiply.FloatMultiplier`: subnormal numbers, zeros and infinities are
+    as in IEEE 754, and every NaN result is canonical. A product is no larger than the number, and its leading one
+    is at most four bits lower: so nothing overflows, and a short shift to the left is sufficient.
 
-    The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; a pair can be given in every cycle.
+    The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; a pair can be taken in every cycle.
     No register is reset.
 
     Members
@@ -35,9 +35,9 @@ class Weighting(wiring.Component):
     weight: In(5)
     o: Out(32)
 
-    #: Bits that a multiplier block takes.
+    #: Operand bits of a multiplier block.
     _BLOCK = 18
-    #: Places by which a product can be lower than the number.
+    #: Maximum bits by which a product is lower than the number.
     _PLACES = 4
 
     def elaborate(self, platform):
@@ -45,7 +45,7 @@ class Weighting(wiring.Component):
         places, block = self._PLACES, self._BLOCK
         a = data.View(FP32.layout, self.a)
 
-        # 1: open the number. Subnormal numbers have the exponent of the smallest normal one.
+        # 1: unpack the number. Subnormal numbers have the exponent of the smallest normal one.
         normal = a.exponent.any()
         opened = register(
             m, "opened", significand=Cat(a.fraction, normal), weight=self.weight, sign=a.sign,

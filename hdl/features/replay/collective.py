@@ -1,4 +1,4 @@
-"""Links with replay in the collective engine, and what nodes with control words report to each other."""
+"""Links with replay in the collective engine, and the reports of nodes with control words to each other."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -14,9 +14,9 @@ __all__ = ["ReplayExtension"]
 
 
 class ReplayExtension(CollectiveExtension):
-    """Ends of links that repeat words, counters of repairs, and control words in a node of two queues.
+    """Ends of replay links, counters of repairs, and control words in a node with two queues.
 
-    Without two queues control words that arrive are dropped.
+    Without two queues arriving control words are dropped.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Dispatch of control words: from the link to the unit that knows their type, and from all units to the link."""
+"""Dispatch of control words: from the link to the unit for their type, and from all units to the link."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -18,24 +18,24 @@ __all__ = ["ControlHub"]
 
 
 class ControlHub(wiring.Component):
-    """Hand each message to the unit that takes its type, and send those of all units.
+    """Pass each message to the unit for its type, and send the messages of all units.
 
-    The first word of a message says how many others follow it, which go the same way. A message that no unit takes is
-    skipped, with all its words; so is, alone, a word whose zeros are not zero, since it was damaged.
+    The first word of a message has the number of further words, which take the same way. A message without a unit is
+    skipped, with all its words; a word with nonzero reserved bits is skipped on its own, since it was damaged.
 
-    Of several units that have a message, the one that stands first in the list goes first, and a message goes as a
-    whole. A word passes to a unit without a register, and to ``o`` in :attr:`latency` cycle, of which ``o`` is the
+    If several units have a message, the first one in the list has priority, and a message is sent as a
+    whole. A word passes to a unit without a register, and to ``o`` in :attr:`latency` cycle, with ``o`` as the
     register; throughput is one word per cycle in each direction. ``i.ready`` depends combinationally on ``i`` and on
     the unit's ``ready``, and ``give.ready`` on ``o.ready`` and ``give.valid``.
 
     With tenants the first word of each message on a link has the mark of the tenant that the node executes
-    (:func:`~hdl.features.replay.control_word.mark`), which units do not see. A message of another tenant is skipped,
-    with all its words. The tenant changes only while ``reset_link`` is held.
+    (:func:`~hdl.features.replay.control_word.mark`), which is hidden from units. A message of another tenant is
+    skipped, with all its words. The tenant changes only while ``reset_link`` is held.
 
     Parameters
     ----------
     takes : sequence of sequence of ControlType
-        Types that each unit takes; none of them is another's.
+        Types for each unit; no type belongs to two units.
     tenants : bool
         Whether messages have marks of tenants.
 
@@ -48,7 +48,7 @@ class ControlHub(wiring.Component):
     take : Out(array of streams of message_layout())
         Words for each unit.
     give : In(array of streams of message_layout())
-        Words of each unit.
+        Words from each unit.
     reset_link : In(1)
         Level: the next word at ``i``, and at each unit, is the first of a message.
     tenant : In(2), with ``tenants``
@@ -76,37 +76,37 @@ class ControlHub(wiring.Component):
 
     @property
     def takes(self):
-        """Types that each unit takes."""
+        """Types for each unit."""
         return list(self._takes)
 
     def elaborate(self, platform):
         m = Module()
         units = range(len(self._takes))
 
-        # From the link. Types are compared in the first word, and its unit is kept for the others.
-        left = Signal(control_layout()["words"].shape)  # words of this message that follow
-        given = self.i.payload
-        if self._tenants:  # what units get, and give, has no mark
-            given = Mux(left == 0, marked(self.i.payload, self.tenant, own=True), self.i.payload)
-        word = data.View(control_layout(), given)
+        # From the link. Types are compared in the first word, and its unit is kept for the further words.
+        left = Signal(control_layout()["words"].shape)  # remaining words of this message
+        incoming = self.i.payload
+        if self._tenants:  # words have no mark at the units
+            incoming = Mux(left == 0, marked(self.i.payload, self.tenant, own=True), self.i.payload)
+        word = data.View(control_layout(), incoming)
         kept, chosen = Signal(len(self._takes)), Signal(len(self._takes))
         first, whole = Signal(), Signal()
-        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # what has a mark is whole
+        ours = mark(self.i.payload) == self.tenant if self._tenants else whole  # a word with a mark is whole
         follow = Signal.like(word.words)
         singles = SINGLE_IN_SLOTS if any(ControlType.RECORD in types for types in self._takes) else SINGLE
         single = Cat(word.type == type for type in singles).any()
-        mine = Cat(Cat(word.type == type for type in types).any() for types in self._takes)
+        matches = Cat(Cat(word.type == type for type in types).any() for types in self._takes)
         m.d.comb += [
             first.eq(left == 0),
             whole.eq(single | (word.reserved == 0)),
             follow.eq(Mux(~first, left - 1, Mux(single | ~whole, 0, word.words))),
-            chosen.eq(Mux(first, Mux(ours, mine, 0), kept)),
+            chosen.eq(Mux(first, Mux(ours, matches, 0), kept)),
             self.i.ready.eq(Cat(self.take[n].ready | ~chosen[n] for n in units).all()),
         ]
         for n in units:
             m.d.comb += [
                 self.take[n].valid.eq(self.i.valid & chosen[n]),
-                self.take[n].payload.data.eq(given),
+                self.take[n].payload.data.eq(incoming),
                 self.take[n].payload.first.eq(first),
                 self.take[n].payload.last.eq(follow == 0),
             ]
@@ -128,12 +128,12 @@ class ControlHub(wiring.Component):
             m.d.sync += self.o.valid.eq((sender & offers).any())
             for n in units:
                 m.d.comb += self.give[n].ready.eq(sender[n])
-                told = self.give[n].payload.data
+                outgoing = self.give[n].payload.data
                 if self._tenants:
-                    told = Mux(self.give[n].payload.first, marked(told, self.tenant, own=False), told)
+                    outgoing = Mux(self.give[n].payload.first, marked(outgoing, self.tenant, own=False), outgoing)
                 with m.If(sender[n] & offers[n]):
                     m.d.sync += [
-                        self.o.payload.eq(told),
+                        self.o.payload.eq(outgoing),
                         within.eq(~self.give[n].payload.last), holder.eq(sender),
                     ]
         with m.If(self.reset_link):

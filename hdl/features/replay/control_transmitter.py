@@ -1,4 +1,4 @@
-"""The transmitter of a link that carries control words alone, and repeats them."""
+"""Transmitter of a link that carries only control words, and repeats them."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import stream, wiring
@@ -16,11 +16,11 @@ __all__ = ["ControlTransmitter"]
 
 
 class ControlTransmitter(wiring.Component):
-    """Send control words, and repeat from the one that the receiver asks for.
+    """Send control words, and repeat from the word that the receiver requests.
 
-    It does in each cycle what a :class:`~hdl.features.replay.transmitter.ReplayTransmitter` with one port does that
-    gets no packets, and takes fewer LUTs: no credits are counted, a word is kept without its check, which is made of
-    what is on the wires, and time begins at 0 with each restart.
+    In every cycle it acts as a :class:`~hdl.features.replay.transmitter.ReplayTransmitter` with one port and no
+    packets, and it takes fewer LUTs: no credits are counted, a word is stored without its check, computed from
+    the wires instead, and time starts at 0 with each restart.
 
     Latency is :attr:`latency` cycles from a word at ``control`` to the wires, throughput one word per cycle. All
     outputs depend on registers and ``reset_link``; all wires but the check are registers.
@@ -28,13 +28,13 @@ class ControlTransmitter(wiring.Component):
     Parameters
     ----------
     window : int
-        Words that may be sent and not acknowledged; a power of two less 1, from 3 to 255. One more can wait.
+        Maximum sent words without acknowledgement; a power of two less 1, from 3 to 255. One more can wait.
 
     Members
     -------
     control, ring_o, reset_link, settled, fresh, repeated, restarted, delay, enable, round
-        As those of :class:`~hdl.features.replay.transmitter.ReplayTransmitter`; but all wires are 0 while there is no
-        word, and the check depends combinationally on the register of the others.
+        As in :class:`~hdl.features.replay.transmitter.ReplayTransmitter`; but all wires are 0 while there is no
+        word, and the check depends combinationally on the register of the other wires.
     hush : In(1)
         Nothing may be on the wires in the next cycle: a word that would be is lost.
     """
@@ -56,9 +56,9 @@ class ControlTransmitter(wiring.Component):
         m.submodules.window = window = Window(rows=self._window + 1, window=self._window)
         m.submodules.listener = listener = Listener()
         id, next_id = Signal(2), Signal(2)
-        confirmed, holds = Signal(), Signal()  # the receiver has seen the last restart, and words wait for that
+        confirmed, holds = Signal(), Signal()  # the receiver has seen the last restart; words wait for that
         restart_due, again, started = Signal(init=1), Signal(), Signal()
-        # Cycles since news, and the most that there may be: those of the round trip, and of patience beyond it.
+        # Cycles since news, and their limit: the round trip, and the patience beyond it.
         timer, limit = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1, init=PATIENCE)
         said = Signal(message_layout())
         latest, demanded, confirms, overdue = Signal(), Signal(), Signal(), Signal()
@@ -81,7 +81,7 @@ class ControlTransmitter(wiring.Component):
         with m.If(confirms):
             m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
-        # Time begins anew with each of these, always at 0.
+        # Time restarts with each of these, always at 0.
         first, goes_back, news = Signal(), Signal(), Signal()
         m.d.comb += [
             first.eq(~started & listener.complete & ~listener.lost),
@@ -101,12 +101,12 @@ class ControlTransmitter(wiring.Component):
             with m.Elif(~first & (timer == Mux(again, START_AGAIN_LATER + ENDS, START_AGAIN + ENDS))):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(goes_back):
-            # Restarts without words between them have one number, so that none in flight is taken for a later one.
+            # Restarts without words between them have one number, so none in flight is taken for a later one.
             m.d.comb += next_id.eq(id + (demanded | ~holds))
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded)]
 
-        # Numbers of restarts go on through a reset of the link, so that a START from before it is told from the one
-        # behind it.
+        # Numbers of restarts continue across a reset of the link, so a START from before it differs from the one
+        # after it.
         kept = Module()
         kept.submodules.link = ResetInserter(self.reset_link)(m)
         with kept.If(~self.reset_link):
@@ -114,7 +114,7 @@ class ControlTransmitter(wiring.Component):
         return kept
 
     def _send(self, m, window, started, id, restart_due, holds):
-        """Words on their way in and out, through the memory's latch and the wires' register."""
+        """Pass words in and out, through the memory's latch and the wires' register."""
         m.submodules.memory = memory = Memory(
             shape=32, depth=self._window + 1, init=[], attrs={"no_rw_check": 1, "ram_style": "block"})
         write, read = memory.write_port(), memory.read_port()
@@ -144,6 +144,6 @@ class ControlTransmitter(wiring.Component):
         ]
         with m.If(is_restart):
             m.d.sync += [out.data[restart_layout()["zeros"].offset:].eq(0), named.eq(0)]
-        # Others use these wires too, while nothing leaves here.
+        # Other units use these wires too, while nothing leaves here.
         with m.If(~fetched | self.hush):
             m.d.sync += [out.valid.eq(0), out.kind.eq(0), out.last.eq(0), out.data.eq(0)]

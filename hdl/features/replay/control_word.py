@@ -1,8 +1,8 @@
-"""Control words: what links and nodes tell each other between the words of packets.
+"""Control words: reports of links and nodes to each other between the words of packets.
 
 A control word has ``kind`` set on the link. One with ``last`` belongs to the link itself and is laid out as
-:func:`restart_layout`; all others are handed on, and the first word of a message is laid out as
-:func:`control_layout`. A message of several words says in its first how many follow.
+:func:`restart_layout`; all other words are passed on, and the first word of a message is laid out as
+:func:`control_layout`. The first word of a message has the number of further words.
 """
 
 from amaranth.hdl import Cat, Const, Mux
@@ -32,9 +32,9 @@ class ControlType(enum.Enum, shape=4):
     START = 14
 
 
-#: Types whose words have other fields than :func:`control_layout`: no word follows them.
+#: Types with other fields than :func:`control_layout`: no word follows them.
 SINGLE = (ControlType.RESTART, ControlType.SIGNAL, ControlType.READY)
-#: Types of which the same is true, on links in slots.
+#: The same types on links in slots.
 SINGLE_IN_SLOTS = (*SINGLE, ControlType.LAP, ControlType.RECORD)
 
 #: Numbers of types of SIGNALs of tenants 1 and 2 on links, since all bits of a SIGNAL are used.
@@ -42,17 +42,17 @@ TENANT_SIGNALS = (9, 10)
 
 
 def message_layout():
-    """A word of a message inside a node, with its place in the message."""
+    """A word of a message inside a node, with its position in the message."""
     return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 
 def control_layout():
-    """First word of a message: ``words`` others follow it, and ``tag`` says what it is about."""
+    """First word of a message: ``words`` further words follow it, and ``tag`` depends on the type."""
     return data.StructLayout({"type": ControlType, "words": 8, "tag": 16, "reserved": 4})
 
 
 def restart_layout():
-    """RESTART: the next word on the link is the one of this number.
+    """RESTART: the next word on the link has this number.
 
     ``id`` counts restarts, and ``zeros`` are zero. The first restart after a reset is START.
     """
@@ -60,12 +60,12 @@ def restart_layout():
 
 
 def signal_layout():
-    """SIGNAL: in the run of this number the source has so many commands of this queue done, modulo 65,536."""
+    """SIGNAL: in the run of this number the source has done this number of commands of this queue, modulo 65,536."""
     return data.StructLayout({"type": ControlType, "source": 4, "queue": 2, "run": RUN_BITS, "done": 16})
 
 
 def keepalive_layout():
-    """KEEPALIVE: a node computes; ``hops`` more nodes are told behind the one that gets this word."""
+    """KEEPALIVE: a node computes; the word is passed on to ``hops`` more nodes after the one that gets it."""
     return data.StructLayout({"type": ControlType, "words": 8, "hops": 4, "reserved": 16})
 
 
@@ -75,29 +75,29 @@ def ready_layout():
 
 
 def close_layout():
-    """Second word of CLOSE: nodes whose gradients are in time, and those that are late. The third is the index."""
+    """Second word of CLOSE: masks of the nodes in time, and of the late ones. The third word is the index."""
     return data.StructLayout({"on_time": 16, "late": 16})
 
 
 def mark(word):
-    """Tenant that the first word of a message on a link is of, in a node with tenants: told by the type of a SIGNAL,
-    by the zeros of a READY, and by ``reserved`` of other messages. 3 is none."""
+    """Tenant of the first word of a message on a link, in a node with tenants: encoded in the type of a SIGNAL,
+    in the zeros of a READY, and in ``reserved`` of other messages. 3 is none."""
     kind = word[:4]
-    found = Mux(kind == ControlType.READY, data.View(ready_layout(), word).zeros, word[28:])
-    found = Mux(found < 3, found[:2], 3)
+    result = Mux(kind == ControlType.READY, data.View(ready_layout(), word).zeros, word[28:])
+    result = Mux(result < 3, result[:2], 3)
     for tenant, number in enumerate((ControlType.SIGNAL.value, *TENANT_SIGNALS)):
-        found = Mux(kind == number, tenant, found)
-    return found
+        result = Mux(kind == number, tenant, result)
+    return result
 
 
 def marked(word, tenant, own):
-    """First word of a message with the mark of a tenant in place of that of tenant 0, or, if ``own``, the other way
-    round."""
+    """First word of a message with the mark of tenant 0 replaced by that of a tenant, or, if ``own``, with
+    the mark removed."""
     kind, zeros = word[:4], ready_layout()["zeros"]
     is_signal = kind == ControlType.SIGNAL
     number = Mux(tenant == 0, ControlType.SIGNAL, Cat(tenant, Const(TENANT_SIGNALS[0] >> 2, 2)))
     if own:
-        is_signal = Cat(kind == one for one in (ControlType.SIGNAL, *TENANT_SIGNALS)).any()
+        is_signal = Cat(kind == option for option in (ControlType.SIGNAL, *TENANT_SIGNALS)).any()
         number, tenant = Const(ControlType.SIGNAL.value, 4), Const(0, 2)
     is_ready = kind == ControlType.READY
     ready = Cat(word[:zeros.offset], tenant, word[zeros.offset + 2:])
@@ -105,6 +105,6 @@ def marked(word, tenant, own):
 
 
 def sync_layout():
-    """Tag of SYNC, which is one word, and of the FOLLOW of the same number: two words follow its first one, the time
-    at which SYNC left, and the sum of round trips of links."""
+    """Tag of SYNC, which is one word, and of the FOLLOW of the same number, which has two more words: the departure
+    time of SYNC, and the sum of round trips of links."""
     return data.StructLayout({"number": 15, "follows": 1})

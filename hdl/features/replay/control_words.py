@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Units are made to be asked for their ports.
-"""Control words of a node: the units that take and send them, and what they tell the queues of commands."""
+# Units are made only to read their ports.
+"""Control words of a node: the units that take and send them, and their reports to the queues of commands."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,14 +28,14 @@ class ControlUnit:
     name : str
         Name of the submodule.
     takes : tuple of ControlType
-        Types of the messages that it is handed.
+        Types of the messages for it.
     make : callable
         Takes the :class:`~hdl.config.NodeConfig`, and makes the component. It has ``i`` and ``o``, streams of
         :func:`~hdl.features.replay.control_word.message_layout`, or of unsigned(32) if its messages have one word
-        each. Other ports that have the name of a member of :func:`~hdl.control.remote_after.signals_signature`, or
-        are named ``reset_link``, are joined to it.
+        each. Further ports named as a member of :func:`~hdl.control.remote_after.signals_signature`, or
+        ``reset_link``, are connected to it.
     interface : str
-        Name of an interface that it has to another engine or to the ends of links, or nothing.
+        Name of its interface to another engine or to the link ends, or empty.
     """
 
     name: str
@@ -49,24 +49,24 @@ class ControlUnit:
 
 
 def units(config):
-    """Units of a node of this configuration; the first of them that has a message sends it first."""
+    """Units of a node with this configuration; the first one with a message has priority."""
     return tuple(unit for feature in features_of(config) for unit in feature.control_units(config))
 
 
 class ControlWords(wiring.Component):
-    """Join the units that take and send control words to the ends of links and to the queues of commands.
+    """Connect the units that take and send control words with the link ends and with the queues of commands.
 
-    A SIGNAL that is handed on takes :attr:`latency` cycles from ``i`` to ``o``.
+    A forwarded SIGNAL takes :attr:`latency` cycles from ``i`` to ``o``.
 
     Parameters
     ----------
     config : NodeConfig
-        Of a node that :attr:`~hdl.config.NodeConfig.has_signals`.
+        Configuration of a node that :attr:`~hdl.config.NodeConfig.has_signals`.
 
     Members
     -------
     i : In(stream of unsigned(32))
-        Control words of the predecessor.
+        Control words from the predecessor.
     o : Out(stream of unsigned(32))
         Control words for the successor.
     signals : In(signals_signature(queues))
@@ -74,9 +74,9 @@ class ControlWords(wiring.Component):
     clock_words, record_words : In(unit_words_signature()), in a node with slots
     place_words : In(unit_words_signature()), in a node with messages
     reset_link : In(1)
-        Level: forget everything; in a node with messages only what units here know, since other control words go on.
+        Level: forget everything; in a node with messages only the state of these units: other control words continue.
     tenant : In(2), in a node with tenants
-        Tenant whose control words these are; changes only while ``reset_link`` is held.
+        Tenant of these control words; changes only while ``reset_link`` is held.
     """
 
     latency = SignalRelay.latency + ControlHub.latency
@@ -109,7 +109,7 @@ class ControlWords(wiring.Component):
         ]
         for number, entry in enumerate(entries):
             unit = entry.make(self._config)
-            # What a unit has not sent by then is of other links.
+            # Words that a unit has not sent by then belong to other links.
             m.submodules[entry.name] = unit if "reset_link" in unit.signature.members else ResetInserter(
                 self.reset_link)(unit)
             self._join(m, unit, hub.take[number], hub.give[number])
@@ -127,7 +127,7 @@ class ControlWords(wiring.Component):
 
     @staticmethod
     def _join(m, unit, take, give):
-        """Join the streams of a unit and of the hub."""
+        """Connect the streams of a unit and of the hub."""
         whole = "last" in getattr(unit.o.payload.shape(), "members", ())
         m.d.comb += [
             unit.i.valid.eq(take.valid), take.ready.eq(unit.i.ready),

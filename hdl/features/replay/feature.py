@@ -1,4 +1,4 @@
-"""Links that repeat words which were damaged or lost: docs/ring/link.md."""
+"""Links that repeat damaged or lost words, see docs/ring/link.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,12 +11,12 @@ from hdl.section import Integer, option
 
 __all__ = ["FEATURE", "MAX_REPLAYED", "Replay", "ReplayFeature", "ReplayLink", "two_queues"]
 
-#: Segments of an ingress whose packets the messages of a link with replay can count.
+#: Maximum segments of an ingress, limited by the packet count in messages of a link with replay.
 MAX_REPLAYED = 15
 
 
 def two_queues(programs):
-    """Whether a node has the queues that control words are of."""
+    """Whether a node has the two queues that control words require."""
     return programs is not None and not programs.move_queue
 
 
@@ -33,22 +33,22 @@ class ReplayLink(Link):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replay(ReplayLink):
-    """Packets are sent on credit, and words that were damaged or lost are repeated: docs/ring/link.md.
+    """Links that send packets on credit, and repeat damaged or lost words, see docs/ring/link.md.
 
-    Such a link has nine more wires. With programs it has control words as well, so that commands can wait for those
+    Such a link has nine more wires. With programs it also has control words, so that commands can wait for commands
     of other nodes: docs/ring/link.md.
 
     Parameters
     ----------
     ingress : int
-        As of :class:`Credits`, at most 15.
+        As in :class:`Credits`, at most 15.
     """
 
     ingress: int = option(4, Integer(2, MAX_REPLAYED))
 
 
 class ReplayFeature(Feature):
-    """A link keeps what it has sent until it has arrived, and measures its latency."""
+    """Links that store sent words until they have arrived, and measure their latency."""
 
     couplings = (
         Coupling(sections=("link", "topology", "programs"),

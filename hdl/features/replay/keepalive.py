@@ -1,4 +1,4 @@
-"""KEEPALIVEs: a node that computes tells all others that it will come."""
+"""KEEPALIVEs: a computing node reports to all other nodes that it will come."""
 
 from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -11,25 +11,25 @@ __all__ = ["KeepAlive"]
 
 
 class KeepAlive(wiring.Component):
-    """Send a KEEPALIVE for every :attr:`period` cycles of work, and hand on those of others.
+    """Send a KEEPALIVE for every :attr:`period` cycles of work, and forward those from other nodes.
 
-    It goes once round the ring and back to its node, which so learns that no link is broken. It says how many nodes
-    it is still handed on to, so it ends whatever a ring looks like. Of several that wait to be sent, the one that
-    goes furthest is: it tells those nodes too that the others would, so there is always room.
+    It goes once around the ring and back to its node, which thus learns that no link is broken. It has the number of
+    remaining forwards, so it ends on any ring. Of several that wait to be sent, only the one with the longest way is
+    sent: it reaches the nodes of the other ones too, so there is always room.
 
     A KEEPALIVE is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is registers, ``i`` is
-    always ready, and ``alive`` depends combinationally on ``i``. Words that are no KEEPALIVEs are taken and dropped.
+    always ready, and ``alive`` depends combinationally on ``i``. Words other than KEEPALIVE are taken and dropped.
 
     Members
     -------
     i : In(stream of unsigned(32))
-        Control words of the predecessor.
+        Control words from the predecessor.
     o : Out(stream of unsigned(32))
         Control words to the successor.
     at_work : In(1)
-        The node does something that ends by itself and that others may wait for.
+        The node does something that ends by itself and that other nodes may wait for.
     place : In(place_layout())
-        A node that is alone or has no place sends none of its own.
+        A single node, or one without a place, sends no KEEPALIVE of its own.
     alive : Out(1)
         Pulse: some node is at work, this one or another, and all links from there are whole.
     """
@@ -47,7 +47,7 @@ class KeepAlive(wiring.Component):
         m = Module()
         count = Signal(range(self.period))
         came, leaves = data.View(keepalive_layout(), self.i.payload), Signal(keepalive_layout())
-        due = Signal()  # one is to be sent
+        due = Signal()  # a KEEPALIVE must be sent
         hops = Signal.like(came.hops)
         handed_on, own, free = Signal(), Signal(), Signal()
         m.d.comb += [

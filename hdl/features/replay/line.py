@@ -1,4 +1,4 @@
-"""The return line of a link that repeats words: messages of 30 bits on one wire, and both of its ends."""
+"""Return line of a link that repeats words: messages of 30 bits on one wire, and both of its ends."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -10,22 +10,22 @@ __all__ = ["MESSAGE_BITS", "Listener", "Speaker", "message_layout"]
 
 #: Bits of a message, and of the gap before the first one: a mark, the fields, the inverse of ``given``, a check.
 MESSAGE_BITS = 30
-#: Place of the first bit of the check.
+#: Position of the first bit of the check.
 _CHECK = 22
-#: The register of the check behind the mark.
+#: Check register after the mark.
 _MARKED = INITIAL << 1 & 0xFF
 
 
 def message_layout():
-    """Fields of a message: number of the word that is expected next, packets that have left (modulo 16), number of
+    """Fields of a message: number of the next expected word, packets that have left (modulo 16), number of
     the last restart seen (modulo 4), and whether the receiver waits for the next one."""
     return data.StructLayout({"expect": 10, "given": 4, "id": 2, "recover": 1})
 
 
 class Speaker(wiring.Component):
-    """The receiver's end of the line: silent until it is started, then a gap of zeros, then messages without end.
+    """Receiver's end of the line: silent until it is started, then a gap of zeros, then messages without end.
 
-    A message tells what is so when it begins, but for ``recover``, whose bit is taken as late as it is sent. The line
+    A message reports the state at its beginning, except ``recover``, with its bit sampled when it is sent. The line
     is a register.
 
     Members
@@ -59,7 +59,7 @@ class Speaker(wiring.Component):
                 self.line.eq(bit & ~gap),
                 count.eq(count + 1),
                 fields.eq(Mux(begins, Cat(now.expect, now.given, ~now.given, now.id), fields >> 1)),
-                # Behind its own last bit the register is fed with what it sends, so that it only shifts.
+                # After its last bit the register is fed with the bit sent, so that it only shifts.
                 check.eq(Mux(begins, _MARKED, after_bit(check, bit))),
             ]
             with m.If(count == MESSAGE_BITS - 1):
@@ -70,14 +70,14 @@ class Speaker(wiring.Component):
 
 
 class Listener(wiring.Component):
-    """The transmitter's end of the line: finds the first message behind a gap, and keeps its phase for good.
+    """Transmitter's end of the line: finds the first message after a gap, and keeps its phase permanently.
 
-    A gap is at least :data:`MESSAGE_BITS` zeros, which no messages have in a row. Outputs depend on registers alone.
+    A gap is at least :data:`MESSAGE_BITS` zeros, which no messages have in a row. Outputs depend only on registers.
 
     Parameters
     ----------
     ports : int
-        Lines, of which it listens to one at a time and keeps the phase of both: 1 or 2.
+        Number of lines, 1 or 2; it listens to one at a time and keeps the phase of both.
 
     Members
     -------
@@ -85,15 +85,15 @@ class Listener(wiring.Component):
     swap : In(1)
         With two ports: from the next cycle on, ``line`` is the other one.
     lost : In(1)
-        With ``complete``: what has been found was no message, after all. Look for another gap.
+        With ``complete``: the bits were no message after all. Look for another gap.
     complete : Out(1)
-        The last bit of a message has come a cycle ago.
+        The last bit of a message came one cycle ago.
     good : Out(1)
         With ``complete``: the message is whole.
     message : Out(message_layout())
         With ``complete``.
     marked : Out(1)
-        The first bit behind a gap has come a cycle ago.
+        The first bit after a gap came one cycle ago.
     """
 
     def __init__(self, *, ports=1):
@@ -105,18 +105,18 @@ class Listener(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        phased = Signal()  # a first message has begun, if it was one
+        phased = Signal()  # a first message has begun, if its bits are a message
         count = Signal(range(MESSAGE_BITS + 1))  # bits of the message, or zeros in a row
         bits = Signal(MESSAGE_BITS)
         check = Signal(8, init=_MARKED)
-        whole = Signal(init=1)  # all bits of the message have come by this line
-        mark, expect, given, inverse, id, recover = (
+        whole = Signal(init=1)  # all bits of the message came on this line
+        mark, expect, departed, inverse, id, recover = (
             bits[0], bits[1:11], bits[11:15], bits[15:19], bits[19:21], bits[21])
 
         m.d.comb += [
-            self.good.eq(mark & (check == 0) & (given == ~inverse)),
+            self.good.eq(mark & (check == 0) & (departed == ~inverse)),
             Cat(self.message.expect, self.message.given, self.message.id, self.message.recover).eq(
-                Cat(expect, given, id, recover)),
+                Cat(expect, departed, id, recover)),
         ]
         m.d.sync += [
             bits.eq(Cat(bits[1:], self.line)),
@@ -138,7 +138,7 @@ class Listener(wiring.Component):
         with m.Else():
             m.d.sync += count.eq(0)
         if self._ports > 1:
-            # The phase of the other line goes on while nobody listens to it.
+            # The phase of the other line is tracked while it is not used.
             other_phased, other_count = Signal(), Signal(range(MESSAGE_BITS))
             m.d.sync += other_count.eq(_after(other_count))
             with m.If(self.swap):
@@ -154,5 +154,5 @@ class Listener(wiring.Component):
 
 
 def _after(count):
-    """The place of the next bit in its message."""
+    """Position of the next bit in its message."""
     return Mux(count == MESSAGE_BITS - 1, 0, count + 1)

@@ -1,4 +1,4 @@
-"""Both ends of the links of a node that repeats words."""
+"""Link ends of a node that repeats words."""
 
 from amaranth.hdl import Module, unsigned
 from amaranth.lib import data, stream, wiring
@@ -13,23 +13,23 @@ from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["WINDOW", "ReplayEnds", "repair_members", "repairs_layout", "repairs_of"]
 
-#: Words that a link has on its way and not acknowledged: it hides 80 cycles of wire in each direction.
+#: Maximum words in flight on a link without acknowledgement: it hides 80 cycles of wire in each direction.
 WINDOW = 255
 
 
 def repairs_layout(ports=1):
-    """Repairs of links in a cycle, by the names of the counters; a receiver at each port can have a failed check."""
+    """Repairs of links in a cycle, by counter name; a check can fail in a receiver at each port."""
     return data.StructLayout({"link_restarts": 1, "words_repeated": 1, "checks_failed": range(ports + 1)})
 
 
 def repair_members(ports=1):
-    """Members of ends of links that repeat words."""
+    """Members of link ends that repeat words."""
     control = stream.Signature(unsigned(32))
     return {"repairs": Out(repairs_layout(ports)), "control_i": In(control), "control_o": Out(control)}
 
 
 def repairs_of(links, transmitter, receivers, reset):
-    """Counts of the words of ends of links, where these go in and come out, whatever happens to them in between."""
+    """Counts of the words of link ends, where words enter and leave, independent of repetitions in between."""
     taken = transmitter.i.valid & transmitter.i.ready & ~reset
 
     def total(name):
@@ -49,29 +49,29 @@ def repairs_of(links, transmitter, receivers, reset):
 
 
 class ReplayEnds(wiring.Component):
-    """The receiver of the link from the predecessor, and the transmitter of the link to the successor.
+    """Receiver of the link from the predecessor, and transmitter of the link to the successor.
 
-    Streams, latencies and throughput are those of :class:`~hdl.features.replay.transmitter.ReplayTransmitter` and
+    Streams, latencies and throughput are as in :class:`~hdl.features.replay.transmitter.ReplayTransmitter` and
     :class:`~hdl.features.replay.receiver.ReplayReceiver`.
 
     Parameters
     ----------
     config : NodeConfig
-        It says how many packets a receiver holds, and how long they are.
+        Configuration with the number of packets that a receiver holds, and their length.
 
     Members
     -------
     ring_i, ring_o : In, Out(ReplayLinkSignature())
     i, o, may_start, overrun, reset_link, throttle, wire_delay
-        As those of :class:`~hdl.ring.link_ends.LinkEnds`.
+        As in :class:`~hdl.ring.link_ends.LinkEnds`.
     sent, received : Out(moves_layout())
-        Words of packets for the successor and of the predecessor: each once, however often it was repeated.
+        Words of packets to the successor and from the predecessor: each once, for any number of repetitions.
     repairs : Out(repairs_layout())
     control_i, control_o : In, Out(stream of unsigned(32))
-        Control words for the successor, and of the predecessor. Those of the predecessor should not have to wait: see
-        :class:`~hdl.features.replay.receiver.ReplayReceiver`.
+        Control words to the successor, and from the predecessor. Words from the predecessor should not have to wait:
+        see :class:`~hdl.features.replay.receiver.ReplayReceiver`.
     delay : Out(32)
-        Cycles of the link to the successor, as it was measured.
+        Measured latency in cycles of the link to the successor.
     """
 
     def __init__(self, *, config):

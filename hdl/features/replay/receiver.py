@@ -1,4 +1,4 @@
-"""The receiver of a link that repeats words."""
+"""Receiver of a link that repeats words."""
 
 from amaranth.hdl import Cat, Module, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -16,14 +16,14 @@ __all__ = ["ReplayReceiver"]
 
 
 class ReplayReceiver(wiring.Component):
-    """Keep incoming packets until the node takes them, and ask for what was damaged.
+    """Store incoming packets until the node takes them, and request damaged words again.
 
     Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle.
     All outputs are registers; ``control.ready`` decides in its cycle whether another control word finds room.
 
-    A word whose check is wrong, or that has another number than the one after its predecessor, is dropped together
-    with all that follow, until RESTART says which number comes next; after a reset all are dropped, until START.
-    Words that have come before are then checked and dropped. A control word that comes while another waits at
+    A word with a wrong check, or with a number other than its predecessor's plus one, is dropped together
+    with all that follow, until RESTART gives the next number; after a reset all are dropped, until START.
+    Words that have already come are then checked and dropped. A control word that comes while another waits at
     ``control`` is treated like a damaged one, so nothing is lost, but each time costs a restart: ``control`` is meant
     for a sink with room.
 
@@ -38,7 +38,7 @@ class ReplayReceiver(wiring.Component):
     -------
     ring_i : In(ReplayLinkSignature())
     o, level, packets, overrun, reset_link
-        As those of :class:`~hdl.ring.link.LinkReceiver`.
+        As in :class:`~hdl.ring.link.LinkReceiver`.
     control : Out(stream of unsigned(32))
         Control words other than RESTART, in order.
     arrived, ended : Out(1)
@@ -80,15 +80,15 @@ class ReplayReceiver(wiring.Component):
         m.submodules.speaker = speaker = Speaker()
         ring = self.ring_i
 
-        # First register: the word, the number that its check speaks of, and whether it looks like a RESTART.
+        # First register: the word, the number implied by its check, and whether it looks like a RESTART.
         fields = data.View(restart_layout(), ring.data)
         type = fields.type.as_value()
         word = Signal(word_layout())
         valid, kind, is_restart = Signal(), Signal(), Signal()
-        found = Signal(8)
+        implied = Signal(8)
         m.d.sync += [
             valid.eq(ring.valid),
-            found.eq(check_of(Cat(ring.data, ring.last, ring.kind)) ^ ring.check),
+            implied.eq(check_of(Cat(ring.data, ring.last, ring.kind)) ^ ring.check),
             kind.eq(ring.kind),
             word.data.eq(ring.data),
             word.last.eq(ring.last),
@@ -96,12 +96,12 @@ class ReplayReceiver(wiring.Component):
                           & (fields.zeros == 0) & ring.kind & ring.last),
         ]
 
-        # Second one: what becomes of it.
+        # Second register: the treatment of the word.
         expect = Signal(NUMBER_BITS)
         number = Signal(8)  # of the next word on the wires, at most 255 less than `expect`
         id = Signal(2)
-        given = Signal(4)
-        recover = Signal(init=1)  # after a reset, what is on its way from before it is dropped until START comes
+        departed = Signal(4)
+        recover = Signal(init=1)  # after a reset, words in flight from before it are dropped until START comes
         restart = data.View(restart_layout(), word.data)
         distance = Signal(NUMBER_BITS)
         due, starts, restarts, follows, delivered = Signal(), Signal(), Signal(), Signal(), Signal()
@@ -109,16 +109,16 @@ class ReplayReceiver(wiring.Component):
             distance.eq(expect - restart.number),
             due.eq(number == expect[:8]),
             starts.eq(~word.data[0]),  # START, and not RESTART
-            restarts.eq(valid & is_restart & (found == 0) & (distance[8:] == 0) & (starts | speaker.active)),
-            follows.eq(valid & ~recover & ~(kind & word.last) & (found == number)
+            restarts.eq(valid & is_restart & (implied == 0) & (distance[8:] == 0) & (starts | speaker.active)),
+            follows.eq(valid & ~recover & ~(kind & word.last) & (implied == number)
                        & ~(kind & due & self.control.valid & ~self.control.ready)),
             delivered.eq(follows & due),
             ingress.i.valid.eq(delivered & ~kind),
             ingress.i.payload.eq(word),
-            # A START that comes twice, which a wrong `valid` makes of any, is answered once.
+            # A duplicated START, which a wrong `valid` can make of any, is answered once.
             speaker.start.eq(restarts & starts & ~(speaker.active & (restart.id == id))),
             Cat(speaker.now.expect, speaker.now.given, speaker.now.id, speaker.now.recover).eq(
-                Cat(expect, given, id, recover)),
+                Cat(expect, departed, id, recover)),
             ring.line.eq(speaker.line),
             self.level.eq(ingress.level),
             self.packets.eq(ingress.packets),
@@ -127,7 +127,7 @@ class ReplayReceiver(wiring.Component):
         connect_stream(m, ingress.o, self.o)
         m.d.sync += [
             expect.eq(expect + delivered),
-            given.eq(given + ingress.leaves),
+            departed.eq(departed + ingress.leaves),
             self.arrived.eq(ingress.i.valid),
             self.ended.eq(ingress.i.valid & word.last),
             self.failed.eq(valid & ~recover & ~restarts & ~follows),

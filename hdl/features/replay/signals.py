@@ -1,4 +1,4 @@
-"""SIGNALs: each node's counts of commands done, made known to all nodes of a ring."""
+"""SIGNALs: each node's counts of finished commands, distributed to all nodes of a ring."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -11,25 +11,25 @@ from hdl.streams.stream import Queue
 
 __all__ = ["SOURCES", "SignalRelay"]
 
-#: Nodes of a ring that can have counts.
+#: Maximum nodes of a ring with counts.
 SOURCES = 16
 
 
 class SignalRelay(wiring.Component):
-    """Hand on the SIGNALs of other nodes, take off the own ones, and keep what they say.
+    """Forward the SIGNALs of other nodes, take off the node's own ones, and store their counts.
 
-    A node's counts go once round the ring in SIGNALs, which it takes off itself, and it sends the next one only then:
-    so there are never more than :data:`SOURCES` on a ring, and the queue of as many in each node is never full. A
-    SIGNAL waits for no data, and nothing can wait for it in a circle. The latest counts are sent, not each one: a
-    queue whose count has changed since it was sent has its turn after the others.
+    A node's counts go once around the ring in SIGNALs, which it takes off itself; it sends the next one only then.
+    So there are never more than :data:`SOURCES` on a ring, and the queue of this capacity in each node is never
+    full. A SIGNAL waits for no data, so no circular wait is possible. The latest counts are sent, not each one; if
+    several queues have changed counts, they are sent in turn.
 
-    Counts belong to a run, by its number. A node tells the others that a run has begun, by the count of some queue,
-    and with that the counts of all its queues in an earlier run are forgotten. Nothing is sent in a run of number 0,
-    and by a node that is alone or has no place.
+    Counts belong to a run, by its number. A node reports to the other nodes that a run has begun by the count of some
+    queue; the counts of all its queues in an earlier run are then dropped. Nothing is sent in a run of number 0,
+    or by a single node or one without a place.
 
     A SIGNAL leaves at ``o`` :attr:`latency` cycles after it has come at ``i``, if none is before it. ``o`` is
-    registers; ``i.ready`` depends on registers alone. Words that are not SIGNALs, or not such as a node of the ring
-    sends, are taken and dropped; a node without a place takes the ring for one of :data:`SOURCES` nodes.
+    registers; ``i.ready`` depends only on registers. Words that are not SIGNALs, or not valid ones of a node of the
+    ring, are taken and dropped; a node without a place takes the ring for one of :data:`SOURCES` nodes.
 
     Parameters
     ----------
@@ -39,21 +39,21 @@ class SignalRelay(wiring.Component):
     Members
     -------
     i : In(stream of unsigned(32))
-        Control words of the predecessor. None is taken for :data:`SOURCES` cycles after a reset.
+        Control words from the predecessor. None is taken for :data:`SOURCES` cycles after a reset.
     o : Out(stream of unsigned(32))
         Control words to the successor.
     place : In(place_layout())
-        This node. Its rank and the ring change only together with ``reset_link``, but for the first place.
+        Place of this node. Rank and ring change only together with ``reset_link``, except for the first place.
     run : In(6)
-        Number of the run that this node is at.
+        Number of this node's run.
     done : In(array of queues counts)
         Commands done in each queue of this node in that run, modulo 65,536.
     of_node, of_queue : In
         Count to read.
     count : Out(16)
-        Last count of that queue of that node that has come, a cycle after both; any value unless it is ``current``.
+        Latest received count of that queue of that node, a cycle after both; undefined unless ``current``.
     current : Out(1)
-        With ``count``: that node has begun the run that this node is at. The count is 0 if none has come.
+        With ``count``: that node has begun the run of this node. The count is 0 if none has come.
     reset_link : In(1)
         Level: forget everything.
     """
@@ -89,13 +89,13 @@ class SignalRelay(wiring.Component):
         size = self.place.size
         fits, own, taken = Signal(), Signal(), Signal()
 
-        # After a reset the table is cleared, row by row; a row of run 0 says nothing.
+        # After a reset the table is cleared, row by row; a row of run 0 is empty.
         cleared = Signal(range(SOURCES + 1))
         ready = cleared[-1]
         with m.If(~ready):
             m.d.sync += cleared.eq(cleared + 1)
 
-        # Words that come.
+        # Arriving words.
         m.d.comb += [
             fits.eq((came.type == ControlType.SIGNAL) & (came.queue < self._queues) & (came.run != 0)
                     & ((size == 0) | (came.source < size))),
@@ -113,18 +113,18 @@ class SignalRelay(wiring.Component):
             kept = Mux(before.data.run == came.run, before.data.done[queue], 0)
             m.d.comb += write.data.done[queue].eq(Mux(came.queue == queue, came.done, kept))
 
-        # What has changed here, and is not yet on its way.
-        away = Signal()  # an own SIGNAL goes round
+        # Local changes that have not been sent yet.
+        away = Signal()  # a SIGNAL of this node is on the ring
         turn = Signal(range(self._queues))
         sent = Signal(row)
-        mine = Signal(signal_layout())
+        outgoing = Signal(signal_layout())
         changed, sends = Signal(), Signal()
         m.d.comb += [
-            mine.type.eq(ControlType.SIGNAL),
-            mine.source.eq(self.place.rank),
-            mine.queue.eq(turn),
-            mine.run.eq(self.run),
-            mine.done.eq(self.done[turn]),
+            outgoing.type.eq(ControlType.SIGNAL),
+            outgoing.source.eq(self.place.rank),
+            outgoing.queue.eq(turn),
+            outgoing.run.eq(self.run),
+            outgoing.done.eq(self.done[turn]),
             changed.eq((self.run != sent.run) | (self.done[turn] != sent.done[turn])),
             sends.eq(~away & changed & (self.run != 0) & (size > 1) & ready),
         ]
@@ -133,20 +133,20 @@ class SignalRelay(wiring.Component):
         with m.If(self.o.ready | ~self.o.valid):
             m.d.comb += passing.o.ready.eq(~sends)
             m.d.sync += [
-                self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, mine, passing.o.payload)),
+                self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, outgoing, passing.o.payload)),
             ]
             with m.If(~away):
-                # One queue after the other; the own word goes first, at most once in a lap.
+                # One queue after the other; the node's word has priority, at most once in a lap.
                 m.d.sync += turn.eq(Mux(turn == self._queues - 1, 0, turn + 1))
             with m.If(sends):
                 m.d.sync += [away.eq(1), sent.run.eq(self.run)]
                 for queue in range(self._queues):
                     with m.If(turn == queue):
-                        m.d.sync += sent.done[queue].eq(mine.done)
+                        m.d.sync += sent.done[queue].eq(outgoing.done)
                     with m.Elif(self.run != sent.run):
                         m.d.sync += sent.done[queue].eq(0)
 
-        found = Signal()
-        m.d.comb += [read.addr.eq(self.of_node), found.eq(ready & (read.data.run == self.run) & (self.run != 0))]
-        m.d.sync += [self.current.eq(found), self.count.eq(read.data.done[self.of_queue])]
+        is_current = Signal()
+        m.d.comb += [read.addr.eq(self.of_node), is_current.eq(ready & (read.data.run == self.run) & (self.run != 0))]
+        m.d.sync += [self.current.eq(is_current), self.count.eq(read.data.done[self.of_queue])]
         return ResetInserter(self.reset_link)(m)

@@ -1,4 +1,4 @@
-"""The wires of a link that repeats words."""
+"""Wires of a link that repeats words."""
 
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -7,7 +7,7 @@ __all__ = ["ReplayLinkSignature"]
 
 
 class ReplayLinkSignature(wiring.Signature):
-    """The wires of one directed link with replay, as the transmitter sees them: 43 forward and 1 back.
+    """Wires of one directed link with replay, as seen by the transmitter: 43 forward and 1 back.
 
     While ``valid`` is low, the other wires keep the last word.
 

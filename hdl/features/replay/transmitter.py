@@ -1,4 +1,4 @@
-"""The transmitter of a link that repeats words."""
+"""Transmitter of a link that repeats words."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -14,11 +14,11 @@ from hdl.streams.stream import word_layout
 
 __all__ = ["ReplayTransmitter"]
 
-#: Cycles from the first word, START, on the wires to its answer, with wires that take none.
+#: Cycles from START, the first word, on the wires to its answer, with wires of latency 0.
 ENDS = 35
-#: Cycles without news, beyond twice the latency of the wires, after which a restart is sent: four messages in all.
+#: Cycles without news, beyond twice the latency of the wires, until a restart is sent: four messages in all.
 PATIENCE = 4 * MESSAGE_BITS + 5
-#: Cycles beyond ``ENDS`` without an answer after which the first START is sent again, and any other.
+#: Cycles beyond ``ENDS`` without an answer until START is sent again: the first time, and any further time.
 START_AGAIN, START_AGAIN_LATER = 255, 1023
 
 
@@ -27,41 +27,41 @@ def _row_layout():
 
 
 def _link_layout():
-    """State of a link that all words have left, beside the number of its last restart: the number of the word that
-    the window calls 0, packets that have left the receiver as far as is known, whether START has been answered, and
-    cycles that this took, beyond those of both ends."""
+    """State of a link after all words have left, apart from the number of its last restart: the number of the
+    window's word 0, packets known to have left the receiver, whether START has been answered, and the cycles that
+    this took, beyond the cycles of both ends."""
     return data.StructLayout({"base": NUMBER_BITS, "given": 4, "started": 1, "round": NUMBER_BITS + 1})
 
 
 class ReplayTransmitter(wiring.Component):
-    """Send packets on credit, and repeat from the word that the receiver asks for.
+    """Send packets on credit, and repeat from the word that the receiver requests.
 
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
-    registers; ``i.ready`` depends on registers, ``control.valid`` and ``reset_link``, all other outputs on registers
-    and ``reset_link`` alone.
+    registers; ``i.ready`` depends on registers, ``control.valid`` and ``reset_link``, all other outputs only on
+    registers and ``reset_link``.
 
-    A word is kept until two messages in a row have said that it has arrived. Numbers in messages are judged against
-    the highest one that was ever sent, not against that of the next word to send, which goes back with each restart.
+    A word is stored until two messages in a row have acknowledged it. Numbers in messages are compared with
+    the highest one that was ever sent, not with the number of the next word, which decreases with each restart.
 
     After a reset the first word is START, and packets wait for its answer: this takes the round trip and
     :data:`~hdl.features.replay.line.MESSAGE_BITS` cycles twice. It gives the phase of messages, and ``delay``.
 
-    With two ports it has a link at each, with numbers, a phase and a latency of its own, and is at one of them. It
-    goes to the other, in two cycles, when all words have arrived and all credits are home: then a link has a state of
-    some 30 bits, which the transmitter keeps. A link starts when the first word waits for it.
+    With two ports it has a link at each, with its own numbers, phase and latency, and uses one of them. It
+    switches to the other, in two cycles, when all words have arrived and all credits are home: then a link has a
+    state of some 30 bits, which the transmitter stores. A link starts when the first word waits for it.
 
     Parameters
     ----------
     segments : int
         Packets that the receiver at the far end holds; 2 to 15.
     egress_words : int
-        Words that are to be sent or to be acknowledged, at least; 5 to 512, and never less than ``window`` + 1.
+        Minimum capacity for words to be sent or acknowledged; 5 to 512, and never less than ``window`` + 1.
     window : int
-        Words that may be sent and not acknowledged; a power of two less 1, from 3 to 255.
+        Maximum sent words without acknowledgement; a power of two less 1, from 3 to 255.
     ports : int
         Links: 1 or 2.
     throttled : bool
-        Whether a word, but for a restart, is sent only in a cycle of ``enable``.
+        Whether words other than restarts are sent only in a cycle of ``enable``.
     timed : bool
         Whether there is ``round``.
 
@@ -69,27 +69,27 @@ class ReplayTransmitter(wiring.Component):
     -------
     i : In(stream of word_layout())
     control : In(stream of unsigned(32))
-        Control words, put between any two words. They go before words of packets.
+        Control words, inserted between any two words. They have priority over words of packets.
     ring_o : Out(ReplayLinkSignature())
     may_start, credits, reset_link
-        As those of :class:`~hdl.ring.link.LinkTransmitter`.
+        As in :class:`~hdl.ring.link.LinkTransmitter`.
     settled : Out(1)
-        All words that have been taken have arrived.
+        All accepted words have arrived.
     fresh, repeated, restarted : Out(1)
         In the cycle of a word on the wires: it is there for the first time; again; it is RESTART.
     delay : Out(10)
-        Latency of the wires in cycles: half the round trip of START and its answer, less what both ends take.
+        Latency of the wires in cycles: half the round trip of START and its answer, less the cycles of both ends.
     port : In(1)
-        With two ports: where to send. No word is taken while this is another port than ``at``.
+        With two ports: port to send on. No word is taken while it differs from ``at``.
     at : Out(1)
-        With two ports: where ``ring_o`` leads to.
+        With two ports: port of ``ring_o``.
     home : Out(1)
         With two ports: all words have arrived, and all credits are home.
     enable : In(1)
-        There if it is ``throttled``.
+        Only if ``throttled``.
     round : Out(11)
-        There if it is ``timed``, right once a word has left: latency of the wires forward and back, of which
-        ``delay`` is half.
+        Only if ``timed``, valid once a word has left: latency of the wires forward and back; ``delay`` is
+        half of it.
     """
 
     latency = 3
@@ -132,7 +132,7 @@ class ReplayTransmitter(wiring.Component):
 
     @property
     def rows(self):
-        """Words that are kept."""
+        """Maximum stored words."""
         return self._rows
 
     def elaborate(self, platform):
@@ -149,7 +149,7 @@ class ReplayTransmitter(wiring.Component):
         id, next_id = Signal(2), Signal(2)
         m.d.comb += next_id.eq(id)
         confirmed = Signal()  # the receiver has seen the last restart
-        holds = Signal()  # words wait for that: the last restart was not asked for
+        holds = Signal()  # words wait for that: the last restart was not requested
         # The first one is START: at once, or when a word waits.
         restart_due = Signal(init=not has_ports)
         asked = Signal() if has_ports else Const(1)
@@ -168,9 +168,9 @@ class ReplayTransmitter(wiring.Component):
         ]
         m.d.sync += said.eq(listener.message)
 
-        # What a message says.
+        # Evaluation of a message.
         latest, demanded, confirms = Signal(), Signal(), Signal()
-        away = Signal(4)  # packets that have not left the receiver, as far as is known
+        away = Signal(4)  # packets not known to have left the receiver
         m.d.comb += [
             latest.eq(window.judged & (said.id == id)),
             demanded.eq(latest & said.recover),
@@ -181,13 +181,13 @@ class ReplayTransmitter(wiring.Component):
             self.delay.eq(link.round[1:]),
         ]
         if self._timed:
-            m.d.comb += self.round.eq(link.round - 1)  # which has a cycle that half of it loses
+            m.d.comb += self.round.eq(link.round - 1)  # without the additional cycle, which halving drops
         with m.If(window.judged):
             m.d.sync += link.given.eq(said.given)
         with m.If(confirms):
             m.d.sync += [confirmed.eq(1), holds.eq(0)]
 
-        # A restart, on demand or out of patience, and before all words the first of them until it is answered.
+        # A restart, on demand or out of patience; before all words, START is repeated until it is answered.
         m.d.comb += listener.lost.eq(
             listener.complete & ~link.started & ~(listener.good & asked & (listener.message.id == id)))
         m.d.sync += [timer.eq(timer + 1), restart_due.eq(0)]
@@ -206,7 +206,7 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, START_AGAIN_LATER, START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
-            # Restarts without words between them have one number, so that none in flight is taken for a later one.
+            # Restarts without words between them have one number, so none in flight is taken for a later one.
             m.d.comb += [
                 window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + (demanded | ~holds))]
             m.d.sync += [restart_due.eq(1), confirmed.eq(0), holds.eq(~demanded), timer.eq(-PATIENCE)]
@@ -216,7 +216,7 @@ class ReplayTransmitter(wiring.Component):
         if has_ports:
             other = Signal(_link_layout())
             elsewhere = self.at != self.port
-            at_rest = Signal()  # which stays so while nothing is taken, but for a restart that is asked for
+            at_rest = Signal()  # stays high while nothing is taken, except for a requested restart
             m.d.sync += at_rest.eq(
                 elsewhere & self.home & ~restart_due & ~sends & ~self.ring_o.valid & ~window.pending)
             m.d.comb += [
@@ -235,8 +235,8 @@ class ReplayTransmitter(wiring.Component):
                     asked.eq(other.started),
                 ]
 
-        # Numbers of restarts go on through a reset of the link, so that a START from before it, which may still be on
-        # its way, is told from the one behind it.
+        # Numbers of restarts continue across a reset of the link, so that a START from before it, which may still be
+        # in flight, differs from the one after it.
         kept = Module()
         kept.submodules.link = ResetInserter(self.reset_link)(m)
         if has_ports:
@@ -251,7 +251,7 @@ class ReplayTransmitter(wiring.Component):
         return kept
 
     def _take(self, m, memory, window, spent):
-        """Words on their way in, of which the first of a packet spends a credit."""
+        """Accept words; the first word of a packet spends a credit."""
         port = memory.write_port()
         first = Signal(init=1)  # the next word at i starts a packet
         taken = Signal()
@@ -275,7 +275,7 @@ class ReplayTransmitter(wiring.Component):
             m.d.sync += [first.eq(self.i.payload.last), spent.eq(spent + first)]
 
     def _send(self, m, memory, window, link, id, restart_due, holds):
-        """Words on their way out, through the memory's latch and the wires' register. Returns the number of the next
+        """Send words, through the memory's latch and the wires' register. Return the number of the next
         one, a cycle later, and whether one is in the latch."""
         port = memory.read_port()
         fetch = Signal()

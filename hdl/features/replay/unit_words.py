@@ -1,4 +1,4 @@
-"""Place among the units of control words of one whose gateware is elsewhere in the node."""
+"""Placeholder among the units of control words for a unit with gateware elsewhere in the node."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -11,13 +11,13 @@ __all__ = ["UnitWords", "unit_words_signature"]
 
 
 def unit_words_signature():
-    """Control words of a unit, as the unit sees them."""
+    """Control words of a unit, as seen by the unit."""
     words = stream.Signature(message_layout())
     return wiring.Signature({"i": In(words), "o": Out(words)})
 
 
 class UnitWords(wiring.Component):
-    """Hand on the control words of a unit that is elsewhere, without a register.
+    """Pass the control words of a unit that is elsewhere, without a register.
 
     Parameters
     ----------

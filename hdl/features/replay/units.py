@@ -18,7 +18,7 @@ def _keepalive(config):
 
 
 def describe(config):
-    """Units by which nodes report to each other the commands that are done, and that they work.
+    """Units by which nodes report finished commands, and work in progress, to each other.
 
     Nodes of two jobs on a ring report nothing to each other.
     """

@@ -1,4 +1,4 @@
-"""The numbers of a transmitter's words: taken, sent, to be sent again, and arrived."""
+"""Numbers of a transmitter's words: taken, sent, to be repeated, and arrived."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -11,19 +11,19 @@ NUMBER_BITS = 10
 
 
 class Window(wiring.Component):
-    """Keep count of words that are numbered modulo 1,024, and judge what the receiver says of them.
+    """Count words that are numbered modulo 1,024, and judge the numbers that the receiver reports.
 
-    The number in a message can be true if it is one of those from ``acknowledged`` to the highest that was ever sent.
-    It is not compared with ``send``, which goes back with each restart: a receiver that knows more than the
-    transmitter would then never be believed. Words are given up when two messages in a row have said that they have
-    arrived.
+    The number in a message is plausible if it is between ``acknowledged`` and the highest number that was ever sent.
+    It is not compared with ``send``, which decreases with each restart: a receiver that knows more than the
+    transmitter would then never be believed. Words are released when two messages in a row have reported their
+    arrival.
 
     Parameters
     ----------
     rows : int
-        Words that are kept, a power of two.
+        Words that are stored, a power of two.
     window : int
-        Words that may be sent and not acknowledged: a power of two less 1, from 3 to 255, and less than ``rows``.
+        Maximum sent words without acknowledgement: a power of two less 1, from 3 to 255, and less than ``rows``.
 
     Members
     -------
@@ -39,19 +39,19 @@ class Window(wiring.Component):
     repeats : Out(1)
         Word ``send`` has been sent before.
     complete : In(1)
-        A message has come, and ``expect`` is its number. It counts in the next cycle, if ``count`` is set then.
+        A message with number ``expect`` has come. It counts in the next cycle, if ``count`` is set then.
     expect : In(10)
     count : In(1)
     judged : Out(1)
         A message counts in this cycle.
     differs : Out(1)
-        With ``judged``: its number is another than that of the last one.
+        With ``judged``: its number differs from the previous one.
     demanded, goes_back : In(1)
-        Next, send the word that the message expects, or the first that is not acknowledged.
+        Next, send the word that the message expects, or the first one without acknowledgement.
     flying : Out(1)
-        There are words that were sent and are not acknowledged.
+        There are sent words without acknowledgement.
     settled : Out(1)
-        All words that were taken are acknowledged.
+        All accepted words are acknowledged.
     """
 
     def __init__(self, *, rows, window):

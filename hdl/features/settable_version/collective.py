@@ -10,7 +10,7 @@ __all__ = ["SettableVersionExtension"]
 
 
 class SettableVersionExtension(CollectiveExtension):
-    """Value from which the count of updates continues."""
+    """New start value of the count of updates."""
 
     control = {"settable": True}
     inputs = {"set_version": Setting("set_version")}

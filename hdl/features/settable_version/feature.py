@@ -1,4 +1,4 @@
-"""A count of updates that can be written: docs/migration.md."""
+"""A count of updates that can be written, see docs/migration.md."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ __all__ = ["FEATURE", "SettableVersion", "SettableVersionFeature"]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SettableVersion(Section):
     """Register WEIGHT_VERSION can be written, so that a run that began on other nodes continues their count of
-    updates: docs/migration.md."""
+    updates, see docs/migration.md."""
 
 
 class SettableVersionFeature(Feature):

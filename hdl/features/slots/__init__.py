@@ -1,1 +1,1 @@
-"""A common clock of the nodes of a ring, and slots of it in which they send."""
+"""A common clock of the nodes of a ring, and its slots for sending."""

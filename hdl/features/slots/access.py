@@ -1,4 +1,4 @@
-"""Access of rank 0's host to a node by messages: the gate, and answers for requests that come twice."""
+"""Access of rank 0's host to a node by messages: the gate, and a cache of answers for repeated requests."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,32 +20,32 @@ ONCE = (Opcode.PUSH_COMMAND, Opcode.POP_EVENT, Opcode.RUN, Opcode.EDIT)
 
 
 def messages_signature():
-    """Interface of the ends of links to the messages of a node, as the ends see it.
+    """Interface between the link ends and the messages of a node, as seen by the link ends.
 
     Members
     -------
     i : In(stream of word_layout())
-        Messages of this node.
+        Messages from this node.
     word : Out(word_layout())
     heard : Out(1)
-        The word is of a message for this node.
+        The word belongs to a message for this node.
     rank : Out(4)
         Rank of the node.
     forget : Out(1)
-        The place of the node has changed: messages are of another ring.
+        The node's place has changed: messages belong to another ring.
     """
     return wiring.Signature({"i": In(stream.Signature(word_layout())), "word": Out(word_layout()), "heard": Out(1),
                              "rank": Out(4), "forget": Out(1)})
 
 
 class AnswerCache(wiring.Component):
-    """Execute a request of messages once, however often it comes.
+    """Execute a request of messages once, even if it is repeated.
 
-    The answer to the latest request is kept if that is one of :data:`ONCE` and the answer has at most :attr:`words`.
-    If the next request has the same opcode and tag, it is dropped, and has the answer that is kept.
+    The answer to the latest request is stored if the request is in :data:`ONCE` and the answer has at most
+    :attr:`words`. If the next request has the same opcode and tag, it is dropped, and gets the stored answer.
 
-    A request is looked at for a cycle before its first word passes; otherwise words pass without a register. An
-    answer that is kept is offered from the cycle after the request's last word on, a word per cycle.
+    A request is examined for a cycle before its first word passes; otherwise words pass without a register. A
+    stored answer is offered from the cycle after the request's last word on, a word per cycle.
 
     Members
     -------
@@ -54,7 +54,7 @@ class AnswerCache(wiring.Component):
     port_i, port_o : Out, In(stream of word_layout())
         To and from the host port.
     direct : In(1)
-        Level: hand all requests on, since they are of a host at this node, and none is lost.
+        Level: pass all requests, since they come from a host at this node, and none is lost.
     """
 
     words = 8
@@ -71,22 +71,22 @@ class AnswerCache(wiring.Component):
         write, read = answer.write_port(), answer.read_port(domain="comb")
         asked = data.View(header_layout(), self.i.payload.data)
         latest, known, keeps = Signal(16), Signal(), Signal()
-        place = Signal(range(self.words))
-        drops = Signal()  # a register, since it chooses between words
+        index = Signal(range(self.words))
+        drops = Signal()  # a register, since it selects between words
         passes, answers, moves = Signal(), Signal(), Signal()
         m.d.comb += [
             self.i.ready.eq(passes & (drops | self.port_i.ready)),
             self.port_i.valid.eq(self.i.valid & passes & ~drops), self.port_i.payload.eq(self.i.payload),
-            write.addr.eq(place), read.addr.eq(place), write.data.eq(self.port_o.payload),
+            write.addr.eq(index), read.addr.eq(index), write.data.eq(self.port_o.payload),
             write.en.eq(answers & keeps & ~drops),
             self.o.valid.eq(Mux(drops, answers, self.port_o.valid)), self.port_o.ready.eq(self.o.ready & ~drops),
             self.o.payload.eq(Mux(drops, read.data, self.port_o.payload)), moves.eq(self.o.valid & self.o.ready),
         ]
         with m.FSM():
             with m.State("Request"):
-                m.d.sync += [drops.eq(0), place.eq(0)]
+                m.d.sync += [drops.eq(0), index.eq(0)]
                 with m.If(self.i.valid):
-                    m.d.sync += keeps.eq(Cat(asked.opcode == one for one in ONCE).any())
+                    m.d.sync += keeps.eq(Cat(asked.opcode == opcode for opcode in ONCE).any())
                     m.next = "Words"
                     with m.If(known & ~self.direct & (Cat(asked.tag, asked.opcode) == latest)):
                         m.d.sync += drops.eq(1)
@@ -99,8 +99,8 @@ class AnswerCache(wiring.Component):
             with m.State("Answer"):
                 m.d.comb += answers.eq(1)
                 with m.If(moves):
-                    m.d.sync += place.eq(place + 1)
-                    with m.If(place == self.words - 1):
+                    m.d.sync += index.eq(index + 1)
+                    with m.If(index == self.words - 1):
                         m.d.sync += keeps.eq(0)
                     with m.If(self.o.payload.last):
                         m.d.sync += known.eq(known | keeps)
@@ -109,14 +109,14 @@ class AnswerCache(wiring.Component):
 
 
 class MessageAccess(wiring.Component):
-    """Stand between the ring, the host at a node, if there is one, and the node's host port.
+    """Connect the ring, the host at a node, if there is one, and the node's host port.
 
     Members
     -------
     i, o : In, Out(stream of word_layout())
-        The host's.
+        Streams of the host.
     host_i, host_o : Out, In(stream of word_layout())
-        To and from the host port, named as those of a node.
+        To and from the host port, named as in a node.
     ring : In(messages_signature())
     """
 

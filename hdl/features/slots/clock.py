@@ -1,4 +1,4 @@
-"""TIME of a node, and the control words by which rank 0 sets that of all others."""
+"""TIME of a node, and the control words by which rank 0 sets it on all other nodes."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -10,43 +10,43 @@ from hdl.features.replay.window import NUMBER_BITS
 
 __all__ = ["DRIFT_BITS", "FRACTION_BITS", "Clock", "Departures", "clock_signature", "departure_layout"]
 
-#: Bits of a drift, and bits of the fraction of a cycle that it is added to: a drift is of units of 0.95 ppm.
+#: Bits of a drift, and fraction bits of the cycle count that it is added to: its unit is 0.95 ppm.
 DRIFT_BITS, FRACTION_BITS = 8, 20
 
 #: Bits of the sum of all round trips, and of the number of a SYNC.
 _SUM_BITS, _NUMBER_BITS = 16, 4
 
-#: Bits of the words that follow the first of a message on links in slots: two, those of a FOLLOW.
+#: Bits of the count of words after the first of a message on links in slots: two in a FOLLOW.
 _LEFT_BITS = 2
 
-#: Cycles beyond the round trip after which a link would have been restarted, had a word not arrived.
+#: Cycles beyond the round trip; a link with a word not arrived would have been restarted by then.
 _PATIENCE = 255
 
 
 def departure_layout():
     """State of the link to the successor: a SYNC is on its wires for the first time; a word is repeated, or a RESTART
-    is there; all words have arrived; cycles of its wires forward and back."""
+    is sent; all words have arrived; cycles of its wires forward and back."""
     return data.StructLayout({"departed": 1, "repaired": 1, "settled": 1, "round": NUMBER_BITS + 1})
 
 
 def clock_signature():
-    """Interface of a clock to the rest of its node, as the node sees it.
+    """Interface of a clock to the rest of its node, as seen by the node.
 
     Members
     -------
     link : Out(departure_layout())
     drift : Out(signed(8))
-        What TIME of a rank beside 0 goes faster by: so many of 2^20 cycles, for tests.
+        Additional speed of TIME at ranks other than 0, in cycles per 2^20 cycles, for tests.
     shift, shifts : Out(32), Out(1)
-        Pulse: that TIME moves by ``shift``, for tests.
+        Pulse: TIME at these ranks moves by ``shift``, for tests.
     time : In(32)
     valid : In(1)
-        TIME was set, or is that of rank 0, which has sent a SYNC.
+        TIME was set; at rank 0, a SYNC was sent.
     way : In(15)
-        Latency of the wires from rank 0 to here, as it was when TIME was set: half of all round trips. At rank 0
-        that of the whole ring, once a SYNC has gone round.
+        Latency of the wires from rank 0 to here, as of the setting of TIME: half of all round trips. At rank 0
+        it is that of the whole ring, once a SYNC has gone around.
     error : In(signed(16))
-        At rank 0: what its own SYNC would have changed its TIME by.
+        At rank 0: the change of TIME that its own SYNC would have made.
     looped : In(1)
         Pulse: there is a new ``error``, so all nodes have been set.
     """
@@ -57,10 +57,10 @@ def clock_signature():
 
 
 class Departures(wiring.Component):
-    """Watch the wires of a link that repeats words for SYNCs that leave.
+    """Watch the wires of a replay link for departing SYNCs.
 
-    ``departed`` depends combinationally on all inputs but ``reset_link``. Words of a message that are not its first
-    are not taken for a SYNC, whatever they are; there are at most three.
+    ``departed`` depends combinationally on all inputs but ``reset_link``. Words of a message after its first are
+    never taken for a SYNC, whatever their value; there are at most three.
 
     Members
     -------
@@ -68,7 +68,7 @@ class Departures(wiring.Component):
         There is a word that was never on the wires, and it is a control word.
     data : In(32)
     departed : Out(1)
-        It is a SYNC.
+        The word is a SYNC.
     reset_link : In(1)
         Level: the next word is the first of a message.
     """
@@ -98,25 +98,24 @@ class Departures(wiring.Component):
 
 
 class Clock(wiring.Component):
-    """Count TIME, and set it by SYNCs of rank 0, which go once round the ring.
+    """Count TIME, and set it by SYNCs of rank 0, which circulate once around the ring.
 
-    A SYNC is a word that is on the wires at a time. How long it waits before is of no account: behind it comes its
-    FOLLOW, with the time at which it left rank 0 and all cycles that it has spent in nodes since, and the sum of the
-    round trips of all links that it has passed. A node has the TIME of rank 0 when it adds to that half of the sum,
-    and the cycles since the SYNC came. So each link's odd cycle counts: halves are not lost link by link.
+    A SYNC is a word that is on the wires at a time. Its waiting before that does not matter: its FOLLOW comes after
+    it, with the time at which it left rank 0 plus all cycles that it has spent in nodes since, and the sum of the
+    round trips of all links that it has passed. A node adds half of the sum, and the cycles since the SYNC came, to
+    get the TIME of rank 0. So each link's odd cycle counts: halves are not lost link by link.
 
     A node sends its FOLLOW when its SYNC has arrived at the first attempt: all words have, or would have been
     repeated by now. If a link was restarted meanwhile there is no FOLLOW, and nodes from there on keep their TIME.
 
-    Rank 0 takes off what has gone round. What that would have changed its own TIME by is ``error``: half of what
-    the latencies of all links forward and back differ by.
+    Rank 0 takes off the words that have gone around. The change that they would have made to its own TIME is
+    ``error``: half of the difference between the latencies of all links forward and back.
 
-    TIME is that of a FOLLOW 4 cycles after its last word.
+    TIME is set by a FOLLOW 4 cycles after its last word.
 
-    A SYNC that is handed on is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is
-    registers, and so are all other outputs; ``i`` is always ready. Words that are not of SYNCs, or not such as come
-    now, are taken and dropped. A node without a place sends nothing, and hands
-    nothing on.
+    A forwarded SYNC is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is
+    registers, and so are all other outputs; ``i`` is always ready. Words that do not belong to SYNCs, or are
+    unexpected now, are taken and dropped. A node without a place sends and forwards nothing.
 
     Parameters
     ----------
@@ -132,7 +131,7 @@ class Clock(wiring.Component):
     place : In(place_layout())
     clock : In(clock_signature())
     reset_link : In(1)
-        Level: TIME is no longer valid, and all that is under way is forgotten. TIME goes on.
+        Level: TIME is no longer valid, and all messages in progress are dropped. TIME continues.
     """
 
     latency = 2
@@ -154,22 +153,22 @@ class Clock(wiring.Component):
         head, mark = data.View(control_layout(), word.data), Signal(sync_layout())
         number, same = Signal(_NUMBER_BITS), Signal()
         master = self.place.rank == 0
-        # Of the own SYNC: it is to be offered; it was, and has not left; it has; a word was repeated since.
+        # Own SYNC: to be offered; offered, and not departed; departed; a word was repeated since.
         pending, handed, gone, spoiled, busy = (Signal(name=name) for name in (
             "pending", "handed", "gone", "spoiled", "busy"))
-        # Of FOLLOW: one is to come, and did not for a period; it has; the own one was offered.
+        # FOLLOW: expected; still expected after a period; received; own FOLLOW offered.
         awaited, old, heard, followed = Signal(), Signal(), Signal(), Signal(init=1)
-        leaving, due = Signal(2), Signal(2)  # words of a FOLLOW that are to be offered, and to come
+        leaving, due = Signal(2), Signal(2)  # words of a FOLLOW still to be offered, and to be received
         sets, loads, valids = Signal(name="sets"), Signal(name="loads"), Signal(name="valids")
         m.d.comb += [self.i.ready.eq(1), mark.eq(head.tag), busy.eq(pending | handed),
                      same.eq(mark.number[:_NUMBER_BITS] == number)]
 
-        # TIME is the sum of three registers, none of which is loaded from two places: cycles that only count, what a
-        # FOLLOW adds to them, and what tests do since.
+        # TIME is the sum of three registers, each loaded from only one source: counted cycles, the offset from a
+        # FOLLOW, and the changes by tests since.
         cycles, offset, both = (Signal(32, name=name, init=init % (1 << 32)) for name, init in (
             ("cycles", -self._arrival), ("offset", 0), ("both", 1)))
         moved = Signal(32, init=self._arrival + 2)
-        # `cycles` when SYNC came, and `arrival` cycles after the own one left.
+        # `cycles` when SYNC came, and `arrival` cycles after the node's own SYNC left.
         came, left, base, summed = (Signal(32, name=name) for name in ("came", "left", "base", "summed"))
         rounds = Signal(_SUM_BITS)
         fraction = Signal(FRACTION_BITS)
@@ -250,7 +249,7 @@ class Clock(wiring.Component):
             with m.If(awaited & (leaving == 0) & (followed == master)):
                 m.d.sync += due.eq(2)
 
-        # The own SYNC.
+        # The node's own SYNC.
         m.d.sync += [waited.eq(waited + 1), patient.eq(overdue), capture.eq(capture >> 1)]
         with m.If(link.departed & handed):
             m.d.sync += [handed.eq(0), gone.eq(1), spoiled.eq(0), waited.eq(0), patient.eq(0),

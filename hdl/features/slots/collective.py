@@ -18,7 +18,7 @@ _TIME = ("time", "time_status", "superframes")
 
 
 class SlotsExtension(CollectiveExtension):
-    """Ends of links in slots, with TIME, the place of the node on the ring, and messages."""
+    """Link ends in slots, with TIME, the node's place on the ring, and messages."""
 
     inputs = {"slot_position": Setting("slot_position"), "time_test": Setting("time_test")}
 
@@ -36,7 +36,7 @@ class SlotsExtension(CollectiveExtension):
             # Place on the ring, tests of TIME, TIME and its state, and superframes.
             "slot_position": In(place_layout()), "time_test": In(test_layout()), "time": Out(32),
             "time_status": Out(state_layout()), "superframes": Out(16),
-            # Messages of rank 0's host and to it.
+            # Messages from and to rank 0's host.
             **({"messages": Out(messages_signature())} if self._config.link.messages else {}),
         }
 
@@ -55,7 +55,7 @@ class SlotsExtension(CollectiveExtension):
                          messages.rank.eq(link.rank), messages.forget.eq(link.forget)]
             began = Signal()
             m.d.sync += began.eq(engine.link_reset)
-            # Longer, words that are held back here would hold back the message that ends the reset.
+            # If it lasted longer, words held back here would hold back the message that ends the reset.
             units.words_reset = engine.link_reset & ~began
         if self._config.link.jobs > 1:
             units.words_reset = engine.slot_position.size == 0

@@ -1,4 +1,4 @@
-"""Packets in slots of a common TIME: docs/ring/slots.md."""
+"""Packets in slots of a common TIME, see docs/ring/slots.md."""
 
 import dataclasses
 from typing import ClassVar
@@ -15,13 +15,13 @@ __all__ = ["FEATURE", "JobSlots", "Slots", "SlotsFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Slots(ReplayLink):
-    """Packets are sent in slots of a common TIME, on links with the wires and control words of :class:`Replay`:
+    """Links that send packets in slots of a common TIME, with the wires and control words of :class:`Replay`, see
     docs/ring/slots.md.
 
     Parameters
     ----------
     ingress : int
-        As of :class:`Replay`.
+        As in :class:`Replay`.
     messages : bool
         Whether there are messages to all nodes in slots: docs/ring/slots.md.
     """
@@ -35,12 +35,12 @@ class Slots(ReplayLink):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobSlots(ReplayLink):
-    """Packets of two jobs are sent in slots of their own: docs/ring/slots.md.
+    """Links that send packets of two jobs in separate slots, see docs/ring/slots.md.
 
     Parameters
     ----------
     ingress : int
-        As of :class:`Replay`.
+        As in :class:`Replay`.
     """
 
     slots: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class JobSlots(ReplayLink):
 
 
 class SlotsFeature(Feature):
-    """Nodes agree on TIME and on who sends when."""
+    """Nodes that agree on TIME, and on the sender in each slot."""
 
     requires = ("replay", "programs")
     couplings = (

@@ -1,4 +1,4 @@
-"""Both ends of the links of a node on a ring of two jobs, which send in slots of TIME by turns."""
+"""Link ends of a node on a ring of two jobs, which send alternately in slots of TIME."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import stream, wiring
@@ -20,26 +20,26 @@ from hdl.streams.stream import connect_stream
 
 __all__ = ["JobLink", "JobUnits"]
 
-#: Control words that are on their way and not acknowledged.
+#: Maximum control words in flight without acknowledgement.
 _WINDOW = 31
 
 
 class JobUnits(wiring.Component):
     """All units of slots of a node on a ring of two jobs, between control words, packets and the wires.
 
-    They are never reset by a job: those of a node without a place are, and those of all others go on whatever the
-    jobs do. Rank 0 learns when slots come back from the round trips and the error in its own SYNC.
+    No job resets them: units of a node without a place are held in reset, and all other units continue whatever
+    the jobs do. Rank 0 computes the return of slots from the round trips and the error in its own SYNC.
 
     Parameters
     ----------
     frame : JobFrame
     depth : int
-        Words of packets that are kept; at least 5.
+        Words of stored packets; at least 5.
 
     Members
     -------
     clock : Clock
-        No port.
+        Not a port.
     """
 
     def __init__(self, *, frame, depth):
@@ -93,18 +93,18 @@ class JobUnits(wiring.Component):
             self.now.eq(state.time), self.error.eq(state.error),
         ]
 
-        # The way round the ring, at rank 0: as SYNC has found it.
-        master, behind = self.place.rank == 0, Signal(SHIFT_BITS)
-        returned, known = Signal(), Signal()  # they are there; and words come back in time
+        # Latency around the ring, at rank 0, as measured by SYNC.
+        master, lag = self.place.rank == 0, Signal(SHIFT_BITS)
+        returned, known = Signal(), Signal()  # it is measured; and words come back in time
         with m.If(state.looped):
-            m.d.sync += behind.eq(state.way - state.error)
-        m.d.sync += [returned.eq(state.looped), known.eq((known | returned) & (behind <= self._frame.way))]
+            m.d.sync += lag.eq(state.way - state.error)
+        m.d.sync += [returned.eq(state.looped), known.eq((known | returned) & (lag <= self._frame.way))]
         with m.If(self.place.size == 0):
             m.d.sync += [returned.eq(0), known.eq(0)]
 
         # Slots.
         m.d.comb += self.valid.eq(state.valid & (known | ~master))
-        for table, shift in ((sending, Mux(master, 0, state.way)), (coming, Mux(master, behind, state.way))):
+        for table, shift in ((sending, Mux(master, 0, state.way)), (coming, Mux(master, lag, state.way))):
             m.d.comb += [table.now.eq(state.time), table.valid.eq(self.valid), table.shift.eq(shift),
                          table.job.eq(self.place.rank[0])]
         m.d.comb += [
@@ -132,24 +132,24 @@ class JobUnits(wiring.Component):
 
 
 class JobLink(wiring.Component):
-    """Ends of links on a ring of two jobs, as :class:`~hdl.features.slots.link.SlotLink` is for one.
+    """Link ends on a ring of two jobs, as :class:`~hdl.features.slots.link.SlotLink` is for one.
 
     A node without a place resets all units, and drives nothing. ``reset_link`` drops packets of this node, in both
-    directions, and nothing else: TIME, laps, control words and what passes belong to both jobs.
+    directions, and nothing else: TIME, laps, control words and passing words belong to both jobs.
 
-    A node has room for packets that its receiver does not hold. At ranks 0 and 1, to which one packet may still be on
-    its way when the window opens, that is one less.
+    A node has room for packets that its receiver does not hold. Ranks 0 and 1 have room for one less, since one
+    packet may still be on its way to them when the window opens.
 
     Parameters
     ----------
     config : NodeConfig
-        Of a node with two jobs.
+        Configuration of a node with two jobs.
 
     Members
     -------
     ring_i, ring_o, i, o, may_start, overrun, reset_link, sent, received, repairs, control_i, control_o, delay,
     clock_words, record_words, place, test, now, state, superframes
-        As those of :class:`~hdl.features.slots.link.SlotLink`. The place is that on the whole ring.
+        As in :class:`~hdl.features.slots.link.SlotLink`. The place is the one on the whole ring.
     """
 
     def __init__(self, *, config):

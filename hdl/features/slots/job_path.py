@@ -1,4 +1,4 @@
-"""The way of packets of two jobs through a node: its own job's, and those of the other one, which pass."""
+"""Path of packets of two jobs through a node: packets of its own job, and passing ones of the other job."""
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
@@ -17,49 +17,49 @@ _LONGER = 8
 
 
 class JobPath(wiring.Component):
-    """Lead packets of slots between the wires of links with replay and the node, beside control words.
+    """Route packets of slots between the wires of links with replay and the node, in addition to control words.
 
-    What is done with a word is decided by the slot alone, never by the word: in a slot of its own job the node sends
-    a packet, if it is there as a whole, and takes what comes; in one of the other job it hands on what comes. So a
-    packet that is cut off, or damaged, has no effect behind its slot.
+    Only the slot decides the handling of a word, never the word itself: in a slot of its own job the node sends
+    a packet, if it is complete, and takes arriving words; in a slot of the other job it forwards them. So a
+    packet that is cut off, or damaged, has no effect after its slot.
 
-    An own packet is on the wires :attr:`latency` cycles behind the start of its slot, and then word by word. A word
-    that passes is on the wires :attr:`hop` cycle after it has come. Where a wave of slots meets its beginning, at
-    rank 0, what comes is later than the slots in which the node sends. There packets that pass are kept, and are on
-    the wires in a later slot of their job, each word in the same place of it.
+    A packet of the node is on the wires :attr:`latency` cycles after the start of its slot, and then word by word. A
+    passing word is on the wires :attr:`hop` cycle after it has come. At rank 0, where a wave of slots meets its
+    beginning, words arrive later than the node's slots for sending. There passing packets are stored, and are
+    on the wires in a later slot of their job, each word in the same cycle of it.
 
-    An own word goes before one that passes, and this before a control word. All wires to other nodes are registers.
+    The node's words go before passing words, and these before control words. All wires to other nodes are registers.
 
     Parameters
     ----------
     depth : int
-        Words of packets that are kept; at least 5.
+        Words of stored packets; at least 5.
     frame : JobFrame
 
     Members
     -------
     i : In(stream of word_layout())
-        Packets of this node.
+        Packets from this node.
     flush : In(1)
-        Level: drop them. What passes goes on.
+        Level: drop them. Passing words are not affected.
     clear : In(1)
-        Level: drop what is kept of packets that pass.
+        Level: drop stored words of passing packets.
     goes : In(1)
         A packet may be sent in a slot that starts.
     word : Out(word_layout())
-        Word that comes; depends combinationally on ``ring_i``, as the next one does.
+        Arriving word; depends combinationally on ``ring_i``, as the next output does.
     arrived : Out(1)
         It is for this node.
     slot, coming : In(slot_layout())
-        Slots in which the node sends, and in which words come.
+        Slots for the node's sending, and for arriving words.
     wraps : In(1)
         These differ: this is rank 0.
     whole : Out
-        Packets that are there as a whole.
+        Number of complete packets.
     left : Out(1)
-        A packet of this node begins to be sent.
+        Sending of a packet of this node begins.
     lost : Out(1)
-        Pulse: a word that had to pass met an own one.
+        Pulse: a passing word met one of the node's words.
     ring_i, ring_o : In, Out(ReplayLinkSignature())
     transmitter : In(ReplayLinkSignature())
     receiver : Out(ReplayLinkSignature())
@@ -98,24 +98,24 @@ class JobPath(wiring.Component):
             self.word.data.eq(came.data), self.word.last.eq(came.last), self.arrived.eq(word & coming.drives),
         ]
 
-        # Packets that pass at rank 0: each cycle of a slot is a row, and each of the last pairs of slots has its own.
-        places, pairs = (self._frame.slot + _LONGER - 1).bit_length(), self._frame.kept
+        # Passing packets at rank 0: each cycle of a slot has a row, and each of the last pairs of slots its own rows.
+        row_bits, pairs = (self._frame.slot + _LONGER - 1).bit_length(), self._frame.kept
         into_pair, from_pair = Signal(range(pairs)), Signal(range(pairs))
         kept = data.StructLayout({"data": 32, "last": 1, "valid": 1})
-        m.submodules.memory = memory = Memory(shape=kept, depth=pairs << places, init=[], attrs={"no_rw_check": 1})
+        m.submodules.memory = memory = Memory(shape=kept, depth=pairs << row_bits, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
-        into, place, following = Signal(places), Signal(places), Signal(places)
+        into, row, following = Signal(row_bits), Signal(row_bits), Signal(row_bits)
         m.d.comb += [
             into_pair.eq(coming.pair), from_pair.eq(slot.pair + 1),
-            into.eq(Mux(coming.starts, 0, place)),
+            into.eq(Mux(coming.starts, 0, row)),
             write.en.eq(coming.passes), write.addr.eq(Cat(into, into_pair)),
             write.data.data.eq(came.data), write.data.last.eq(came.last), write.data.valid.eq(word),
             read.addr.eq(Cat(Mux(slot.soon, 0, following), from_pair)),
         ]
-        m.d.sync += [place.eq(into + 1), following.eq(Mux(slot.soon, 1, following + 1))]
+        m.d.sync += [row.eq(into + 1), following.eq(Mux(slot.soon, 1, following + 1))]
 
-        # Words that leave; while none does, wires stand still.
-        passes, there = Signal(), Signal(pairs)  # there are rows of a pair which have not been sent
+        # Departing words; while there is none, wires do not change.
+        passes, there = Signal(), Signal(pairs)  # pairs with rows that have not been sent
         with m.If(coming.starts & coming.passes):
             m.d.sync += there.bit_select(into_pair, 1).eq(1)
         with m.If(slot.starts & slot.drives):
@@ -133,7 +133,7 @@ class JobPath(wiring.Component):
         with m.Elif(own.valid):
             m.d.sync += [out.data.eq(own.data), out.last.eq(own.last), out.kind.eq(own.kind), out.check.eq(own.check)]
 
-        # Control words and what leads back.
+        # Control words and the wires back.
         m.d.comb += [
             self.receiver.valid.eq(came.valid & came.kind),
             *(getattr(self.receiver, name).eq(getattr(came, name)) for name in ("data", "last", "kind", "check")),

@@ -1,4 +1,4 @@
-"""Room for packets of each of two jobs: one lap of the ring finds the least, a second gives it out."""
+"""Room for packets of each of two jobs: one lap of the ring finds the minimum, a second one distributes it."""
 
 from amaranth.hdl import Array, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,18 +14,18 @@ ROOM_BITS = 5
 
 
 def rooms_layout():
-    """Tag of COLLECT and GRANT on rings of two jobs: the number of the superframe, and the least room of the nodes of
-    each job, in packets."""
+    """Tag of COLLECT and GRANT on rings of two jobs: the number of the superframe, and the minimum room of the nodes
+    of each job, in packets."""
     return data.StructLayout({"number": FRAME_BITS, "rooms": data.ArrayLayout(ROOM_BITS, JOBS)})
 
 
 class RoomLaps(wiring.Component):
-    """Find the least room of the nodes of each job, and give it out, once in each window.
+    """Find the minimum room of the nodes of each job, and distribute it, once in each window.
 
-    Rank 0 sends COLLECT, a single word, when its window opens. Each node makes the room of its job the least of that
-    and of what it had room for when its own window opened. What comes back to rank 0 goes round as GRANT. A node that
-    gets GRANT in the window of the same superframe may send so many packets of its job in that; without it, none. So
-    rooms of a job depend on its own nodes alone, and not on when the words come.
+    Rank 0 sends COLLECT, a single word, when its window opens. Each node lowers the room of its job to its own room
+    at the opening of its own window. When COLLECT returns to rank 0, its rooms circulate as GRANT. A node that
+    gets GRANT in the window of the same superframe may send that number of packets of its job; without it, none. So
+    rooms of a job depend only on its own nodes, and not on the arrival times of the words.
 
     A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle.
     ``o`` and all other outputs are registers but for ``i.ready``, which depends combinationally on ``o.ready``. Words
@@ -36,19 +36,19 @@ class RoomLaps(wiring.Component):
     i, o : In, Out(stream of message_layout())
         From the predecessor, and to the successor.
     place : In(place_layout())
-        On the whole ring.
+        Place on the whole ring.
     room : In(5)
         Packets that this node has room for.
     window, opens, number : In
-        Those of :class:`~hdl.features.slots.job_table.JobTable`.
+        As in :class:`~hdl.features.slots.job_table.JobTable`.
     allowed : Out(5)
-        Right with ``granted``: packets that this node may send.
+        Packets that this node may send; valid with ``granted``.
     granted : Out(1)
-        Pulse: GRANT has come.
+        Pulse: GRANT has arrived.
     reset_link : In(1)
-        Level: forget all that is under way.
+        Level: drop everything in progress.
     kept, due : Signal
-        Room when the window opened, and COLLECT is to be offered. No ports: for proofs.
+        Room when the window opened, and a COLLECT to be offered. No ports: for proofs.
     """
 
     latency = 1
@@ -96,9 +96,9 @@ class RoomLaps(wiring.Component):
                 out.words.eq(0), out.reserved.eq(0), says.number.eq(self.number),
             ]
             for number in range(JOBS):
-                given = Mux(due, (1 << ROOM_BITS) - 1, said.rooms[number])
+                least = Mux(due, (1 << ROOM_BITS) - 1, said.rooms[number])
                 m.d.sync += says.rooms[number].eq(
-                    Mux((job == number) & ~grant & (given > kept), kept, given))
+                    Mux((job == number) & ~grant & (least > kept), kept, least))
         with m.If(self.opens):
             m.d.sync += [kept.eq(self.room), due.eq(master & (self.place.size > 1))]
         with m.If(self.reset_link):

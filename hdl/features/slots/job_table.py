@@ -1,4 +1,4 @@
-"""Slots of two jobs on one ring by TIME alone: superframes of one shape, whatever nodes have to send."""
+"""Slots of two jobs on one ring, determined only by TIME: all superframes have one shape, independent of traffic."""
 
 import dataclasses
 
@@ -13,20 +13,20 @@ __all__ = ["FRAME_BITS", "JOBS", "PAIR_BITS", "SHIFT_BITS", "JobFrame", "JobTabl
 
 #: Jobs on a ring: rank mod 2 is the job of a node.
 JOBS = 2
-#: Low bits of the number of a superframe, and bits of what slots begin later than TIME says.
+#: Low bits of the number of a superframe, and bits of the delay of slots relative to TIME.
 FRAME_BITS, SHIFT_BITS = 6, 16
 
-#: Cycles in which control words may leave, at least, and pairs of slots, at least.
+#: Minimum cycles for control words to leave, and minimum pairs of slots.
 _MIN_WINDOW, _MIN_PAIRS = 256, 7
-#: Cycles that words may be on their way round the ring, at least; and bits of the number of a pair of slots.
+#: Minimum of the permitted latency of words around the ring, in cycles; and bits of the number of a pair of slots.
 _MIN_WAY, PAIR_BITS = 240, 2
-#: Cycles of the window at its beginning and end in which none leaves: words of slots could meet it.
+#: Cycles at the beginning and end of the window without departures: words of slots could meet them.
 _HEAD, _TAIL = 4, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobFrame:
-    """Shape of superframes: a window for control words, and behind it slots of both jobs in turn, up to the end.
+    """Shape of superframes: a window for control words, followed by slots of both jobs in turn, up to the end.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class JobFrame:
 
     @property
     def cycles(self):
-        """Cycles of a superframe, a power of two: so its place follows from TIME."""
+        """Cycles of a superframe, a power of two: so its position follows from TIME."""
         return 1 << (_MIN_PAIRS * JOBS * self.slot + _MIN_WINDOW - 1).bit_length()
 
     @property
@@ -67,35 +67,35 @@ class JobFrame:
 
     @property
     def kept(self):
-        """Pairs of slots whose packets rank 0 keeps, 2 or 4: they pass as many pairs later as that, but for one."""
+        """Pairs of slots with packets stored at rank 0, 2 or 4: they pass ``kept`` - 1 pairs later."""
         return 2 if JOBS * self.slot >= _MIN_WAY else 4
 
     @property
     def way(self):
-        """Most cycles of a word that passes from rank 0 round the ring, so that rank 0 has it in time."""
+        """Maximum cycles of a passing word from rank 0 around the ring, so that it returns to rank 0 in time."""
         return (self.kept - 1) * JOBS * self.slot - 4
 
     @property
     def control(self):
-        """First cycle in which control words may leave, and the one behind the last."""
+        """First cycle for control words to leave, and the cycle after the last one."""
         return _HEAD, self.window - _TAIL
 
 
 def slot_layout():
-    """State of a node in a cycle: ``soon`` a slot begins, in the next cycle; it ``starts``; it is of the node's own
-    job, in which it ``drives``, and takes what comes, or of the other one, whose packets it ``passes``; and the low
-    bits of the number of its ``pair`` of slots, which goes on from superframe to superframe."""
+    """State of a node in a cycle: a slot begins ``soon``, in the next cycle; it ``starts``; in a slot of its own job
+    the node ``drives``, and takes arriving words, and in a slot of the other job packets ``passes``; and the low bits
+    of the number of its ``pair`` of slots, which continues from superframe to superframe."""
     return data.StructLayout({"soon": 1, "starts": 1, "drives": 1, "passes": 1, "pair": PAIR_BITS})
 
 
 class JobTable(wiring.Component):
-    """Play the slots of superframes that begin whenever TIME is a multiple of their cycles.
+    """Generate the slots of superframes, which begin whenever TIME is a multiple of their cycles.
 
-    A superframe is a window for control words, and then a slot of job 0, one of job 1, and so on. Nothing else than
-    TIME has any influence. A node whose TIME becomes valid begins with the next window.
+    A superframe is a window for control words, and then a slot of job 0, one of job 1, and so on. Nothing but TIME
+    has any influence. A node with a TIME that becomes valid begins with the next window.
 
-    All outputs but ``soon`` are registers, :attr:`latency` cycles behind TIME; ``soon`` depends on registers alone. A
-    TIME that is set back makes the slot that it falls in longer, and one that is set forward makes it shorter.
+    All outputs but ``soon`` are registers, :attr:`latency` cycles after TIME; ``soon`` depends only on registers. If
+    TIME is set back, the current slot becomes longer; if it is set forward, the slot becomes shorter.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class JobTable(wiring.Component):
     control : Out(1)
         Control words may leave: in the window but for its first 4 and last 8 cycles, and while TIME is not valid.
     number : Out(6)
-        Low bits of the number of the superframe that the window is of.
+        Low bits of the number of the window's superframe.
     """
 
     latency = 2
@@ -141,14 +141,14 @@ class JobTable(wiring.Component):
         m = Module()
         frame, slot = self._frame, self.slot
         bits = (frame.cycles - 1).bit_length()
-        place, known = Signal(bits + FRAME_BITS), Signal()  # in superframes, a cycle behind TIME
-        now, inside = place[:bits], Signal()
+        position, known = Signal(bits + FRAME_BITS), Signal()  # in superframes, a cycle after TIME
+        now, inside = position[:bits], Signal()
         boundary, index, armed = Signal(bits + 1), Signal(range(JOBS * frame.pairs + 1)), Signal()
         first, last = frame.control
-        # Pairs in all superframes before, modulo four.
-        number = place[bits:bits + PAIR_BITS]
+        # Pairs in all previous superframes, modulo four.
+        number = position[bits:bits + PAIR_BITS]
         before = (0, number, number << 1, -number)[frame.pairs % (1 << PAIR_BITS)]
-        m.d.sync += [place.eq(self.now - self.shift), known.eq(self.valid)]
+        m.d.sync += [position.eq(self.now - self.shift), known.eq(self.valid)]
         m.d.comb += [
             inside.eq(now < frame.window),
             slot.soon.eq(known & armed & ~inside & (now >= boundary) & (index != JOBS * frame.pairs)),
@@ -156,7 +156,7 @@ class JobTable(wiring.Component):
         m.d.sync += [
             self.window.eq(known & inside), self.opens.eq(known & inside & ~self.window),
             self.control.eq(~known | ((now >= first) & (now < last))),
-            self.number.eq(place[bits:]), slot.starts.eq(slot.soon),
+            self.number.eq(position[bits:]), slot.starts.eq(slot.soon),
         ]
         with m.If(slot.soon):
             m.d.sync += [

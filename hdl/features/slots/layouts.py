@@ -1,4 +1,4 @@
-"""Layouts and numbers that units of slots share."""
+"""Layouts and numbers shared by the units of slots."""
 
 from amaranth.hdl import Cat
 from amaranth.lib import data
@@ -25,66 +25,66 @@ __all__ = [
     "table_layout",
 ]
 
-#: Slots for packets in a superframe, and those between two for messages.
+#: Maximum slots for packets in a superframe, and number of them between two slots for messages.
 MAX_SLOTS, GROUP = 16, 4
-#: Cycles of a slot for packets beyond the words of the longest, and cycles of a slot for messages: 64 words, a header
-#: and a check, and as many cycles beyond.
+#: Cycles of a slot for packets beyond the words of the longest packet; words of a message; cycles of a slot for
+#: messages: the words, a header and a check, and the same additional cycles.
 GAP, MESSAGE_WORDS, MESSAGE_CYCLES = 4, 64, 72
-#: Low bits of TIME that tell where slots begin, and bits of the cycles between two superframes.
+#: Low bits of TIME for the beginning of slots, and bits of the cycles between two superframes.
 TARGET_BITS, GAP_BITS = 16, 12
-#: Bits of a TIME that are 0 where a lap begins.
+#: Low bits of TIME that are 0 at the beginning of a lap.
 BEGIN_UNIT = 3
 
-#: Type of a message, where packets have their :class:`~hdl.ring.header.PacketType`.
+#: Type of a message; packets have their :class:`~hdl.ring.header.PacketType` there.
 MESSAGE_TYPE = 3
-#: Opcode of the packets in which a host has messages: none of a request.
+#: Opcode of a host's packets that are messages: not used by requests.
 MESSAGE_OPCODE = 0x40
 
 _LENGTH_BITS = 12
 
 
 def record_layout():
-    """State of a node: packets that it has for its successor, and room for those of its predecessor, in packets; the
-    words of the longest that it sends; whether it has a message."""
+    """State of a node: its packets for the successor, and room for packets from the predecessor, in packets; the
+    words of the longest packet that it sends; whether it has a message."""
     return data.StructLayout({"pending": 5, "room": 5, "longest": _LENGTH_BITS, "wants": 1})
 
 
 def record_word_layout():
-    """RECORD: record of the node of a rank, for a table that is to be ``odd`` or not."""
+    """RECORD: record of the node of a rank, for an ``odd`` table or an even one."""
     return data.StructLayout({"type": ControlType, "rank": 4, "odd": 1, "record": record_layout()})
 
 
 def lap_layout():
-    """LAP: slots, odd or not, of rank 0 are over at this TIME, in eights of cycles, and the next ones begin ``gap``
-    cycles behind."""
+    """LAP: slots of rank 0, odd or not, end at this TIME, in eights of cycles, and the next ones begin ``gap``
+    cycles later."""
     return data.StructLayout({"type": ControlType, "odd": 1, "gap": GAP_BITS, "begin": TARGET_BITS - BEGIN_UNIT,
                               "zeros": 2})
 
 
 def table_layout():
-    """Slots of a superframe that follow from the records of all nodes: slots for packets, words of the longest, the
-    lowest rank beside 0 that has messages, or 0, and whether that one has the first of the slots for messages."""
+    """Slots of a superframe, computed from the records of all nodes: slots for packets, words of the longest packet,
+    the lowest rank with messages other than 0, or 0, and whether it has the first of the slots for messages."""
     return data.StructLayout({"slots": 5, "longest": _LENGTH_BITS, "other": 4, "odd": 1})
 
 
 def mode_layout():
-    """Part of a node in a slot: it sends a packet of its own, it hands on what comes, and what goes are messages."""
+    """Role of a node in a slot: it sends its packet, it forwards arriving words, and these are messages."""
     return data.StructLayout({"drives": 1, "passes": 1, "message": 1})
 
 
 def message_header_layout():
-    """First word of a message: its type, the ranks that it is for and that it is from, its words, the number of the
-    message in a request, whether it is the first one and the last one of a request or of an answer, and an opcode,
-    with the bit of responses if it is from a node. A node knows neither the words of its message nor the last one."""
+    """First word of a message: its type, destination and source ranks, number of words, number of the message in a
+    request, whether it is the first one and the last one of a request or of an answer, and an opcode, with the bit
+    of responses if it comes from a node, which knows neither its number of words nor whether it is the last."""
     return data.StructLayout({"type": 4, "destination": 4, "source": 4, "count": 7, "number": 3, "begin": 1, "end": 1,
                               "opcode": 8})
 
 
 def check_after(state, word):
-    """Check of a message after one more word, in a LUT per bit but one: from 0 on, and 0 after a message and its
-    check, which is the state before it.
+    """Check of a message after one more word, in one LUT per bit except one: it starts at 0, and is 0 after a message
+    with its check, which is the state before it.
 
-    Any wrong bits of one word are found for certain, any two wrong bits, and all but one in 778,000 of three.
+    All errors in one word are detected, and all errors of two bits, and all but one in 778,000 of three.
     """
     total = state ^ word
     return Cat(total[(27 * n + 30) % 32] ^ total[(3 * n + 23) % 32] ^ (total[12] if n == 0 else 0) for n in range(32))

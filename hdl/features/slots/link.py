@@ -1,4 +1,4 @@
-"""Both ends of the links of a node that sends in slots of TIME, in place of on credit."""
+"""Link ends of a node that sends in slots of TIME instead of on credit."""
 
 from amaranth.hdl import Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -28,14 +28,14 @@ __all__ = ["PERIOD", "SlotLink", "ask_for_laps", "connect_clock", "connect_time"
 #: Cycles from one SYNC of rank 0 to the next.
 PERIOD = 2048
 
-#: Control words that are on their way and not acknowledged: as many as laps of 16 nodes have, and a SYNC with FOLLOW.
+#: Maximum control words in flight without acknowledgement: laps of 16 nodes, and a SYNC with FOLLOW.
 _WINDOW = 31
 
 _SHIFT_BITS = 16
 
 
 def test_layout():
-    """Register TIME_TEST: drift of TIME, and what it is shifted by when ``move`` rises."""
+    """Register TIME_TEST: drift of TIME, and its shift when ``move`` rises."""
     return data.StructLayout({"drift": DRIFT_BITS, "shift": _SHIFT_BITS, "move": 1, "free": 7})
 
 
@@ -45,12 +45,12 @@ def state_layout():
 
 
 def egress_words(config):
-    """Words of packets that wait for their slots: three of the longest, and a part of a fourth."""
+    """Capacity in words for packets that wait for their slots: three of the longest, and part of a fourth."""
     return 1 << (3 * packet_words(config.segment)).bit_length()
 
 
 def link_members(config):
-    """Members of all ends of links in slots."""
+    """Members of all link ends in slots."""
     words, control = stream.Signature(word_layout()), stream.Signature(unsigned(32))
     return {
         **port_members(config),
@@ -64,7 +64,7 @@ def link_members(config):
 
 
 def connect_clock(m, *, clock, departures, transmitter):
-    """Tell the clock of the link to the successor."""
+    """Connect the clock with the state of the link to the successor."""
     link = clock.clock.link
     m.d.comb += [
         departures.fresh.eq(transmitter.fresh), departures.kind.eq(transmitter.ring_o.kind),
@@ -75,7 +75,7 @@ def connect_clock(m, *, clock, departures, transmitter):
 
 
 def connect_units(m, *, path, clock, laps, table, departures, transmitter, receiver, rank):
-    """Connect the units of slots of a node with each other, apart from what asks for laps and fills in the record.
+    """Connect the units of slots of a node with each other, except the requests for laps and the record.
 
     Control words leave between superframes.
     """
@@ -94,7 +94,7 @@ def connect_units(m, *, path, clock, laps, table, departures, transmitter, recei
 
 
 def connect_time(m, *, link, units, now, lost, granted):
-    """Connect TIME of the units with the registers of a node's links, and count what is lost and granted."""
+    """Connect TIME of the units with the registers of a node's links; count lost words and superframes."""
     moved, lost_words, test = Signal(), Signal(8), link.test
     m.d.sync += [moved.eq(test.move), lost_words.eq(lost_words + lost),
                  link.superframes.eq(link.superframes + granted)]
@@ -106,8 +106,8 @@ def connect_time(m, *, link, units, now, lost, granted):
 
 
 def ask_for_laps(m, *, laps, table, clock, reset_link):
-    """Ask for a lap at rank 0, which alone has ``looped``, when there are no slots, no records are to come, and the
-    LAP before has come back, or not for two SYNCs. The first one waits for a SYNC to come back."""
+    """Ask for a lap at rank 0, the only one with ``looped``, when there are no slots, no records are expected, and
+    the previous LAP has returned, or not for two SYNCs. The first one waits for a SYNC to return."""
     waits, late = Signal(init=1), Signal(init=1)
     m.d.comb += laps.ask.eq(~(table.active | table.over | laps.gathers | laps.granted | waits))
     with m.If(laps.ask):
@@ -121,41 +121,41 @@ def ask_for_laps(m, *, laps, table, clock, reset_link):
 
 
 def usual_words(config):
-    """Words of the longest packet of gradients and of new weights; one of a broadcast, with words as they are, may be
+    """Words of the longest packet of gradients and of new weights; an uncoded packet of a broadcast may be
     longer."""
     return OVERHEAD_WORDS + max(CODECS[name].max_words(config.segment)
                                 for name in (config.gradients, config.weights.codec))
 
 
 class SlotLink(wiring.Component):
-    """Ends of links that send packets in slots, and control words between superframes.
+    """Link ends that send packets in slots, and control words between superframes.
 
     All units of slots are here: the clock, the laps of records, the slots of a table, and the path, with the ends of
-    replay for control words alone. A packet waits at ``i`` until it is whole, and then for a slot that is long enough
-    for it. The record of the node is filled in here: it has as many packets as there can be slots, of the longest
-    that can be, if there has been one since the superframe before; it has room for packets that its receiver does not
+    replay only for control words. A packet waits at ``i`` until it is complete, and then for a slot that is long
+    enough. The node's record is filled in here: it reports the maximum number of packets, of the longest possible
+    length, if there has been one since the previous superframe, and room for packets that its receiver does not
     hold. Its record leaves when all packets of its predecessor's slots have come, or the last one has begun to.
 
-    Rank 0 sends LAP when no records are to come and there are no slots. Without a valid table nothing is driven but
-    control words.
+    Rank 0 sends LAP when no records are expected and there are no slots. Without a valid table only control words
+    are driven.
 
-    Packets that come are kept as :class:`~hdl.ring.link.Ingress` does, and are as long or damaged as they come: the
-    depacketizer's CRC finds that.
+    Arriving packets are stored as by :class:`~hdl.ring.link.Ingress`, with their length and damage unchecked: the
+    depacketizer's CRC detects these.
 
     Parameters
     ----------
     config : NodeConfig
-        Of a node with slots. With messages, there are slots for those, and nodes learn their places from rank 0.
+        Configuration of a node with slots. With messages, there are slots for them, and nodes get places from rank 0.
 
     Members
     -------
     ring_i, ring_o, i, o, may_start, overrun, reset_link, sent, received, repairs, control_i, control_o, delay
-        As those of :class:`~hdl.ring.link_ends.LinkEnds`. A packet may be started while no more of them wait than a
-        receiver holds.
+        As in :class:`~hdl.ring.link_ends.LinkEnds`. A packet may be started while the number of waiting packets is at
+        most the capacity of a receiver.
     clock_words, record_words : Out(unit_words_signature())
         Control words of two units.
     place : In(place_layout())
-        Of this node; changes together with ``reset_link`` alone. With a size of 0 or 1 nothing is driven. With
+        Place of this node; changes only together with ``reset_link``. With a size of 0 or 1 nothing is driven. With
         messages it is ``given`` of a :class:`~hdl.features.slots.place.PositionRelay`.
     test : In(test_layout())
     now : Out(32)
@@ -163,7 +163,7 @@ class SlotLink(wiring.Component):
     superframes : Out(16)
         Superframes that the node had a table for, modulo 65,536.
     message_i : In(stream of word_layout())
-        Messages of this node, without checks, whose first word is
+        Messages of this node, without checks; the first word is
         :func:`~hdl.features.slots.layouts.message_header_layout`.
     message : Out(word_layout())
         Word of a message for this node, with ``heard``; depends combinationally on ``ring_i``.
@@ -190,20 +190,20 @@ class SlotLink(wiring.Component):
         m = Module()
         config, reset = self._config, self.reset_link
         segments, longest = config.link.ingress, packet_words(config.segment)
-        # With messages, those and control words go on while the host resets links, since it takes that back by one.
-        place, links, anew, drops = self.place, reset, reset, reset
+        # With messages, these and control words continue while the host resets links, since a message ends the reset.
+        position, links, restart, drops = self.place, reset, reset, reset
         if config.link.messages:
             m.submodules.placer = placer = PositionRelay()
-            place, links, anew, drops = placer.place, 0, placer.moved, reset | placer.moved
+            position, links, restart, drops = placer.place, 0, placer.moved, reset | placer.moved
             connect_stream(m, self.place_words.i, placer.i)
             connect_stream(m, placer.o, self.place_words.o)
-            m.d.comb += [placer.given.eq(self.place), self.rank.eq(place.rank), self.forget.eq(anew)]
+            m.d.comb += [placer.given.eq(self.place), self.rank.eq(position.rank), self.forget.eq(restart)]
         m.submodules.clock = clock = Clock(period=PERIOD, arrival=ReplayReceiver.latency - 2)
         m.submodules.laps = laps = RecordLaps()
         m.submodules.table = table = SlotTable(messages=config.link.messages)
         m.submodules.departures = departures = Departures()
         path = SlotPath(depth=egress_words(config))
-        m.submodules.path = ResetInserter(anew)(path)
+        m.submodules.path = ResetInserter(restart)(path)
         ingress = Ingress(segments=segments, packet_words=longest)
         m.submodules.ingress = ResetInserter(drops)(ingress)
         m.submodules.transmitter = transmitter = ControlTransmitter(window=_WINDOW)
@@ -213,35 +213,35 @@ class SlotLink(wiring.Component):
         wiring.connect(m, node=wiring.flipped(self.ring_i), path=path.ring_i)
         wiring.connect(m, node=wiring.flipped(self.ring_o), path=path.ring_o)
         connect_units(m, path=path, clock=clock, laps=laps, table=table, departures=departures,
-                      transmitter=transmitter, receiver=receiver, rank=place.rank)
+                      transmitter=transmitter, receiver=receiver, rank=position.rank)
         connect_stream(m, self.control_i, transmitter.control)
         connect_stream(m, receiver.control, self.control_o)
         for words, unit in ((self.clock_words, clock), (self.record_words, laps)):
             connect_stream(m, words.i, unit.i)
             connect_stream(m, unit.o, words.o)
-            m.d.comb += unit.place.eq(place)
+            m.d.comb += unit.place.eq(position)
         for unit in (clock, laps, table):
-            m.d.comb += unit.reset_link.eq(anew)
+            m.d.comb += unit.reset_link.eq(restart)
         for unit in (departures, transmitter, receiver):
             m.d.comb += unit.reset_link.eq(links)
 
-        # TIME, its slots, and what is for tests.
+        # TIME, its slots, and test inputs.
         state = clock.clock
         connect_time(m, link=self, units=state, now=state.time, lost=path.lost, granted=laps.granted)
-        ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=anew)
+        ask_for_laps(m, laps=laps, table=table, clock=state, reset_link=restart)
 
-        # Packets for the successor, and the words of the longest that waits, or of those that are usual.
+        # Packets for the successor, and the words of the longest waiting packet, or the usual number.
         enters, inside, length = Signal(), Signal(), Signal(range(longest + 1))
         usual = usual_words(config)
         recent, most = Signal(), Signal(length.shape(), init=usual)
-        granted = Signal.like(laps.slots.longest)  # which the next lap does not change
+        granted = Signal.like(laps.slots.longest)  # not changed by the next lap
         fits = (path.whole != 0) & (most <= granted)
         with m.If(laps.granted):
             m.d.sync += granted.eq(laps.slots.longest)
         connect_stream(m, self.i, path.i)
         with m.If(reset):
             m.d.comb += [path.i.valid.eq(inside if config.link.messages else 0), self.i.ready.eq(1)]
-            if config.link.messages:  # a packet that is cut has an end
+            if config.link.messages:  # end a packet that is cut off
                 m.d.comb += path.i.payload.last.eq(1)
         last = path.i.payload.last if config.link.messages else self.i.payload.last
         m.d.comb += [
@@ -262,7 +262,7 @@ class SlotLink(wiring.Component):
             m.d.sync += most.eq(length + 1)
         with m.Elif((path.whole == 0) & ~inside):
             m.d.sync += most.eq(usual)
-        with m.If(anew):
+        with m.If(restart):
             m.d.sync += [inside.eq(0), length.eq(0), recent.eq(0), most.eq(usual)]
 
         # Packets of the predecessor.

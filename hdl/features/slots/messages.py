@@ -11,32 +11,32 @@ from hdl.streams.stream import word_layout
 
 __all__ = ["MessageGate", "MessageStore"]
 
-_ROWS = 128  # of a message in memory, a power of two
+_ROWS = 128  # memory rows of a message, a power of two
 _OFFSET_BITS = 7
 
 
 class MessageStore(wiring.Component):
-    """Keep the messages that come, and give those out whose check is right.
+    """Store arriving messages, and output those with a correct check.
 
-    A message can be read :attr:`latency` cycles after its last word. One that comes while :attr:`messages` are kept
-    is dropped as a whole. Words of a message are read one per cycle: the one of ``offset`` is at ``word`` in the next
-    cycle.
+    A message can be read :attr:`latency` cycles after its last word. A message that comes while :attr:`messages` are
+    stored is dropped as a whole. Words of a message are read one per cycle: the word at ``offset`` is on ``read`` in
+    the next cycle.
 
     Members
     -------
     word : In(word_layout())
     heard : In(1)
-        The word is of a message for this node.
+        The word belongs to a message for this node.
     there : Out(1)
         There is a message.
     offset : In(7)
     read : Out(word_layout())
-        Word at that offset of the oldest message, a cycle later: the header, the payload, and with ``last`` the
-        check.
+        Word at that offset of the oldest message, one cycle later: the header, the payload, and the check with
+        ``last``.
     drop : In(1)
         Pulse: the oldest message is not needed any more.
     reset_link : In(1)
-        Level: forget a message of which not all words have come.
+        Level: drop a message with words still to come.
     """
 
     latency = 2
@@ -73,7 +73,7 @@ class MessageStore(wiring.Component):
         with m.If(self.heard):
             m.d.sync += [check.eq(check_after(check, self.word.data)),
                          position.eq(Mux(self.word.last, 0, position + 1)), refused.eq(refused | full)]
-        # No two messages follow without a cycle between them; what would, has a wrong check.
+        # There is at least one cycle between two messages; otherwise, the second one has a wrong check.
         with m.If(ended):
             m.d.sync += [check.eq(0), refused.eq(0)]
         with m.If(self.reset_link):
@@ -82,39 +82,39 @@ class MessageStore(wiring.Component):
 
 
 class MessageGate(wiring.Component):
-    """Lead messages between the slots, the host and the host port of a node.
+    """Route messages between the slots, the host and the host port of a node.
 
-    At rank 0 a packet of the host whose first word is the header of a message goes into the slots; up to 64 words,
-    what is beyond them is dropped. Each message that comes is a packet for the host, with header and check. The path
-    puts a check behind a message that goes.
+    At rank 0 a packet of the host that begins with a message header is sent in the slots; words after the 64th
+    are dropped. Each arriving message is a packet for the host, with header and check. The path
+    appends a check to a departing message.
 
     At other ranks the words of the messages of a request are one packet for the host port, and its response becomes
-    messages of at most 64 words. Each message of a request that is right gives one message back: one that is not the
-    last, one without words; the last, the first of the answer. The next of an answer waits until a message comes,
-    which has no words then, or is the first of another request. One that begins while another request is open ends
-    that, by a word with ``last``. A message that is not the next of an open request is dropped.
+    messages of at most 64 words. Each correct message of a request is answered by one message: if it is not the
+    last, by one without words; if it is the last, by the first of the answer. The next message of an answer waits
+    for a message without words, or for the first of another request. A request that begins while another one is open
+    ends the open one, by a word with ``last``. A message that is not the next of an open request is dropped.
 
-    The host's own requests go to the port as before, one at a time: the next one enters behind the response, and
-    behind that to a request of messages.
+    The host's own requests go to the port as before, one at a time: the next one enters after the response, and
+    also after the response to a request of messages.
 
-    A word is handed on in the cycle in which it comes. ``host_i.ready``, ``host_o``, ``port_i``, ``port_o.ready`` and
-    ``message_o`` depend combinationally on the streams at the other side. A message that is right is offered
-    :attr:`latency` cycles behind its last word, at rank 0 with the header, at others without it, a word per cycle.
+    A word is forwarded in the cycle of its arrival. ``host_i.ready``, ``host_o``, ``port_i``, ``port_o.ready`` and
+    ``message_o`` depend combinationally on the streams at the other side. A correct message is offered
+    :attr:`latency` cycles after its last word, a word per cycle, at rank 0 with the header, otherwise without.
 
     Members
     -------
     rank : In(4)
-        Whether it is 0 counts a cycle later.
+        Whether it is 0 takes effect one cycle later.
     host_i, host_o : In, Out(stream of word_layout())
     port_i, port_o : Out, In(stream of word_layout())
         To and from the :class:`~hdl.control.host_port.HostPort`.
     word : In(word_layout())
     heard : In(1)
-        Those of :class:`~hdl.features.slots.path.SlotPath`.
+        As in :class:`~hdl.features.slots.path.SlotPath`.
     message_o : Out(stream of word_layout())
         To its ``message_i``; its ``message_whole`` is not 0 while the node wants to send.
     reset_link : In(1)
-        Level: forget messages that have not come, or not been made, as a whole.
+        Level: drop messages that have not been received, or not been made, as a whole.
     """
 
     latency = 4
@@ -132,21 +132,21 @@ class MessageGate(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.store = store = MessageStore()
-        master = Signal(init=1)  # a register, since it chooses between words
+        master = Signal(init=1)  # a register, since it selects between words
         m.d.sync += master.eq(self.rank == 0)
         host, port, message = self.host_i, self.port_o, self.message_o
         asked = data.View(message_header_layout(), host.payload.data)
         head = data.View(message_header_layout(), store.read.data)
-        # The header of a message is at `store.read`, or a word of one that goes to the host, or to the port.
+        # At `store.read` is the header of a message, or a word of one for the host, or for the port.
         heads, gives, reads = Signal(), Signal(), Signal()
-        heading, filling = Signal(), Signal()  # word of a message that is made
-        # A request of the host is at the port, or goes in; one of messages is at the port, and more of it may come.
+        heading, filling = Signal(), Signal()  # header, or further word, of a message being made
+        # A host request is at the port, or enters; a request of messages is at the port, and may be incomplete.
         local, entering, remote, open_ = Signal(), Signal(), Signal(), Signal(name="open")
         responding, owes = Signal(), Signal()
-        held = Signal()  # the rest of an answer waits; at rank 0, that of a packet is dropped
-        fresh = Signal(init=1)  # of an answer nothing has gone
+        held = Signal()  # the rest of an answer waits; at rank 0, the rest of a packet is dropped
+        fresh = Signal(init=1)  # no message of an answer has been sent
 
-        # What the host sends: a message, or a request of its own.
+        # The host sends a message, or a request of its own.
         offers, takes_local, takes_message = Signal(), Signal(), Signal()
         m.d.comb += [
             offers.eq(master & (asked.type == MESSAGE_TYPE) & (asked.opcode == MESSAGE_OPCODE)),
@@ -159,11 +159,11 @@ class MessageGate(wiring.Component):
             m.d.sync += [entering.eq(~host.payload.last), local.eq(1)]
 
         # Words to the port and to the host.
-        place, length, number, ends = Signal(_OFFSET_BITS), Signal(_OFFSET_BITS), Signal(3), Signal()
+        position, length, number, ends = Signal(_OFFSET_BITS), Signal(_OFFSET_BITS), Signal(3), Signal()
         final, cuts, taken, closes = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            final.eq(store.read.last | (reads & (place == length))),
-            # With `remote` nothing of the host enters.
+            final.eq(store.read.last | (reads & (position == length))),
+            # With `remote` nothing enters from the host.
             self.port_i.valid.eq(Mux(remote, reads | cuts, takes_local & host.valid)),
             self.port_i.payload.data.eq(Mux(remote, store.read.data, host.payload.data)),
             closes.eq(cuts | store.read.last | (final & ends)),
@@ -178,9 +178,9 @@ class MessageGate(wiring.Component):
             with m.If(port.payload.last):
                 m.d.sync += local.eq(0)
 
-        # Messages that have come.
+        # Arriving messages.
         starts = Signal()
-        m.d.sync += place.eq(store.offset)
+        m.d.sync += position.eq(store.offset)
         m.d.comb += store.reset_link.eq(self.reset_link)
         m.d.comb += [store.word.eq(self.word), store.heard.eq(self.heard)]
         with m.FSM(name="reader"):
@@ -209,7 +209,7 @@ class MessageGate(wiring.Component):
                 with m.If(cuts & self.port_i.ready):
                     m.d.sync += open_.eq(0)
             with m.State("Read"):
-                m.d.comb += store.offset.eq(place + taken)
+                m.d.comb += store.offset.eq(position + taken)
                 with m.If(taken & final):
                     m.d.comb += store.drop.eq(1)
                     m.d.sync += [open_.eq(reads & ~closes), owes.eq(reads & ~closes), gives.eq(0), reads.eq(0)]
@@ -217,7 +217,7 @@ class MessageGate(wiring.Component):
         with m.If(heads & ~master & ((head.count == 0) | head.begin)):
             m.d.sync += held.eq(0)
 
-        # Messages that are made.
+        # Departing messages.
         made, count, full = Signal(message_header_layout()), Signal(range(MESSAGE_WORDS)), Signal()
         source_valid, source_last, fires = Signal(), Signal(), Signal()
         m.d.comb += [

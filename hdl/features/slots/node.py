@@ -10,7 +10,7 @@ __all__ = ["SlotsNode"]
 
 
 class SlotsNode(NodeExtension):
-    """With messages, a gate between the host and the host port."""
+    """Gate between the host and the host port, in a node with messages."""
 
     def host(self, m, units):
         if not self._config.link.messages:

@@ -1,4 +1,4 @@
-"""The way of packets in slots through a node: its own, those that pass, and those that come."""
+"""Path of packets in slots through a node: own, passing and arriving ones."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -13,36 +13,36 @@ __all__ = ["SlotPath", "SlotSender", "check_capacity"]
 
 
 def check_capacity(words, role):
-    """Raise ValueError unless a queue can have this depth."""
+    """Raise ValueError unless ``words`` is a valid depth of a queue."""
     if isinstance(words, bool) or not isinstance(words, int) or words < 5:
         raise ValueError(f"{role} must be an integer of at least 5, not {words!r}")
 
 
 class SlotSender(wiring.Component):
-    """Keep packets, and send one without a pause when told, if it is there as a whole.
+    """Store packets, and on request send one without a pause, if it is complete.
 
-    The first word is at ``o`` in the cycle behind ``start``, throughput is one word per cycle. ``o`` is registers, of
-    which all bits are 0 while there is no word, and ``i.ready`` depends on registers alone.
+    The first word is at ``o`` in the cycle after ``start``, throughput is one word per cycle. ``o`` is registers,
+    with all bits 0 while there is no word, and ``i.ready`` depends only on registers.
 
     Parameters
     ----------
     depth : int
-        Words that are kept, beside the one at ``o``; at least 5.
+        Words that are stored, in addition to the one at ``o``; at least 5.
     least : int
-        Words of the shortest packet: 1, or at least 2.
+        Minimum words of a packet: 1, or at least 2.
 
     Members
     -------
     i : In(stream of word_layout())
     o : Out(stream of word_layout())
-        Words, of which each is taken.
+        Words; each is taken.
     start : In(1)
         Pulse, while nothing is being sent: send a packet.
     whole : Out(range(depth // 2 + 1))
-        Packets that are there as a whole; each counts in the cycle behind its last word, or one later if packets
+        Number of complete packets; each counts in the cycle after its last word, or one cycle later if packets
         may have one word.
     left : Out(1)
-        A packet begins to be sent.
+        Sending of a packet begins.
     follows : Out(1)
         There is a word at ``o`` in the next cycle.
     """
@@ -62,7 +62,7 @@ class SlotSender(wiring.Component):
         m.submodules.memory = memory = Memory(shape=word_layout(), depth=1 << bits, init=[],
                                               attrs={"no_rw_check": 1, "ram_style": "block"})
         write, read = memory.write_port(), memory.read_port()
-        # Places of words that enter and leave. The first of a packet is in the memory's latch before it is asked for.
+        # Addresses of entering and leaving words. The first word of a packet is prefetched in the memory's latch.
         enters, leaves, after, level = (Signal(bits + 1, name=name) for name in (
             "enters", "leaves", "after", "level"))
         ended, goes, follows = Signal(), self.left, self.follows
@@ -87,50 +87,50 @@ class SlotSender(wiring.Component):
 
 
 class SlotPath(wiring.Component):
-    """Lead packets of slots between the wires of links with replay and the node, beside control words.
+    """Route packets of slots between the wires of links with replay and the node, in addition to control words.
 
-    Words of kind 0 are those of slots, which have no check; those of kind 1 are of replay's transmitter and to its
-    receiver. An own word of a slot goes before one that passes, and this before one of the transmitter,
-    which is told one cycle before an own word of a slot: what is lost of its words is repeated like any word that is
-    damaged. ``lost`` tells of what is lost of packets that pass.
+    Words of kind 0 belong to slots, and have no check; words of kind 1 come from replay's transmitter and go to its
+    receiver. The node's words of a slot have priority over passing words, and these over words of the transmitter,
+    which is warned one cycle before the node's word of a slot: its lost words are repeated like any damaged word.
+    ``lost`` reports lost words of passing packets.
 
-    An own packet is on the wires :attr:`latency` cycles behind ``starts``, if it was there as a whole one cycle
-    before, or a message two, and then word by word. A word that passes is on the wires :attr:`hop` cycle after it has
-    come; so it is there in the same place of its slot as at the node before, whose slots begin earlier by the latency
-    of the wires and of a hop. Whether a packet passes is decided by its first word, and it does until its last one,
-    whatever slot comes. All wires to other nodes are registers: those of the transmitter take a cycle, and so does
+    A packet of the node is on the wires :attr:`latency` cycles after ``starts``, if it was complete one cycle
+    before, or a message two, and then word by word. A passing word is on the wires :attr:`hop` cycle after it has
+    come; so it is at the same position of its slot as at the previous node, where slots begin earlier by the latency
+    of the wires and of a hop. The first word decides whether a packet passes, and it does until its last one,
+    whatever slot comes. All wires to other nodes are registers: the transmitter's words take a cycle, and so does
     ``line``.
 
     A packet of slots that does not pass is ``arrived``. A message is ``heard`` if its header names this rank, whether
-    it passes or not. Behind the last word of an own message, and a cycle without one, goes its check
+    it passes or not. After the last word of the node's message, and a cycle without one, its check follows
     (:func:`~hdl.features.slots.layouts.check_after`).
 
     Parameters
     ----------
     depth, message_depth : int
-        Words of packets, and of messages, that are kept; at least 5.
+        Capacity in words for packets, and for messages; at least 5.
 
     Members
     -------
     i, message_i : In(stream of word_layout())
         Packets, of at least two words, and messages, without checks, of this node.
     word : Out(word_layout())
-        What comes; depends combinationally on ``ring_i``, as the next two do, and they on ``mode``.
+        Arriving word; depends combinationally on ``ring_i``, as the next two do, and they on ``mode``.
     arrived, heard : Out(1)
-        It is of a packet for this node; of a message for it, with its check as the last word.
+        It belongs to a packet for this node; to a message for it, with its check as the last word.
     starts : In(1)
     mode : In(mode_layout())
-        Those of :class:`~hdl.features.slots.table.SlotTable`.
+        As in :class:`~hdl.features.slots.table.SlotTable`.
     rank : In(4)
     whole, message_whole : Out
-        Packets and messages that are there as a whole.
+        Number of complete packets, and messages.
     lost : Out(1)
-        Pulse: a word that had to pass met an own one.
+        Pulse: a passing word met one of the node's words.
     ring_i, ring_o : In, Out(ReplayLinkSignature())
     transmitter : In(ReplayLinkSignature())
         Its wires are 0 while it has no word.
     hush : Out(1)
-        It must have none in the next cycle.
+        The transmitter must have no word in the next cycle.
     receiver : Out(ReplayLinkSignature())
     """
 
@@ -163,22 +163,22 @@ class SlotPath(wiring.Component):
         m.d.comb += [Cat(packets.start, messages.start).eq(due), self.whole.eq(packets.whole),
                      self.message_whole.eq(messages.whole)]
 
-        # Words that come: of a packet, its first decides.
+        # Arriving words: the first one of a packet decides.
         word, header = Signal(), data.View(message_header_layout(), came.data)
-        inside, passing, messaging, mine = Signal(), Signal(), Signal(), Signal()
+        inside, passing, messaging, addressed = Signal(), Signal(), Signal(), Signal()
         passes, message, meant = Signal(), Signal(), Signal()
         m.d.comb += [
             word.eq(came.valid & ~came.kind),
             passes.eq(Mux(inside, passing, self.mode.passes)),
             message.eq(Mux(inside, messaging, header.type == MESSAGE_TYPE)),
-            meant.eq(Mux(inside, mine, header.destination == self.rank)),
+            meant.eq(Mux(inside, addressed, header.destination == self.rank)),
         ]
         with m.If(word):
-            m.d.sync += [inside.eq(~came.last), passing.eq(passes), messaging.eq(message), mine.eq(meant)]
+            m.d.sync += [inside.eq(~came.last), passing.eq(passes), messaging.eq(message), addressed.eq(meant)]
         m.d.comb += [self.word.data.eq(came.data), self.word.last.eq(came.last),
                      self.arrived.eq(word & ~message & ~passes), self.heard.eq(word & message & meant)]
 
-        # Words that leave. All that are this node's are 0 while there is none, so that a sum of them is enough.
+        # Departing words. All words of this node are 0 while absent, so they can be joined by OR.
         check, checked, counts, ends, checks = Signal(32), Signal(32), Signal(), Signal(), Signal()
         drives, takes = Signal(), Signal()
         m.d.comb += [
@@ -193,7 +193,7 @@ class SlotPath(wiring.Component):
             out.kind.eq(own.kind & ~takes & ~drives), out.check.eq(own.check),
         ]
 
-        # The check of the words that are on the wires, of which the last comes a cycle before its own.
+        # Check of the message on the wires; its last word comes a cycle before the check itself.
         after = check_after(check, out.data)
         m.d.sync += [check.eq(after), checked.eq(after), counts.eq(messages.o.valid),
                      ends.eq(messages.o.payload.last), checks.eq(ends)]
@@ -202,7 +202,7 @@ class SlotPath(wiring.Component):
         with m.If(~ends):
             m.d.sync += checked.eq(0)
 
-        # Control words and what leads back.
+        # Control words and the wires back.
         m.d.comb += [
             self.receiver.valid.eq(came.valid & came.kind),
             *(getattr(self.receiver, name).eq(getattr(came, name)) for name in ("data", "last", "kind", "check")),

@@ -1,4 +1,4 @@
-"""Places of all nodes of a ring, which follow from that of rank 0."""
+"""Places of all nodes of a ring, derived from the place of rank 0."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,21 +11,21 @@ __all__ = ["PositionRelay"]
 
 
 class PositionRelay(wiring.Component):
-    """Tell the nodes of a ring their places, from rank 0 on.
+    """Assign the nodes of a ring their places, starting at rank 0.
 
-    A node that is given a place of rank 0 sends PLACE, with the successor's rank and the size of the ring; each node
-    takes the place that comes and hands on the next one, up to rank 0. Until PLACE has come back, rank 0 sends
-    another every :attr:`period` cycles. The place that has come goes before the one that a node is given.
+    A node with a given place of rank 0 sends PLACE, with the successor's rank and the size of the ring; each node
+    takes the arriving place and forwards the next one, up to rank 0. Until PLACE has returned, rank 0 sends
+    another every :attr:`period` cycles. An arriving place has priority over a given one.
 
     A word is offered at ``o`` :attr:`latency` cycles after it has come at ``i``, which is always ready. ``o`` is
-    registers. Words that are no PLACEs are taken and dropped.
+    registers. Words other than PLACE are taken and dropped.
 
     Members
     -------
     i, o : In, Out(stream of message_layout())
         From the predecessor, and to the successor.
     given : In(place_layout())
-        Of the host, if there is one at this node.
+        Place from the host, if there is one at this node.
     place : Out(place_layout())
         Depends combinationally on ``given``.
     moved : Out(1)

@@ -1,4 +1,4 @@
-"""Records of what nodes send and have room for, which one lap of the ring makes known to all."""
+"""Records of the packets and rooms of nodes, which one lap of the ring distributes to all."""
 
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -21,22 +21,22 @@ __all__ = ["RecordLaps"]
 
 
 class RecordLaps(wiring.Component):
-    """Send the record of this node when its slots are over, and fold those of all into a table, the same everywhere.
+    """Send the record of this node when its slots are over, and combine all records to a table, equal on all nodes.
 
-    A node hands on the RECORDs of the others, which come in falling order of ranks, but for its successor's. Rank 0,
-    whose predecessor's slots end later by the way round the ring, sends its own that much later, or when the first
-    one comes. With the records of all ranks there is a table, if they have come at least 3 cycles before slots begin.
-    Any other RECORD is dropped: then nobody has all at the end of the next slots.
+    A node forwards the other nodes' RECORDs, which come in descending order of ranks, except its successor's. Rank 0,
+    with a predecessor with slots that end later by the way around the ring, sends its own RECORD that much later, or
+    when the first one comes. With the records of all ranks there is a table, if they have come at least 3 cycles
+    before slots begin. Any other RECORD is dropped: then no node has all at the end of the next slots.
 
-    The first lap, and one behind a table that rank 0 did not get, begins as behind slots that are over at a TIME:
-    this is what LAP says, which rank 0 sends round the ring, with the cycles from the end of slots to the next ones:
-    :attr:`hop` for each node, :attr:`margin`, and the way round the ring. A control word takes 8 cycles and the wires
-    to the next node, and a slot 1 cycle and the wires, so records come before slots on wires of any latency.
+    The first lap, and a lap after a table that rank 0 did not get, begins as after slots that are over at a TIME:
+    LAP, which rank 0 sends around the ring, has this TIME, and the cycles from the end of slots to the next ones:
+    :attr:`hop` for each node, :attr:`margin`, and the way around the ring. A control word takes 8 cycles and the
+    wires to the next node, and a slot 1 cycle and the wires, so records come before slots on wires of any latency.
 
     A word is offered at ``o`` :attr:`latency` cycle after it has come at ``i``, throughput is one word per cycle, but
-    none is taken for two cycles behind the last of a lap and for one behind LAP, nor before the own record is sent.
-    ``o`` and all other outputs are registers but for ``target``, which depends on ``o`` and ``way`` alone, and
-    ``i.ready``, which depends combinationally on ``o.ready``. Words that should not come now are taken and dropped.
+    none is taken for two cycles after the last of a lap and for one after LAP, nor before the node's record is sent.
+    ``o`` and all other outputs are registers but for ``target``, which depends only on ``o`` and ``way``, and
+    ``i.ready``, which depends combinationally on ``o.ready``. Unexpected words are taken and dropped.
 
     Members
     -------
@@ -44,36 +44,36 @@ class RecordLaps(wiring.Component):
         From the predecessor, and to the successor.
     place : In(place_layout())
     record : In(record_layout())
-        Of this node; taken when it is sent.
+        Record of this node; taken when it is sent.
     ask : In(1)
         Pulse, at rank 0: send LAP.
     over, left : In(1), In(16)
-        Those of :class:`~hdl.features.slots.table.SlotTable`.
+        As in :class:`~hdl.features.slots.table.SlotTable`.
     now : In(16)
     valid : In(1)
     way : In(15)
     error : In(signed(16))
-        TIME of the :class:`~hdl.features.slots.clock.Clock`, and what that says of it.
+        TIME, and its state, of the :class:`~hdl.features.slots.clock.Clock`.
     target : Out(16)
     sets : Out(1)
-        Pulse: low bits of the TIME at which slots of this node are over, as LAP says. They are over later from node
-        to node by the latency of the wires, and so by what the error of TIMEs differs by. Not without TIME.
+        Pulse: low bits of the TIME at which slots of this node are over, according to LAP. They are over later from
+        node to node by the latency of the wires, and so by the difference in error of TIMEs. Not without TIME.
     gap : Out(12)
         Cycles from the end of slots to the beginning of the next ones.
     slots : Out(table_layout())
-        Right with ``granted``. There are as many slots as the node with most packets needs, and no more than any node
-        has room for: one without packets lets its slots pass.
+        Valid with ``granted``. The number of slots is the maximum of the nodes' packets, limited by the room of each
+        node: a node without packets leaves its slots unused.
     granted : Out(1)
         Pulse: there is a table.
     gathers : Out(1)
-        Records are to come.
+        Records are expected.
     home : Out(1)
         Pulse, at rank 0: LAP has come back, and with it all words that were sent before.
     reset_link : In(1)
-        Level: forget all that is under way.
+        Level: drop everything in progress.
     turn, most, opens, sent, folds, final, checks : Signal
-        Rank of the last record; packets of the node that has most. A lap begins; the own record is on its way; what
-        ``o`` has is a record that goes into the table; it is the last one; it was a cycle ago. No ports: for proofs.
+        Rank of the last record; maximum packets of a node. A lap begins; the node's record is sent;
+        ``o`` has a record that goes into the table; it is the last one; it was a cycle ago. No ports: for proofs.
     """
 
     latency = 1
@@ -108,12 +108,12 @@ class RecordLaps(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         word, out, size, rank, table = self.i.payload, self.o.payload, self.place.size, self.place.rank, self.slots
-        told, came = (data.View(record_word_layout(), one.data) for one in (word, out))
+        heard, came = (data.View(record_word_layout(), source.data) for source in (word, out))
         said, master = data.View(lap_layout(), out.data), rank == 0
         turn, most, folds = self.turn, self.most, self.folds
         opens, final, checks = self.opens, self.final, self.checks
         calls, due, own, last = Signal(), Signal(), Signal(), Signal()
-        free, taken, tells, lap, next = Signal(), Signal(), Signal(), Signal(), Signal(4)
+        free, taken, fits, lap, next = Signal(), Signal(), Signal(), Signal(), Signal(4)
         busy = final | checks | self.sets
         m.d.comb += [
             free.eq(self.o.ready | ~self.o.valid),
@@ -121,9 +121,9 @@ class RecordLaps(wiring.Component):
             self.i.ready.eq(free & ~calls & ~(self.gathers & ~self.sent) & ~busy),
             taken.eq(self.i.valid & self.i.ready),
             next.eq(Mux(turn == 0, size, turn) - 1), last.eq(next == Mux(rank + 1 == size, 0, rank + 1)),
-            tells.eq((told.type == ControlType.RECORD) & self.gathers & (told.rank == next)
-                     & (told.odd == table.odd)),
-            lap.eq(told.type == ControlType.LAP),
+            fits.eq((heard.type == ControlType.RECORD) & self.gathers & (heard.rank == next)
+                     & (heard.odd == table.odd)),
+            lap.eq(heard.type == ControlType.LAP),
             opens.eq(self.over & ~self.gathers & ~busy),
             self.target.eq((said.begin << BEGIN_UNIT) + Mux(master, 0, self.way)),
         ]
@@ -133,7 +133,7 @@ class RecordLaps(wiring.Component):
             checks.eq(final), final.eq(0), folds.eq(0), self.sets.eq(0),
         ]
 
-        # To the successor: an own LAP, the own record, or what comes.
+        # To the successor: a LAP, the record of this node, or an arriving word.
         record, first, span = Signal(record_word_layout()), Signal(lap_layout()), Signal(8)
         m.d.comb += [
             span.eq(size * self.hop + self.margin),
@@ -145,7 +145,7 @@ class RecordLaps(wiring.Component):
             out.first.eq(1), out.last.eq(1),
         ]
         with m.If(free):
-            m.d.sync += [self.o.valid.eq(calls | own | (taken & ((lap & ~master) | (tells & ~last)))), calls.eq(0)]
+            m.d.sync += [self.o.valid.eq(calls | own | (taken & ((lap & ~master) | (fits & ~last)))), calls.eq(0)]
             with m.If(calls):
                 m.d.sync += [out.data.eq(first), self.sets.eq(self.valid)]
             with m.Elif(own):
@@ -158,12 +158,12 @@ class RecordLaps(wiring.Component):
         # From the predecessor, and the end of the slots of this node.
         with m.If(taken & lap & ~master):
             m.d.sync += self.sets.eq(self.valid)
-        with m.If(taken & tells):
+        with m.If(taken & fits):
             m.d.sync += [folds.eq(1), turn.eq(next), final.eq(last)]
         with m.If(self.left[-1] | checks | self.sets):
             m.d.sync += self.gathers.eq(0)
 
-        # The table is that of records in `o`, a cycle behind.
+        # The table combines the records in `o`, one cycle later.
         with m.If(folds):
             with m.If(came.record.room < table.slots):
                 m.d.sync += table.slots.eq(came.record.room)

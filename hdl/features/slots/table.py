@@ -1,4 +1,4 @@
-"""Slots of a node by its TIME, as a table says."""
+"""Slots of a node, generated from its TIME according to a table."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
@@ -10,14 +10,14 @@ __all__ = ["SlotTable"]
 
 
 class SlotTable(wiring.Component):
-    """Play the slots of a superframe.
+    """Generate the slots of a superframe.
 
-    Behind every four slots for packets, and behind the last one, comes one for messages. In a slot for packets every
-    node sends one to its successor. One for messages is rank 0's, and in turn that of the rank ``other`` of the
-    table, if there is one; nodes behind the sender hand on what comes, up to rank 0.
+    After every four slots for packets, and after the last one, there is one for messages. In a slot for packets every
+    node sends one to its successor. Slots for messages belong alternately to rank 0 and to rank ``other`` of the
+    table, if there is one; nodes after the sender forward arriving words, up to rank 0.
 
-    ``starts`` and ``mode`` are registers, :attr:`latency` cycle behind TIME. A TIME that is set back makes the slot
-    that it falls in longer, and one that is set forward makes it shorter.
+    ``starts`` and ``mode`` are registers, :attr:`latency` cycle after TIME. If TIME is set back, the current slot
+    becomes longer; if it is set forward, the slot becomes shorter.
 
     Parameters
     ----------
@@ -31,20 +31,20 @@ class SlotTable(wiring.Component):
     target : In(16)
     sets : In(1)
     gap : In(12)
-        Those of :class:`~hdl.features.slots.records.RecordLaps`. What is granted or set while there are slots is not
-        taken.
+        As in :class:`~hdl.features.slots.records.RecordLaps`. Grants and sets while there are slots are
+        ignored.
     rank : In(4)
     now : In(32)
-        TIME, of which the low bits count: a superframe has at most 2^15 cycles at a time before it begins, and in a
+        TIME; only the low bits are used: there are at most 2^15 cycles before a superframe begins, and in a
         slot.
     starts : Out(1)
         Pulse: in the first cycle of a slot.
     mode : Out(mode_layout())
-        Part of the node in this slot; nothing without slots.
+        Role of the node in this slot; nothing without slots.
     active : Out(1)
         There are slots, or will be.
     over : Out(1)
-        Pulse: there are no more slots, and the next ones begin ``gap`` cycles behind their end.
+        Pulse: there are no more slots, and the next ones begin ``gap`` cycles after their end.
     left : Out(16)
         Cycles of TIME before the first slot, or the next one, less 1: -1 when they begin. Depends combinationally on
         ``now``.

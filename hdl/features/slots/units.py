@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Units of control words of nodes with slots; their gateware is with the ends of links."""
+"""Units of control words of nodes with slots; their gateware is in the link ends."""
 
 from hdl.features.replay.control_word import ControlType
 from hdl.features.replay.control_words import ControlUnit

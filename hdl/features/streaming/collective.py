@@ -10,7 +10,7 @@ __all__ = ["StreamingExtension"]
 
 
 class StreamingExtension(CollectiveExtension):
-    """Format of a BROADCAST, and on a server the entry of the table that the command is counted in."""
+    """Format of a BROADCAST, and on a server the table entry that counts the command."""
 
     def take(self, m, units, command):
         if not self._config.role.broadcast_formats:

@@ -1,4 +1,4 @@
-"""Layers that are streamed from a server to workers: docs/streaming.md."""
+"""Layers streamed from a server to workers, see docs/streaming.md."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ __all__ = ["FEATURE", "Server", "ServerConfig", "ServerMemories", "StreamingFeat
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker(Role):
-    """A worker, to which a server streams layers, and which gives it gradients by PUSH: docs/streaming.md.
+    """A worker: it receives layers from a server, and returns gradients by PUSH, see docs/streaming.md.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Worker(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server(Role):
-    """The server of workers, with weights and state in its far memory: docs/streaming.md.
+    """The server of workers, with weights and state in its far memory, see docs/streaming.md.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ class Server(Role):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerMemories(Memories):
-    """Memories of a server, which keeps weights and state in its far memory.
+    """Memories of a server; weights and state are in its far memory.
 
     Parameters
     ----------
     gradient, weight, state, planes : int
-        As of :class:`Memories`.
+        As in :class:`Memories`.
     far : int
         Capacity in elements of the far memory, with room for weights and state: docs/far.md.
     """
@@ -85,13 +85,13 @@ class ServerMemories(Memories):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig(Coupled):
-    """Parameters of a server of layers, which has weights and state in a far memory, and does not compute, mask or
-    infer: docs/streaming.md.
+    """Parameters of a server of layers: it has weights and state in a far memory, and does not compute, mask or
+    infer, see docs/streaming.md.
 
     Parameters
     ----------
     lanes, segment : int
-        As of :class:`NodeConfig`.
+        As in :class:`NodeConfig`.
     topology : SingleRing or Grid
     memories : ServerMemories
     optimizer : Optimizer
@@ -124,7 +124,7 @@ class ServerConfig(Coupled):
 
 
 class StreamingFeature(Feature):
-    """A node has the operation PUSH, and a server its weights and state in a far memory."""
+    """Operation PUSH of a node, and a server's weights and state in a far memory."""
 
     couplings = (
         Coupling(sections=("role", "lanes"), clash=lambda role, lanes: role.broadcast_formats and lanes < 2,

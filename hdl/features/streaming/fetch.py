@@ -1,7 +1,7 @@
 """FETCH in several formats: a server encodes the weights that it broadcasts, and a worker decodes them.
 
 One quantizer and one decoder serve all formats with blocks. The field ``format`` of a BROADCAST selects one of
-these, or none, for the whole command. On the server, elements of FETCH and sums of PUSH are counted on their way.
+these, or none, for the whole command. On the server, elements of FETCH and sums of PUSH are counted as they pass.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -30,7 +30,7 @@ def _is_counted(record, setup):
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without formats."""
+    """Return the part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without formats."""
     if not config.role.broadcast_formats:
         return None
     if not config.is_server:
@@ -43,7 +43,7 @@ def describe(config):
     return PartDescription(
         name="fetch",
         component=Served,
-        # Each segment that is counted: the command lasts until the table has it.
+        # One for each counted segment: the command lasts until the table is written.
         instructions=(Instruction("counted", OWN, 1, _is_last, when=_is_counted, awaited=True),),
         writes={"counts": 1},
         inputs=(Input("stored", Channel.STORED), Input("sums", Channel.SUMS)),
@@ -52,13 +52,13 @@ def describe(config):
 
 
 class Fetched(Part):
-    """Decodes weights from the ring, in the commands in which they are coded."""
+    """Decoder of weights from the ring, in the commands with coded weights."""
 
     def __init__(self, *, config, description):
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(stream.Signature(word_layout())),
-            # The same, as rows for the weight memory.
+            # The same weights, as rows for the weight memory.
             "write_back": Out(stream.Signature(beat_layout(config.lanes))),
         })
 
@@ -76,14 +76,14 @@ class Fetched(Part):
 
 
 class Served(Part):
-    """Encodes weights on their way to the ring, or leaves them as they are, and counts these and sums of PUSH."""
+    """Encode weights on their way to the ring, or pass them unchanged, and count them and sums of PUSH."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
             # Rows of weights from memory.
             "stored": In(rows),
-            # The same, or beats of coded words.
+            # The same rows, or beats of coded words.
             "coded": Out(rows),
             # Sums, on their way to the optimizer.
             "sums": In(rows),

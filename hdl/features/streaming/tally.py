@@ -1,4 +1,4 @@
-"""The tally of a server: zeros and saturations among the elements of a command, which the host reads in a table."""
+"""Tally of a server: zeros and saturations among the elements of a command, in a table that the host reads."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -15,10 +15,10 @@ ENTRIES = COUNT_WORDS // 4
 
 
 class Tally(wiring.Component):
-    """Count what is found about the first ``length`` elements of a command, and write it into an entry of the table.
+    """Count flags of the first ``length`` elements of a command, and write the counts into an entry of the table.
 
-    The command's half of the entry is written with zeros when it begins, and behind the end of each packet with the
-    counts of all until then. Findings are counted in the cycle in which they are ``valid``; there is a write
+    The command's half of the entry is written with zeros when it begins, and after the end of each packet with the
+    counts so far. Flags are counted in the cycle of their ``valid``; there is a write
     :attr:`latency` cycle after a packet's last ones at the earliest. A packet is ``written`` when its counts are.
 
     Parameters
@@ -26,16 +26,16 @@ class Tally(wiring.Component):
     lanes : int
         Elements in a beat, and words in a row of the table: 2, 4 or 8.
     elements : int
-        Most elements of a command.
+        Maximum elements of a command.
 
     Members
     -------
     start : In(1)
-        Begins a command; the four below must hold until its last packet is written.
+        Begins a command; the next four must hold until its last packet is written.
     enable : In(1)
         Whether the command is counted.
     entry, push, length : In
-        Entry; whether its second half is meant; elements, behind which there may be more in the last packet.
+        Entry; whether its second half is used; elements to count, possibly followed by more in the last packet.
     flags : In(flags_layout(lanes))
     written : Out(stream of no bits)
         One for each packet.
@@ -63,20 +63,20 @@ class Tally(wiring.Component):
         lanes, flags, port = self._lanes, self.flags, self.port
         left = Signal(range(self._elements + 1))
         zeros, saturations = Signal.like(left), Signal.like(left)
-        due = Signal()  # the entry is to be written
-        ended, whole = Signal(8), Signal(8)  # packets that are counted, and written
+        due = Signal()  # the entry must be written
+        ended, whole = Signal(8), Signal(8)  # packets counted, and packets written
 
         begins = self.start & self.enable
         counts = flags.valid & self.enable
         ends = counts & flags.last
         taken = port.valid & port.ready
         kept = Cat(left > lane for lane in range(lanes))
-        place = Cat(self.push, self.entry)  # in pairs of words
+        pair = Cat(self.push, self.entry)  # address in pairs of words
         within = (lanes // 2 - 1).bit_length()
         m.d.comb += [
             port.valid.eq(due),
-            port.row.eq(place >> within),
-            port.keep.eq(0b11 << (place[:within] << 1) if within else 0b11),
+            port.row.eq(pair >> within),
+            port.keep.eq(0b11 << (pair[:within] << 1) if within else 0b11),
             *(port.elements[lane].eq(saturations if lane % 2 else zeros) for lane in range(lanes)),
             self.written.valid.eq(whole != 0),
         ]

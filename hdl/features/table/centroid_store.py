@@ -1,4 +1,4 @@
-"""Store of the codebook that the host has loaded an encoder of tables with."""
+"""Store of the codebook that the host has loaded into an encoder of tables."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -12,11 +12,11 @@ __all__ = ["CentroidStore"]
 
 
 class CentroidStore(wiring.Component):
-    """Passes loaded bounds on to the comparators, and keeps the centroids, if packets hold them.
+    """Pass loaded bounds to the comparators, and store the centroids, if packets contain them.
 
-    One word is taken per cycle while ``open``. ``load.ready`` is ``open``; a bound is passed on in the cycle in which
-    its word is taken, and a word of centroids is kept from the next one on. The load after one of the wrong length
-    begins anew.
+    One word is taken per cycle while ``open``. ``load.ready`` is ``open``; a bound is passed on in the same cycle as
+    its word is taken, and a word of centroids is stored from the next one on. After a load of
+    wrong length, the next one starts from its first word.
 
     Parameters
     ----------
@@ -32,18 +32,18 @@ class CentroidStore(wiring.Component):
     busy : Out(1)
         A load has begun.
     write : Out(levels)
-        One-hot: the level whose bound is written.
+        One-hot: level of the bound that is written.
     number : Out(mantissa_bits)
         Number of the bound, from 1 on.
     bound : Out(compared_bits)
     step : In(1)
-        Go on to the next word of the centroids, or behind the last one to the first.
+        Advance to the next word of the centroids, or after the last one to the first.
     word : Out(32)
-        Of the centroids; zero where none are sent, as is ``final``.
+        Word of the centroids; zero if none are sent, as is ``final``.
     final : Out(1)
-        It is the last one.
+        ``word`` is the last one.
     error : Out(1)
-        Pulse, a cycle after its last word: a load was of the wrong length.
+        Pulse, one cycle after its last word: a load had the wrong length.
     """
 
     def __init__(self, *, table):
@@ -65,7 +65,7 @@ class CentroidStore(wiring.Component):
         length = table.load_length
         count = length - (table.mantissas - 1)
 
-        # Of the word to be loaded; the one behind the last stands for all that are too many.
+        # Number of the word to be loaded; the one after the last stands for all words in excess.
         number = Signal(range(1, length + 2), init=1)
         take = Signal()
         is_bound = Signal()

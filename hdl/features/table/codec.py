@@ -14,10 +14,10 @@ __all__ = ["TableCodec"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCodec:
-    """Signs and exponents as they are, and the nearest of some centroids in place of each fraction.
+    """Signs and exponents without loss, and the nearest of some centroids in place of each fraction.
 
-    Members are as :class:`hdl.compression.codec.Codec` has them, the format is that of
-    :class:`~hdl.features.table.format.LookupTable`. The exponents that occur tell how long a packet is.
+    Members are as in :class:`hdl.compression.codec.Codec`, the format is that of
+    :class:`~hdl.features.table.format.LookupTable`. The length of a packet depends on its distinct exponents.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class TableCodec:
     centroids: int
 
     weights = True
-    gradients = False  # the codebook was made for certain numbers, and sums of them are others
+    gradients = False  # the codebook was made for certain numbers; sums have different values
     exact = False
     sums_coded = False
     drops_zeros = False
@@ -53,11 +53,11 @@ class TableCodec:
 
     @property
     def codebook_words(self):
-        """Words that units are loaded with."""
+        """Words loaded into units."""
         return 2 * self.centroids
 
     def max_words(self, count):
-        """Return the words of a packet of ``count`` elements of which no two exponents are the same."""
+        """Return the words of a packet of ``count`` elements with all exponents different."""
         return self.table.words(count, min(count, 256)) if count else 0
 
     def length_counter(self):

@@ -1,4 +1,4 @@
-"""Packets of tables and codes to elements, as :mod:`hdl.features.table.format` has them."""
+"""Packets of tables and codes to elements, in the format of :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -17,14 +17,14 @@ __all__ = ["Decoder"]
 class Decoder(wiring.Component):
     """Expand packets, in whole groups of 32 / lanes beats.
 
-    All elements are kept; ``o.last`` marks the last beat of the last group. In a packet, one beat is given per cycle
-    and no bubble is between groups, as long as words come. The exponents and the centroids take one cycle each, and
-    two more. They are read when the codes of the packet before have been taken to be looked up. ``i.ready``
+    All elements are kept; ``o.last`` marks the last beat of the last group. In a packet, one beat is output per cycle
+    without a bubble between groups, as long as words come. The exponents and the centroids take one cycle each, and
+    two more. They are read when all codes of the previous packet have been taken for look-up. ``i.ready``
     depends combinationally on ``o.ready``.
 
-    A malformed packet raises ``error``, and the next one is sound again. Where its tables are cut short or out of
-    order, it gives nothing. Where it ends within a group, the output ends with the eight in which that is, and what
-    is missing there is unspecified. Where an index is beyond its table, the exponent is unspecified.
+    A malformed packet raises ``error``, and the next one is decoded correctly. If its tables are cut short or out of
+    order, it gives no output. If it ends within a group, output ends with the incomplete eight, and the missing
+    elements are unspecified. If an index is beyond its table, the exponent is unspecified.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Decoder(wiring.Component):
     -------
     i : In(stream of beat_layout(words))
     load : In(stream of {data, last})
-        Only with centroids that are not sent: as many words as there are mantissas, each the fraction of one, in
+        Only with centroids that are not sent: ``table.mantissas`` words, each the fraction of a centroid, in
         ascending order. Taken at any time, and effective at once.
     o : Out(stream of beat_layout(lanes, table.format.width))
     error : Out(1)
@@ -88,14 +88,14 @@ class Decoder(wiring.Component):
 
         count = Signal(range(table.exponents + 1))
         last_index = Signal(range(table.exponents))
-        # Of exponents in ascending order, only the first may be that of zeros, and the last that of infinities.
+        # Exponents ascend: only the first may be that of zeros, and only the last that of infinities.
         first_special, last_special = Signal(), Signal()
         byte = Signal(8)
         latest = Signal(8)
         exponent_write = Signal()
         error = Signal()
         repeated = Signal()
-        # The exponent taken last was not to follow. This is known two cycles later, when another may have been taken.
+        # The latest exponent is out of order. This is known two cycles later, when another may have been taken.
         previous = Signal(8)
         following = Signal()
         excessive = Signal()
@@ -108,7 +108,7 @@ class Decoder(wiring.Component):
         centroid_number = Signal(range(table.mantissas))
         centroid_write = Signal()
 
-        # What is wanted is known one cycle ahead, apart from codes that come in several chunks.
+        # The number of wanted bytes is known one cycle ahead, except for codes that come in several chunks.
         want = Signal.like(unpacker.want, init=1)
         m.d.comb += unpacker.want.eq(want)
 
@@ -191,8 +191,8 @@ class Decoder(wiring.Component):
             ]
             with m.If(self.load.valid):
                 m.d.sync += centroid_number.eq(Mux(word.last, 0, centroid_number + 1))
-        # Tables are written a cycle late, so that what takes their bytes need not reach as far as their memories. The
-        # first codes are looked up three cycles after that, or more.
+        # Tables are written one cycle late, so that the logic of their bytes does not extend to their memories. The
+        # first codes are looked up at least three cycles after that.
         exponent_entry = register(m, "exponent_entry", write=exponent_write, place=count, value=byte)
         centroid_entry = register(m, "centroid_entry", write=centroid_write, place=centroid_number, value=centroid)
         m.d.sync += self.error.eq(error | misloaded | (splitter.o.valid & looking & beyond.any()))
@@ -244,7 +244,7 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):
-        """One centroid per cycle. Of each byte it takes, one bit more is left for the next one than before."""
+        """Take one centroid per cycle. Each one leaves one bit more of its last byte than the previous one."""
         bits = self._table.format.fraction_bits
         final = Signal()
         left = Signal(7)  # upper bits of the last byte taken

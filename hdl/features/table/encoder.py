@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# Parts are made here to be asked for latencies, even where nothing is elaborated.
-"""Elements to packets of tables and codes, as :mod:`hdl.features.table.format` has them."""
+# Parts are made here only to read their latencies, even where nothing is elaborated.
+"""Elements to packets of tables and codes, in the format of :mod:`hdl.features.table.format`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -20,32 +20,32 @@ __all__ = ["Encoder"]
 
 
 def _lowest(bits):
-    """The lowest one of some bits, alone."""
-    return Cat(bit & ~bits[:place].any() for place, bit in enumerate(bits))
+    """Only the lowest set bit of some bits."""
+    return Cat(bit & ~bits[:number].any() for number, bit in enumerate(bits))
 
 
 def _index(one_hot):
-    """The number of the bit that is set."""
-    places = range((len(one_hot) - 1).bit_length())
-    return Cat(Cat(bit for number, bit in enumerate(one_hot) if number >> place & 1).any() for place in places)
+    """Number of the set bit."""
+    digits = range((len(one_hot) - 1).bit_length())
+    return Cat(Cat(bit for number, bit in enumerate(one_hot) if number >> digit & 1).any() for digit in digits)
 
 
 def _is_special(exponent):
-    """Whether it is the exponent of zeros or of infinities."""
+    """Whether the exponent is that of zeros or of infinities."""
     return ~exponent.any() | exponent.all()
 
 
 class Encoder(wiring.Component):
-    """Compress packets of elements, each of which is streamed twice.
+    """Compress packets of elements; each packet is streamed twice.
 
     The first time, on ``scan``, its exponents are collected; the second time, on ``i``, its elements are encoded. No
-    element is stored. The two may overlap: while one packet is encoded, the next one is scanned, and who writes the
-    weights to their memory may as well scan them on their way, so that they are read but once.
+    element is stored. The two may overlap: while one packet is encoded, the next one is scanned. A unit that writes
+    the weights to their memory may also scan them on the way, so that they are read only once.
 
     One beat per cycle is taken on either port. From the last beat of its scan to its first element a packet takes
-    four cycles, and of the 16 rows of 16 exponents each one, or as many as exponents of it occur. What is sent in
-    front of the codes takes one cycle per exponent, and one for each four bytes of centroids. The last group is
-    filled up to 32 elements, in as many cycles as if they were given. The first beat that an eight of codes completes
+    four cycles, and for each of the 16 rows of 16 exponents one cycle, or one per exponent that occurs in it. Words
+    before the codes take one cycle per exponent, and one for each four bytes of centroids. The last group is
+    filled up to 32 elements, in the cycles of the missing elements. The first beat that an eight of codes completes
     is offered :attr:`latency` cycles after its last element was accepted. ``i.ready`` depends combinationally on
     ``o.ready``, and no other ready on any input.
 
@@ -59,12 +59,12 @@ class Encoder(wiring.Component):
     -------
     scan, i : In(stream of beat_layout(lanes, table.format.width))
     load : In(stream of {data, last})
-        Only with centroids: :attr:`~hdl.features.table.format.LookupTable.load_length` words, in between packets.
-        The bounds between centroids, in the highest bits of a fraction that are compared, and the centroids as they
-        are sent, if they are.
+        Only with centroids: :attr:`~hdl.features.table.format.LookupTable.load_length` words, between packets.
+        The bounds between centroids, in the compared highest bits of a fraction, and the centroids as they
+        are sent, if at all.
     o : Out(stream of beat_layout(words))
     error : Out(1)
-        Pulse: there are too many exponents, or one that the scan has not seen, or a wrong number of words was loaded.
+        Pulse: there are too many exponents, or one that was not scanned, or a wrong number of words was loaded.
     """
 
     def __init__(self, *, table, lanes):
@@ -96,12 +96,12 @@ class Encoder(wiring.Component):
 
     @property
     def stages(self):
-        """Registers between the input and the codes, the input's own not counted."""
+        """Registers between the input register and the codes."""
         return self._table.mantissa_bits if self._table.centroids else 2
 
     @property
     def latency(self):
-        """Cycles from the beat that completes eight codes to the offer of a beat which their first bytes complete."""
+        """Cycles from the beat that completes eight codes to the offer of the beat completed by their first bytes."""
         assembler = GroupAssembler(lanes=self._lanes, width=self._table.width)
         return 1 + self.stages + assembler.latency + BytePacker.latency
 
@@ -118,14 +118,14 @@ class Encoder(wiring.Component):
         connect_stream(m, self.scan, exponents.i)
         connect_stream(m, packer.o, self.o)
 
-        # Rows of exponents, and how many there are below each row.
+        # Rows of exponents, and the number of exponents below each row.
         rows = Signal(data.StructLayout({"bits": ROW, "below": 8}))
         row = Signal(range(ROWS))
         fresh = Signal()
         accepting = Signal()
         unknown = self._elaborate_codes(m, assembler, store, accepting, row, rows, fresh)
 
-        # The preamble: walk through the rows, and give a byte for each bit.
+        # The preamble: step through the rows, and output a byte for each bit.
         bits = Signal(ROW)
         lowest = Signal(ROW)
         rest = Signal(ROW)
@@ -210,17 +210,17 @@ class Encoder(wiring.Component):
         return m
 
     def _elaborate_codes(self, m, assembler, store, accepting, row, rows, fresh):
-        """From elements to codes, several registers deep, each of which has its own valid bit.
+        """Convert elements to codes, several registers deep, each with its own valid bit.
 
         Returns
         -------
         Value
-            An exponent that the scan has not seen leaves the last register.
+            An exponent that was not scanned leaves the last register.
         """
         table, lanes = self._table, self._lanes
         format = table.format
 
-        # Hold one beat. The last one of a packet is held, without elements, until its group is whole.
+        # Hold one beat. The last beat of a packet is held, without elements, until its group is whole.
         held = Signal(self.i.payload.shape())
         valid = Signal()
         beat = Signal(range(GROUP // lanes))
@@ -237,29 +237,29 @@ class Encoder(wiring.Component):
         with m.If(self.i.valid & self.i.ready & self.i.payload.last):
             m.d.sync += accepting.eq(0)
 
-        # What goes from register to register.
+        # Content of the registers.
         lane_layout = data.StructLayout({
             "keep": 1, "sign": 1, "zero": 1, "special": 1,
             "fraction": table.compared_bits, "node": table.mantissa_bits, "exponent": 8,
         })
         layout = data.StructLayout({"lanes": data.ArrayLayout(lane_layout, lanes), "last": 1, "valid": 1})
         stages = [Signal(layout, name=f"stage_{stage}") for stage in range(self.stages)]
-        found = [Signal(rows.shape(), name=f"found_{lane}") for lane in range(lanes)]
-        given = Signal(layout)
-        m.d.comb += [given.valid.eq(valid), given.last.eq(held.last & closing)]
+        fetched = [Signal(rows.shape(), name=f"found_{lane}") for lane in range(lanes)]
+        opened = Signal(layout)
+        m.d.comb += [opened.valid.eq(valid), opened.last.eq(held.last & closing)]
         for lane in range(lanes):
             element = Signal(format.layout, name=f"element_{lane}")
             m.d.comb += [
                 element.eq(held.elements[lane]),
-                given.lanes[lane].keep.eq(held.keep[lane]),
-                given.lanes[lane].sign.eq(element.sign),
-                given.lanes[lane].zero.eq(~element.fraction.any()),
-                given.lanes[lane].special.eq(_is_special(element.exponent)),
-                given.lanes[lane].fraction.eq(element.fraction[-table.compared_bits:]),
-                given.lanes[lane].exponent.eq(element.exponent),
+                opened.lanes[lane].keep.eq(held.keep[lane]),
+                opened.lanes[lane].sign.eq(element.sign),
+                opened.lanes[lane].zero.eq(~element.fraction.any()),
+                opened.lanes[lane].special.eq(_is_special(element.exponent)),
+                opened.lanes[lane].fraction.eq(element.fraction[-table.compared_bits:]),
+                opened.lanes[lane].exponent.eq(element.exponent),
             ]
             if not table.centroids:
-                m.d.comb += given.lanes[lane].node.eq(element.fraction[-table.mantissa_bits:])
+                m.d.comb += opened.lanes[lane].node.eq(element.fraction[-table.mantissa_bits:])
             m.submodules[f"index_{lane}"] = memory = Memory(shape=rows.shape(), depth=ROWS, init=[])
             write = memory.write_port()
             read = memory.read_port(domain="comb")
@@ -268,11 +268,11 @@ class Encoder(wiring.Component):
                 read.addr.eq(element.exponent[4:]),
             ]
             with m.If(free[0]):
-                m.d.sync += found[lane].eq(read.data)
+                m.d.sync += fetched[lane].eq(read.data)
 
         unknown = []
         for number, stage in enumerate(stages):
-            before = stages[number - 1] if number else given
+            before = stages[number - 1] if number else opened
             m.d.comb += free[number].eq(free[number + 1] | ~stage.valid)
             with m.If(free[number]):
                 m.d.sync += stage.eq(before)
@@ -297,13 +297,13 @@ class Encoder(wiring.Component):
                     with m.If(free[number]):
                         m.d.sync += target.node.eq(Cat(above[lane], source.node))
                 if number == 1:
-                    # The number of exponents in the row that are below this one, and of those in the rows below.
+                    # Count exponents below this one, in the same row and in the rows below.
                     upto = Signal(ROW, name=f"upto_{lane}")
-                    m.d.comb += upto.eq(Cat(source.exponent[:4] > place for place in range(ROW)))
+                    m.d.comb += upto.eq(Cat(source.exponent[:4] > lower for lower in range(ROW)))
                     with m.If(free[number]):
-                        m.d.sync += target.exponent.eq(found[lane].below + sum(found[lane].bits & upto))
+                        m.d.sync += target.exponent.eq(fetched[lane].below + sum(fetched[lane].bits & upto))
                     known = Signal(name=f"known_{lane}")
-                    m.d.comb += known.eq(found[lane].bits.bit_select(source.exponent[:4], 1))
+                    m.d.comb += known.eq(fetched[lane].bits.bit_select(source.exponent[:4], 1))
                     unknown.append(before.valid & free[number] & source.keep & ~known)
 
         result = stages[-1]
@@ -315,7 +315,7 @@ class Encoder(wiring.Component):
         for lane in range(lanes):
             source = result.lanes[lane]
             mantissa = Signal(table.mantissa_bits, name=f"mantissa_{lane}")
-            # Where the fraction of zero has the index 0, nothing else has.
+            # Where index 0 is the fraction of zero, no other fraction has it.
             m.d.comb += [
                 mantissa.eq(Mux(source.special, Mux(source.zero, 0, Cat(source.node[0] | ~source.node.any(),
                                                                         source.node[1:])), source.node)),

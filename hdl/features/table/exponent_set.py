@@ -1,4 +1,4 @@
-"""The set of the exponents that occur in a packet, as rows of bits."""
+"""Set of the exponents that occur in a packet, as rows of bits."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,18 +10,18 @@ from hdl.streams.stream import beat_layout, check_lanes
 
 __all__ = ["ROW", "ROWS", "ExponentSet"]
 
-#: Exponents of a row, which have their upper half in common.
+#: Exponents of a row, with a common upper half.
 ROW = 16
 #: Rows of all exponents.
 ROWS = 16
 
 
 class ExponentSet(wiring.Component):
-    """Collect which exponents occur in a packet, and then give them as rows of bits.
+    """Collect the exponents that occur in a packet, and then output them as rows of bits.
 
-    One beat is taken per cycle. Each lane has its own rows, in LUT memory, and sets one bit per cycle; a row that is
-    given is the union of all lanes', and may be cleared. The set is complete :attr:`latency` cycles after the last
-    beat was accepted. After a reset it takes as many cycles as there are rows to clear them. ``i.ready`` is a
+    One beat is taken per cycle. Each lane has its own rows, in LUT memory, and sets one bit per cycle; an output
+    row is the union of all lanes' rows, and may be cleared. The set is complete :attr:`latency` cycles after the last
+    beat was accepted. After a reset the rows are cleared, one per cycle. ``i.ready`` is a
     register; ``bits`` depends combinationally on ``row``.
 
     Parameters
@@ -29,7 +29,7 @@ class ExponentSet(wiring.Component):
     lanes : int
         Elements per beat: 1, 2, 4 or 8.
     format : FloatFormat
-        Of the elements, with exponents of 8 bits.
+        Format of the elements, with exponents of 8 bits.
 
     Members
     -------
@@ -37,13 +37,13 @@ class ExponentSet(wiring.Component):
     full : Out(1)
         A packet is complete. Until ``done``, no other is taken.
     row : In(range(16))
-        Row to be given.
+        Row to output.
     bits : Out(16)
         Exponents of that row which occur; while ``full``.
     clear : In(1)
         Clear the row, from the next cycle on; only while ``full``.
     done : In(1)
-        Begin anew, with the next cycle; only while ``full``. What has not been cleared remains in the set.
+        Start again, with the next cycle; only while ``full``. Rows that have not been cleared remain in the set.
     """
 
     #: Cycles from the acceptance of a packet's last beat to ``full``.
@@ -96,7 +96,7 @@ class ExponentSet(wiring.Component):
                 read.addr.eq(Mux(present, exponent[4:], self.row)),
                 write.addr.eq(Mux(clearing, row, read.addr)),
                 write.en.eq(clearing | present | self.clear),
-                write.data.eq(Mux(present, read.data | Cat(exponent[:4] == place for place in range(ROW)), 0)),
+                write.data.eq(Mux(present, read.data | Cat(exponent[:4] == index for index in range(ROW)), 0)),
             ]
             union.append(read.data)
         while len(union) > 1:

@@ -1,4 +1,4 @@
-"""The format table32: docs/compression/lookup_table.md."""
+"""The format table32, see docs/compression/lookup_table.md."""
 
 from hdl.feature import Feature
 from hdl.registry import codes
@@ -7,12 +7,12 @@ __all__ = ["FEATURE", "TableFeature"]
 
 
 class TableFeature(Feature):
-    """The nearest centroids are in place of fractions."""
+    """Format table32: fractions are replaced by the nearest centroids."""
 
     requires = ("codebook",)
 
     def codecs(self):
-        """Codecs of its formats for the ring, by name."""
+        """Ring codecs of the formats, by name."""
         from hdl.features.table.codec import TableCodec
 
         return {"table32": TableCodec(code=codes("table32").ring, centroids=32)}

@@ -1,18 +1,18 @@
 """Compression of weights by tables: exponents without loss, mantissas by a few representatives.
 
-An element is taken apart. Its sign is sent as it is, its exponent as an index into the table of the exponents that
+An element is split. Its sign is sent unchanged, its exponent as an index into the table of the exponents that
 occur in its packet, and its fraction as the index of one of a few **mantissas**: bins of equal width, or centroids
-that the host has chosen. Decoding is concatenation.
+chosen by the host. Decoding is concatenation.
 
-The exponent and the sign of every element are exact, whatever it is. A mantissa stands for any number in its bin,
+The exponent and the sign of every element are exact. A mantissa stands for any number in its bin,
 except where the exponent is that of zeros and subnormal numbers, or that of infinities and NaNs: there index 0 is the
-fraction of zero, and nothing else is given index 0. So zeros and infinities are exact, subnormal numbers do not
+fraction of zero, and no other fraction gets index 0. So zeros and infinities are exact, subnormal numbers do not
 become zeros, and NaNs remain NaNs, if not the same ones.
 
-A packet is the exponents in ascending order, one byte each, and the last of them once more, which tells that no
-other follows; then the centroids, if there are any and decoders are not loaded with them, without gaps; and, from
-the next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of the mantissa, and as many bits of the
-index of the exponent as its table needs, from the lowest bit on.
+A packet is the exponents in ascending order, one byte each, and the last of them once more to mark the end; then the
+centroids, if there are any and decoders are not loaded with them, without gaps; and, from
+the next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of the mantissa, and the bits of the
+exponent's index that its table needs, from the lowest bit on.
 
 :mod:`hdl.features.table.encoder` makes packets, by :mod:`hdl.features.table.exponent_set` and, with centroids,
 :mod:`hdl.features.table.centroid_store`; :mod:`hdl.features.table.decoder` expands them.
@@ -25,7 +25,7 @@ from hdl.group import GROUP
 
 __all__ = ["LookupTable", "check_table"]
 
-#: Highest bits of a fraction by which an encoder finds the nearest centroid.
+#: Highest bits of a fraction with which an encoder searches the nearest centroid.
 _COMPARED = 12
 
 
@@ -36,15 +36,15 @@ class LookupTable:
     Parameters
     ----------
     format : FloatFormat
-        Of the elements: FP32 or BF16.
+        Format of the elements: FP32 or BF16.
     mantissas : int
         Representatives of the fractions: 8, 16, 32, 64 or 128. With 128, bins of BF16 are without loss.
     centroids : bool
-        Whether they are centroids, sent with every packet, or bins, of which the middle is taken.
+        Whether they are centroids, sent with every packet, or bins, represented by their middle.
     exponents : int
-        Most exponents in a table: 16, 32, 64, 128 or 256; 256 are enough for any packet.
+        Maximum exponents in a table: 16, 32, 64, 128 or 256; 256 are enough for any packet.
     loaded : bool
-        Whether decoders are loaded with the centroids, which then are sent with no packet.
+        Whether decoders are loaded with the centroids, so that packets do not contain them.
     """
 
     format: FloatFormat = FP32
@@ -79,40 +79,40 @@ class LookupTable:
 
     @property
     def width(self):
-        """Most bits of a code."""
+        """Maximum bits of a code."""
         return self.code_width(self.exponents)
 
     @property
     def compared_bits(self):
-        """Highest bits of a fraction by which its centroid is found."""
+        """Highest bits of a fraction that determine its centroid."""
         return min(self.format.fraction_bits, _COMPARED)
 
     @property
     def load_length(self):
-        """Words that an encoder is loaded with: the bounds between centroids, and the centroids as they are sent."""
+        """Words loaded into an encoder: the bounds between centroids, and the centroids as they are sent."""
         sent = -(-self.mantissas * self.format.fraction_bits // 32) if self.sent else 0
         return self.mantissas - 1 + sent
 
     def code_width(self, exponents):
-        """Bits of a code in a packet with so many distinct exponents."""
+        """Bits of a code in a packet with ``exponents`` distinct exponents."""
         return 1 + self.mantissa_bits + (exponents - 1).bit_length()
 
     def code_size(self, last_index):
-        """As :meth:`code_width`, for the gateware: of the index of the last exponent."""
-        return 1 + self.mantissa_bits + sum(last_index[place:].any() for place in range(len(last_index)))
+        """:meth:`code_width` for the gateware, from the index of the last exponent."""
+        return 1 + self.mantissa_bits + sum(last_index[bit:].any() for bit in range(len(last_index)))
 
     def bits(self, count, exponents):
-        """Bits of so many elements and their tables, as formulas have it: without the end of the table."""
+        """Bits of ``count`` elements and their tables, as formulas have it: without the end of the table."""
         centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 
     def words(self, count, exponents):
-        """Words of a packet of so many elements with so many distinct exponents."""
+        """Words of a packet of ``count`` elements with ``exponents`` distinct exponents."""
         preamble = self.bits(0, exponents) + 8
         return -(-preamble // 32) + self.code_width(exponents) * -(-count // GROUP)
 
 
 def check_table(table):
-    """Raise TypeError unless a table is one of this format."""
+    """Raise TypeError unless ``table`` is a :class:`LookupTable`."""
     if not isinstance(table, LookupTable):
         raise TypeError(f"Table must be a LookupTable, not {table!r}")

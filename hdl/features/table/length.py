@@ -1,4 +1,4 @@
-"""Length counter of table-based compression, which reads the table of exponents in front of the codes."""
+"""Length counter of table-based compression, which reads the table of exponents before the codes."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -10,14 +10,14 @@ __all__ = ["TableLength"]
 
 
 class TableLength(wiring.Component):
-    """Count the groups of a packet: the number of its exponents tells how many words each group of codes has.
+    """Count the groups of a packet: the number of its exponents gives the words of each group of codes.
 
-    A table whose exponents do not ascend is wrong.
+    A table with exponents that do not ascend is wrong.
 
     Parameters
     ----------
     table : LookupTable
-        Parameters of the format, with centroids that decoders are loaded with.
+        Parameters of the format, with centroids loaded into decoders.
 
     Members
     -------
@@ -30,18 +30,18 @@ class TableLength(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        tabling = Signal()  # the word is one of the table
+        tabling = Signal()  # the word belongs to the table
         begun = Signal()  # a word of the table has been taken
-        latest = Signal(8)  # the last byte of that
+        latest = Signal(8)  # last byte of the latest word of the table
         last_index = Signal(8)  # exponents before this word, and in the end the number of the last one
-        left = Signal(range(GROUP + 1))  # words of the current group that are still to come
+        left = Signal(range(GROUP + 1))  # remaining words of the current group
         group_words = Signal(range(GROUP + 1))
-        parts = [self.word[8 * place:8 * place + 8] for place in range(4)]
+        parts = [self.word[8 * index:8 * index + 8] for index in range(4)]
         same, falls = Signal(4), Signal(4)
-        for place, (part, before) in enumerate(zip(parts, [latest, *parts], strict=False)):
-            known = 1 if place else begun
-            m.d.comb += [same[place].eq(known & (part == before)), falls[place].eq(known & (part < before))]
-        disordered = Cat(falls[place] & ~same[:place].any() for place in range(4)).any()
+        for index, (part, before) in enumerate(zip(parts, [latest, *parts], strict=False)):
+            known = 1 if index else begun
+            m.d.comb += [same[index].eq(known & (part == before)), falls[index].eq(known & (part < before))]
+        disordered = Cat(falls[index] & ~same[:index].any() for index in range(4)).any()
         stops = same.any()
         count = Mux(same[0], 0, Mux(same[1], 1, Mux(same[2], 2, 3)))
         m.d.comb += [

@@ -1,18 +1,18 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are made here by their parameters, and asked for latencies and widths even where nothing is elaborated.
-"""Compression of bfloat16 without loss: short codes for common exponents, and all else as it is.
+# Codecs are made here by their parameters, only to read latencies and widths even where nothing is elaborated.
+"""Compression of bfloat16 without loss: short codes for common exponents, and everything else unchanged.
 
-The exponents of trained weights are few, and most are one of three or four. A packet has a canonical prefix code of
-sixteen symbols: fifteen exponents, and an escape for all others. It is chosen by who knows the weights. Where all
-codes have four bits, a weight takes 12 bits in place of 16.
+Trained weights have few exponents, and most have one of three or four. A packet has a canonical prefix code of
+sixteen symbols: fifteen exponents, and an escape for all other exponents. The code is chosen for the weights. If all
+codes have four bits, a weight takes 12 bits instead of 16.
 
 A packet is, from its lowest bit on: the fifteen exponents, eight bits each, and eight zeros; the sixteen lengths,
 four bits each, in ascending order, the escape's last; and for each element fraction and sign, eight bits, then the
-code of the exponent, and behind an escape the exponent itself. An escape to the first of the fifteen is the end; in
-front of it are eight zeros, and behind it those that the last word lacks.
+code of the exponent, and after an escape the exponent itself. An escape to the first of the fifteen is the end;
+eight zeros precede it, and zeros fill up the last word after it.
 
-Codes are canonical: numbers that ascend from symbol to symbol, the first of each length following the last of the one
-before; their first bit is their highest. No length is above :attr:`PrefixCode.longest`, and all codes are used.
+Codes are canonical: numbers that ascend from symbol to symbol, the first of each length following the last of the
+previous one; their first bit is their highest. No length is above :attr:`PrefixCode.longest`, and all codes are used.
 """
 
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ WORDS = 6
 
 SYMBOLS = 16
 
-#: Most bits of a code. Each one more costs a decoder speed, and saves half a percent at most.
+#: Maximum bits of a code. Each additional bit slows a decoder down, and saves half a percent at most.
 LONGEST = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixCode:
-    """Parameters of the format, of which there are none to choose: elements are BF16, one per beat."""
+    """Parameters of the format; none can be chosen: elements are BF16, one per beat."""
 
     @property
     def symbols(self):
@@ -43,7 +43,7 @@ class PrefixCode:
 
     @property
     def longest(self):
-        """Most bits of a code."""
+        """Maximum bits of a code."""
         return LONGEST
 
     @property
@@ -52,13 +52,13 @@ class PrefixCode:
         return WORDS
 
     def words(self, lengths):
-        """Words of a packet of elements whose codes have given lengths, escaped exponents included, and end."""
+        """Words of a packet of elements with codes of these lengths, escaped exponents included, and end."""
         return WORDS + -(-sum(8 + length for length in lengths) // 32)
 
 
 def longest_first(code):
-    """A code, of which the highest bit comes first, as bits in the order in which they are sent."""
-    return Cat(reversed([code[place] for place in range(LONGEST)]))
+    """Bits of a code in the order of sending: the highest bit comes first."""
+    return Cat(reversed([code[bit] for bit in range(LONGEST)]))
 
 
 class CodeNumbering(wiring.Component):
@@ -67,12 +67,12 @@ class CodeNumbering(wiring.Component):
     Members
     -------
     load : In(1)
-        Take eight lengths, of the lower half of the symbols and then of the upper one.
+        Take eight lengths, first of the lower half of the symbols and then of the upper one.
     lengths : In(32)
     start : In(1)
         Begin, in the next cycle.
     active : Out(1)
-        A symbol is given.
+        A symbol is output.
     symbol : Out(4)
     length : Out(4)
     code : Out(6)
@@ -80,9 +80,9 @@ class CodeNumbering(wiring.Component):
     after : Out(7)
         The next symbol's code; 64 after the last one.
     sound : Out(1)
-        Its length is one to six, and not less than the one before; and the codes end with the last symbol.
+        Its length is one to six, and at least the previous length; and the codes end with the last symbol.
     final : Out(1)
-        It is the last one.
+        The symbol is the last one.
     """
 
     load: In(1)
@@ -103,7 +103,7 @@ class CodeNumbering(wiring.Component):
         m.d.comb += [
             self.length.eq(left),
             self.final.eq(self.symbol.all()),
-            self.after.eq(self.code + Cat(self.length == LONGEST - place for place in range(LONGEST))),
+            self.after.eq(self.code + Cat(self.length == LONGEST - bit for bit in range(LONGEST))),
             self.sound.eq((self.length >= before) & (self.length != 0) & (self.length <= LONGEST)
                           & (self.after[-1] == self.final) & (~self.after[-1] | ~self.after[:-1].any())),
         ]

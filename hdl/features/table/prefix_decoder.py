@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are made here by their parameters, and asked for latencies and widths even where nothing is elaborated.
+# Codecs are made here by their parameters, only to read latencies and widths even where nothing is elaborated.
 """Packets of prefix codes to elements; see :mod:`hdl.features.table.prefix_code`."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal, unsigned
@@ -16,12 +16,12 @@ __all__ = ["Decoder"]
 class Decoder(wiring.Component):
     """Expand packets, one element per cycle; an escape takes two.
 
-    A table takes :attr:`table_cycles` cycles. An element is given when it is known whether another one follows it.
-    ``i.ready`` depends on registers alone.
+    A table takes :attr:`table_cycles` cycles. An element is output when it is known whether another one follows it.
+    ``i.ready`` depends only on registers.
 
-    A packet raises ``error`` whose table is not that of a code, which then gives nothing; one that ends before its
-    end is told, or later; and one that has no elements. What was expanded is given, the last of it marked as such,
-    and the next packet is sound again.
+    A packet raises ``error`` if its table is not a valid code, and then has no output; if it ends before or after its
+    end symbol; and if it has no elements. Expanded elements are output, the last one marked as such,
+    and the next packet is decoded correctly.
 
     Members
     -------
@@ -48,20 +48,20 @@ class Decoder(wiring.Component):
         write = memory.write_port()
         read = memory.read_port(domain="comb")
 
-        # Hold one word, and give it in halves.
+        # Hold one word, and use it in halves.
         word = Signal(word_layout())
         word_valid = Signal()
-        upper = Signal()  # its lower half was given
+        upper = Signal()  # its lower half was used
         take_word = Signal()
         take_half = Signal()
-        final = Signal()  # the last word of the packet was given
+        final = Signal()  # the last word of the packet was used
         m.d.comb += self.i.ready.eq(~word_valid | take_word | (take_half & upper))
         with m.If(self.i.ready):
             m.d.sync += [word.eq(self.i.payload), word_valid.eq(self.i.valid), upper.eq(0)]
         with m.Elif(take_half):
             m.d.sync += [upper.eq(1), word.data.eq(word.data[16:])]
 
-        # The bits that come next: a half is put behind them, and those of one element are taken away.
+        # The next bits: a half is appended to them, and the bits of one element are removed.
         window = Signal(48)
         fill = Signal(range(49))
         extended = Signal(48)
@@ -87,7 +87,7 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
             enough.eq(fill >= 8 + LONGEST),
         ]
-        # The length, and whether anything is taken, come late: they choose among what was counted for each case.
+        # The length, and whether anything is taken, come late: they select among counts prepared for each case.
         filled = Signal(range(65))
         m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
         counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + LONGEST)]
@@ -103,7 +103,7 @@ class Decoder(wiring.Component):
 
         # Symbols of each length follow each other, and so do their codes.
         offsets = [Signal(4, name=f"offset_{length}") for length in range(1, LONGEST + 1)]
-        fresh = Signal(LONGEST)  # lengths without symbols as yet
+        fresh = Signal(LONGEST)  # lengths without symbols so far
         for length, (limit, offset) in enumerate(zip(limits, offsets, strict=True), 1):
             with m.If(numbering.active & (numbering.length <= length)):
                 m.d.sync += limit.eq(numbering.after)
@@ -121,13 +121,13 @@ class Decoder(wiring.Component):
         # An element waits until another one follows or the packet ends; then its exponent is looked up.
         pending = Signal(data.StructLayout({
             "raw": 8, "code": LONGEST, "less": 3, "exponent": 8, "escaped": 1, "valid": 1}))
-        found = Signal(data.StructLayout({
+        entry = Signal(data.StructLayout({
             "raw": 8, "symbol": 4, "exponent": 8, "escaped": 1, "last": 1, "valid": 1}))
         output_free = Signal()
         room = Signal()
         forward = Signal()
         ending = Signal()
-        m.d.comb += [output_free.eq(self.o.ready | ~self.o.valid), room.eq(output_free | ~found.valid)]
+        m.d.comb += [output_free.eq(self.o.ready | ~self.o.valid), room.eq(output_free | ~entry.valid)]
         prefix = Signal(4)
         offset = Signal(4)
         with m.Switch(pending.less):
@@ -136,17 +136,17 @@ class Decoder(wiring.Component):
                     m.d.comb += [prefix.eq(pending.code[LONGEST - length:]), offset.eq(offsets[length - 1])]
         with m.If(room):
             m.d.sync += [
-                found.raw.eq(pending.raw), found.symbol.eq(prefix + offset), found.exponent.eq(pending.exponent),
-                found.escaped.eq(pending.escaped), found.last.eq(ending), found.valid.eq(forward & pending.valid),
+                entry.raw.eq(pending.raw), entry.symbol.eq(prefix + offset), entry.exponent.eq(pending.exponent),
+                entry.escaped.eq(pending.escaped), entry.last.eq(ending), entry.valid.eq(forward & pending.valid),
             ]
-        m.d.comb += read.addr.eq(found.symbol[2:])
+        m.d.comb += read.addr.eq(entry.symbol[2:])
         with m.If(output_free):
             m.d.sync += [
-                self.o.valid.eq(found.valid),
+                self.o.valid.eq(entry.valid),
                 self.o.payload.elements[0].eq(Cat(
-                    found.raw[:7], Mux(found.escaped, found.exponent, read.data[found.symbol[:2]]), found.raw[7])),
+                    entry.raw[:7], Mux(entry.escaped, entry.exponent, read.data[entry.symbol[:2]]), entry.raw[7])),
                 self.o.payload.keep.eq(1),
-                self.o.payload.last.eq(found.last),
+                self.o.payload.last.eq(entry.last),
             ]
         with m.If(ending):
             m.d.sync += pending.valid.eq(0)
@@ -161,7 +161,7 @@ class Decoder(wiring.Component):
         m.d.sync += self.error.eq(0)
 
         def end(*, error):
-            """The packet is over; what is left of it goes unseen."""
+            """End the packet, and skip the rest of it."""
             m.d.comb += [forward.eq(1), ending.eq(1)]
             m.d.sync += self.error.eq(error | ~pending.valid)
             with m.If(~final & ~(take_half & upper & word.last)):
@@ -172,8 +172,8 @@ class Decoder(wiring.Component):
 
         with m.FSM():
             with m.State("Table"):
-                # The exponents of the packet before are looked up until its last element is given.
-                m.d.comb += [take_word.eq(word_valid & ~found.valid), clear.eq(1)]
+                # The exponents of the previous packet are looked up until its last element is output.
+                m.d.comb += [take_word.eq(word_valid & ~entry.valid), clear.eq(1)]
                 with m.If(take_word):
                     m.d.sync += [words.eq(words + 1), bad.eq(0)]
                     m.d.comb += numbering.load.eq(words >= 4)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are made here by their parameters, and asked for latencies and widths even where nothing is elaborated.
+# Codecs are made here by their parameters, only to read latencies and widths even where nothing is elaborated.
 """Elements to packets of prefix codes; see :mod:`hdl.features.table.prefix_code`."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
@@ -14,7 +14,7 @@ __all__ = ["Encoder"]
 
 
 class Encoder(wiring.Component):
-    """Compress packets of elements, each with the table that comes first.
+    """Compress packets of elements, each with the table that precedes it.
 
     One element is taken per cycle. A table takes :attr:`table_cycles` cycles before them. The word that an element
     completes is offered :attr:`latency` cycles after it was accepted. ``i.ready`` depends combinationally on
@@ -23,11 +23,11 @@ class Encoder(wiring.Component):
     Members
     -------
     table : In(stream of {data, last})
-        Per packet six words, as they are sent.
+        For each packet six words, as they are sent.
     i : In(stream of beat_layout(1, 16))
     o : Out(stream of {data, last})
     error : Out(1)
-        Pulse: a table was not of six words, or its lengths are not those of a code. What comes of it is a packet
+        Pulse: a table did not have six words, or its lengths do not make a code. It results in a packet
         nevertheless.
     """
 
@@ -57,7 +57,7 @@ class Encoder(wiring.Component):
             write.en.eq(numbering.active), numbering.lengths.eq(self.table.payload.data),
         ]
 
-        # Four registers: the element, which symbol it is, its code, and its bits; a packet ends with an escape.
+        # Four registers: the element, its symbol, its code, and its bits; a packet ends with an escape.
         accepting = Signal()
         free = [Signal(name=f"free_{stage}") for stage in range(5)]
         held = Signal(data.StructLayout({"element": 16, "last": 1, "end": 1, "valid": 1}))
@@ -82,9 +82,9 @@ class Encoder(wiring.Component):
             m.d.sync += accepting.eq(0)
         exponent = held.element[7:15]
         hits = Signal(SYMBOLS - 1)
-        m.d.comb += hits.eq(Cat(exponent == exponents[place] for place in range(SYMBOLS - 1)))
-        # No symbol is the escape, of which all bits are ones.
-        number = Cat(Cat(hits[place] for place in range(SYMBOLS - 1) if not place >> bit & 1).any()
+        m.d.comb += hits.eq(Cat(exponent == exponents[position] for position in range(SYMBOLS - 1)))
+        # Without a match, all bits of the symbol are ones: the escape.
+        number = Cat(Cat(hits[position] for position in range(SYMBOLS - 1) if not position >> bit & 1).any()
                      for bit in range(4))
         with m.If(free[1]):
             m.d.sync += [
@@ -99,17 +99,17 @@ class Encoder(wiring.Component):
                 coded.length.eq(read.data.length), coded.escape.eq(matched.symbol.all()), coded.end.eq(matched.end),
                 coded.valid.eq(matched.valid),
             ]
-        behind = Signal(8 + LONGEST)
-        m.d.comb += behind.eq(Mux(coded.escape, coded.exponent, 0) << coded.length)
+        suffix = Signal(8 + LONGEST)
+        m.d.comb += suffix.eq(Mux(coded.escape, coded.exponent, 0) << coded.length)
         with m.If(free[3]):
             m.d.sync += [
-                bits.bits.eq(Cat(coded.raw, longest_first(coded.code) | behind)),
+                bits.bits.eq(Cat(coded.raw, longest_first(coded.code) | suffix)),
                 bits.count.eq(8 + coded.length + coded.escape.shift_left(3)),
                 bits.end.eq(coded.end), bits.valid.eq(coded.valid),
             ]
 
-        # Collect bits to words, behind the words of the table.
-        place = Signal(5)
+        # Collect bits to words, after the words of the table.
+        position = Signal(5)
         waiting = Signal(32)
         tail = Signal()
         shifted = Signal(64)
@@ -118,8 +118,8 @@ class Encoder(wiring.Component):
         emit = Signal()
         move = Signal()
         m.d.comb += [
-            shifted.eq((bits.bits << place) | waiting),
-            total.eq(place + bits.count),
+            shifted.eq((bits.bits << position) | waiting),
+            total.eq(position + bits.count),
             output_free.eq(self.o.ready | ~self.o.valid),
             emit.eq(total[5] | bits.end),
         ]
@@ -158,16 +158,16 @@ class Encoder(wiring.Component):
                 ]
                 with m.If(move):
                     m.d.sync += [
-                        place.eq(total), waiting.eq(Mux(total[5], shifted[32:], shifted)),
+                        position.eq(total), waiting.eq(Mux(total[5], shifted[32:], shifted)),
                         tail.eq(bits.end & total[5] & total[:5].any()),
                     ]
                     with m.If(emit):
                         give(shifted, bits.end & (total <= 32))
                     with m.If(tail):
                         give(waiting, 1)
-                        m.d.sync += [tail.eq(0), place.eq(0), waiting.eq(0)]
+                        m.d.sync += [tail.eq(0), position.eq(0), waiting.eq(0)]
                         m.next = "Table"
                     with m.Elif(bits.end & (total <= 32)):
-                        m.d.sync += [place.eq(0), waiting.eq(0)]
+                        m.d.sync += [position.eq(0), waiting.eq(0)]
                         m.next = "Table"
         return m

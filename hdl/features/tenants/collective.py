@@ -9,9 +9,9 @@ __all__ = ["TenantsExtension"]
 
 
 class TenantsExtension(CollectiveExtension):
-    """Tenant of the commands, which packets carry: no other node's may have another.
+    """Tenant of the commands, carried in packets: all nodes must have the same.
 
-    A command that is ``cut`` waits for the ring no longer than :data:`~hdl.ring.control.CUT_TIMEOUT` cycles.
+    A command that is ``cut`` waits for the ring at most :data:`~hdl.ring.control.CUT_TIMEOUT` cycles.
     """
 
     control = {"cuttable": True}

@@ -1,4 +1,4 @@
-"""Watches over commands that run: accesses outside of their windows, and their budget of cycles."""
+"""Watches over running commands: accesses outside of their windows, and their budget of cycles."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -11,14 +11,14 @@ from hdl.streams.stream import connect_stream
 __all__ = ["BudgetClock", "CommandWatch"]
 
 
-#: Bits of times: one more than those of a budget, so that the sign of a difference tells which comes first.
+#: Bits of times: one more than in a budget, so that the sign of a difference gives the order.
 _TIME = register("BUDGET").width + 1
 
 
 class BudgetClock(wiring.Component):
-    """Count cycles, and tell by which count a command that starts now has used up its budget.
+    """Count cycles, and compute the count at which a command that starts now will have used up its budget.
 
-    One clock serves all watches, so that each of them needs but a register and a comparison.
+    One clock serves all watches, so that each of them needs only a register and a comparison.
 
     Members
     -------
@@ -26,7 +26,7 @@ class BudgetClock(wiring.Component):
     now : Out(32)
         Cycles, modulo 2^32.
     deadline : Out(32)
-        ``now`` in the cycle after so many more as the budget has. Combinational.
+        ``now`` in the cycle after ``budget`` more cycles. Combinational.
     """
 
     def __init__(self):
@@ -43,8 +43,8 @@ class BudgetClock(wiring.Component):
 class CommandWatch(wiring.Component):
     """Change the event of a command that has left its window, or has taken too long.
 
-    Its status becomes ``OUT_OF_WINDOW`` or else ``OVER_BUDGET``, whatever the engine says; the rest is the engine's.
-    What comes after the engine has offered the event does not count. Combinational from :attr:`i` to :attr:`o`.
+    Its status becomes ``OUT_OF_WINDOW`` or otherwise ``OVER_BUDGET``, for any status of the engine; the rest is the
+    engine's. Anything after the engine has offered the event does not count. Combinational from ``i`` to ``o``.
 
     Parameters
     ----------
@@ -54,16 +54,16 @@ class CommandWatch(wiring.Component):
     Members
     -------
     offered : In(1), if ``gated``
-        There is a command for the engine, or for a gate in front of it.
+        There is a command for the engine, or for a gate before it.
     started : In(1)
         The engine takes a command.
     stray : In(1)
         The command has accessed a row outside of its window.
     now, deadline : In(32)
-        Those of a :class:`BudgetClock`, whose budget is the cycles, the event's first one not included, that a
-        command may take; zero for any number.
+        Outputs of a :class:`BudgetClock`; its budget is the maximum cycles of a command, without the event's first
+        cycle; zero for no limit.
     cut : Out(1)
-        The command has taken more, and has to end: until its event is taken.
+        The command has exceeded its budget, and must end; held until its event is taken.
     i : In(stream of event_layout())
         Events of the engine.
     o : Out(stream of event_layout())
@@ -83,7 +83,7 @@ class CommandWatch(wiring.Component):
         strayed = Signal()
         deadline = Signal.like(self.deadline, reset_less=True)
         counts = Signal()  # the budget is not used up
-        begins, over = Signal(), Signal()  # in its first cycle nothing but a budget of zero is used up
+        begins, over = Signal(), Signal()  # in its first cycle only a budget of zero is used up
         m.d.sync += begins.eq(self.started)
         m.d.comb += over.eq(counts & ~(self.now - deadline)[_TIME - 1])
         connect_stream(m, self.i, self.o)

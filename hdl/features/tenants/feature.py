@@ -1,4 +1,4 @@
-"""Two tenants that do not trust each other: docs/tenants.md."""
+"""Two tenants that do not trust each other, see docs/tenants.md."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ __all__ = ["FEATURE", "Tenants", "TenantsFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tenants(Section):
-    """Two tenants that do not trust each other, with windows on the memories and guards at their ports:
+    """Two tenants that do not trust each other, with windows on the memories and guards at their ports, see
     docs/tenants.md."""
 
 
 class TenantsFeature(Feature):
-    """Commands of a tenant stay in its windows of the memories and in its budget."""
+    """Tenants: commands are restricted to a tenant's memory windows and budget."""
 
     def collective(self, config):
         from hdl.features.tenants.collective import TenantsExtension

@@ -1,4 +1,4 @@
-"""Tenants in a node: their windows of the memories, and watches over their commands."""
+"""Tenants in a node: their memory windows, and watches over their commands."""
 
 from amaranth.hdl import Cat, Mux, ResetInserter, Signal
 
@@ -13,7 +13,7 @@ __all__ = ["TenantsNode"]
 
 
 class TenantsNode(NodeExtension):
-    """Windows of tenants, and watches over their commands. The queue begins again with a tenant."""
+    """Windows of tenants, and watches over their commands. A change of tenant resets the queue."""
 
     def make_queue(self, m, units):
         config, host_port, registers, queue = self._config, units.host_port, units.registers, units.queue
@@ -28,7 +28,7 @@ class TenantsNode(NodeExtension):
         if FAR in windows.tenancy.windows.shape().members:
             units.far_owes = Signal()
             busy |= units.far_owes
-        # A cycle late, as the host port takes longer from a command to a request that changes windows or tenant.
+        # One cycle late, as the host port takes longer from a command to a request that changes windows or tenant.
         m.d.sync += [windows.busy.eq(busy), host_port.busy.eq(busy)]
         m.d.comb += [
             windows.tenant.eq(registers.tenant), windows.window.eq(registers.window),
@@ -64,7 +64,7 @@ class TenantsNode(NodeExtension):
     def replacement(self, units, engine, source):
         """Reset or time-out that ends a command over its budget. On the ring,
         :class:`~hdl.features.tenants.sources.Cut` ends it on all nodes in good order. With a far memory, the command
-        ends in the next cycle in which the memory stalls it: a reset would lose outstanding answers."""
+        ends in the next cycle when the memory stalls it: a reset would lose outstanding answers."""
         cut = units.cuts[units.queue_of(engine)]
         if source == Setting("timeout") and FAR in engine.links:
             return Mux(cut, 0, units.registers.timeout)

@@ -1,4 +1,4 @@
-"""Tenant, windows and ends of budgets, for inputs of engines."""
+"""Tenant, windows and ends of budgets, as inputs of engines."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ class Cut(_OfTenants):
 
 @dataclasses.dataclass(frozen=True)
 class Window(_OfTenants):
-    """Window of the tenant that the node executes at a memory space, by its name."""
+    """Window of the executing tenant in a memory space, by name of the space."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Windows of tenants: the part of each memory space that a tenant has."""
+"""Windows of tenants: the share of each memory space that belongs to a tenant."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
@@ -23,19 +23,19 @@ __all__ = ["WindowTable"]
 
 
 class WindowTable(wiring.Component):
-    """Keep the windows of two tenants in each memory space, and give those of the one that the node executes.
+    """Store the windows of two tenants in each memory space, and output the windows of the executing tenant.
 
-    While ``set`` of :attr:`window` is high, the window of its tenant and space becomes that from ``base`` to
-    ``bound``; one with ``base`` > ``bound``, or beyond the memory, becomes an empty one. The tenant is taken over
+    While ``set`` of :attr:`window` is high, the window of its tenant and space becomes the range from ``base`` to
+    ``bound``; a window with ``base`` > ``bound``, or beyond the memory, becomes empty. The tenant is taken
     from its register. Neither happens while the node is ``busy``; and in a node with control words, which come at any
-    time, the tenant changes only while links are reset, so that the one before is forgotten. The privileged host,
+    time, the tenant changes only while links are reset, so that the previous one is forgotten. The privileged host,
     tenant 0, has all of each memory, and tenant 3 nothing.
 
-    All windows are in one small memory, which is read in the cycle in which a request asks. In other cycles the
-    windows in :attr:`tenancy` are brought up to date from there, one after the other: they follow a change at most
+    All windows are in one small memory, which is read in the cycle of a request. In other cycles the
+    windows in :attr:`tenancy` are updated from there, one after the other: they follow a change at most
     :attr:`latency` cycles later, and one more for each request in between; a command comes by a packet, which takes
-    longer. After a reset no tenant has a window: the memory is cleared in fewer than four times as many cycles, and
-    is not read for tenants until then.
+    longer. After a reset no tenant has a window: the memory is cleared, in fewer cycles than four times the latency,
+    and is not read for tenants until then.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class WindowTable(wiring.Component):
         The tenant changes with the next edge.
     asked : In(asked_layout())
     found : Out(found_layout())
-        Window of the tenant and the space that a request asks for, in the same cycle; empty if there is none, and for
+        Window of the requested tenant and space, in the same cycle; empty if there is none, and for
         the trace, which is no window.
     """
 
@@ -61,7 +61,7 @@ class WindowTable(wiring.Component):
         self._config = config
         self._spaces = windowed(config)
         self._bits = max(bits_for(len(self._spaces) - 1), 1)  # of a space in the memory
-        #: Window that is brought up to date, or cleared, and whether all are being cleared: for specifications too.
+        #: Window being updated, or cleared, and whether all are being cleared: for specifications too.
         self.turn, self.clearing = Signal(self._bits + TENANT_BITS), Signal(init=1)
         super().__init__({
             "tenant": In(TENANT_BITS), "window": In(register("WINDOW").width),
@@ -88,18 +88,18 @@ class WindowTable(wiring.Component):
         write, read = memory.write_port(), memory.read_port(domain="comb")
         turn, clearing = self.turn, self.clearing
         capacity = Signal.like(self.bound)
-        place = Signal(bits)  # in the memory, of the space of a window that is set
+        index = Signal(bits)  # in the memory, of the space of a window to set
         known = Signal()
         free = ~self.busy & self.link_reset if config.has_signals else ~self.busy
 
         with m.Switch(fields["space"]):
             for n, space in enumerate(spaces):
                 with m.Case(space.number):
-                    m.d.comb += [capacity.eq(space.words // GROUP), place.eq(n), known.eq(1)]
+                    m.d.comb += [capacity.eq(space.words // GROUP), index.eq(n), known.eq(1)]
         good = (self.base <= self.bound) & (self.bound <= capacity) & ~clearing
         number = Mux(clearing, turn[bits:], fields["tenant"])
         m.d.comb += [
-            write.addr.eq(Cat(Mux(clearing, turn[:bits], place), number)),
+            write.addr.eq(Cat(Mux(clearing, turn[:bits], index), number)),
             write.data.base.eq(self.base), write.data.size.eq(Mux(good, self.bound - self.base, 0)),
             write.en.eq((clearing | (fields["set"] & known & ~self.busy)) & number.any() & ~number.all()),
             self.changed.eq(free & (self.tenant != self.tenancy.tenant)),
@@ -108,7 +108,7 @@ class WindowTable(wiring.Component):
             m.d.sync += self.tenancy.tenant.eq(self.tenant)
 
         who = Mux(asked.valid, asked.tenant, self.tenancy.tenant)
-        nobody = clearing & who.any()  # until all is cleared a tenant has what tenant 3 has
+        nobody = clearing & who.any()  # until all is cleared, a tenant has the windows of tenant 3
         last = sum(space.number != FAR_SPACE for space in spaces)
         m.d.comb += [
             read.addr.eq(Cat(Mux(asked.valid, asked.space[:bits], turn[:bits]), who | nobody.replicate(TENANT_BITS))),

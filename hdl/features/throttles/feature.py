@@ -1,4 +1,4 @@
-"""Registers that slow links, memories, arithmetic and the host port: docs/estimate.md."""
+"""Registers that slow links, memories, arithmetic and the host port, see docs/estimate.md."""
 
 import dataclasses
 
@@ -10,11 +10,11 @@ __all__ = ["FEATURE", "Throttles", "ThrottlesFeature"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Throttles(Section):
-    """Registers that slow links, memories, arithmetic and the host port: docs/estimate.md."""
+    """Registers that slow links, memories, arithmetic and the host port, see docs/estimate.md."""
 
 
 class ThrottlesFeature(Feature):
-    """Parts of a node work only in some cycles."""
+    """Throttles: parts of a node work only in some cycles."""
 
     def pace(self, config):
         from hdl.features.throttles.pace import ThrottledPace

@@ -12,9 +12,9 @@ __all__ = ["ThrottledPace"]
 
 
 class ThrottledPace(Pace):
-    """Words leave at a rate, and arrive later.
+    """Words leave at a limited rate, and arrive later.
 
-    The ends of links have ``throttle``, words in 65,536 cycles, and ``wire_delay``, cycles by which words come later
+    The link ends have ``throttle``, words in 65,536 cycles, and ``wire_delay``, additional cycles of each word
     (:class:`~hdl.ring.wire_delay.WireDelay`).
 
     Parameters
