@@ -144,11 +144,11 @@ def make_console() -> Console:
     return PlainConsole()
 
 
-def thread_count(given: int | None, nodes: int) -> int:
+def thread_count(threads: int | None, nodes: int) -> int:
     """Threads of the simulation: the requested number, or the default."""
-    if given is not None and given < 1:
-        raise ValueError(f"Threads must be at least 1, not {given!r}")
-    return min(2, os.cpu_count() or 1, nodes) if given is None else given
+    if threads is not None and threads < 1:
+        raise ValueError(f"Threads must be at least 1, not {threads!r}")
+    return min(2, os.cpu_count() or 1, nodes) if threads is None else threads
 
 
 def shown(path: Path) -> str:

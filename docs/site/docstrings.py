@@ -18,7 +18,7 @@ def markdown(text: str) -> str:
     """A docstring whose sections numpydoc knows, with text in Markdown."""
     text = _SECTION.sub("Attributes\n----------", text)
     text = _ROLE.sub(r"`\1`", text)
-    return _LITERAL.sub(lambda found: "" if found.start() == 0 or text[found.start() - 1] == "\n" else ":", text)
+    return _LITERAL.sub(lambda match: "" if match.start() == 0 or text[match.start() - 1] == "\n" else ":", text)
 
 
 class Markdown(Extension):

@@ -38,9 +38,9 @@ class Coupling:
     reason: str
     value: Any = None
 
-    def violated(self, given: RunSpec, full: RunSpec) -> bool:
+    def violated(self, spec: RunSpec, full: RunSpec) -> bool:
         """Whether a run breaks the coupling, by its given values and its values with all defaults."""
-        if not given.given(self.option) or self.value not in (None, given.value(self.option)):
+        if not spec.given(self.option) or self.value not in (None, spec.value(self.option)):
             return False
         other_values = [_value(full, path) for path in self._others]
         if self.allowed is None:
@@ -75,12 +75,12 @@ class Coupling:
         text = f"{flag(self._others[0])} {_words(named)}"
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
 
-    def message(self, given: RunSpec, full: RunSpec) -> str:
+    def message(self, spec: RunSpec, full: RunSpec) -> str:
         """Text of the error, for a run's given values and its values with all defaults."""
         other, value = self._others[0], _value(full, self._others[0])
         actual = f", not {_words((value,))}" if self.allowed and value is not None else ""
-        if not given.given(other) and not _is_absent(value):
-            source = next((path for path in _SOURCES.get(other, ()) if given.given(path)), None)
+        if not spec.given(other) and not _is_absent(value):
+            source = next((path for path in _SOURCES.get(other, ()) if spec.given(path)), None)
             actual += "" if source is None else f", which {flag(source)} implies"
         return f"Option {self.left} is for {self.condition}{actual} ({self.reason}): leave it out"
 

@@ -39,13 +39,13 @@ def check_alone(what: str) -> None:
         raise ValueError(f"{what} must be in one process, not in the {mpi_size()} that mpirun has started")
 
 
-def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
+def other_processes(count: int | None, *, nodes: int) -> "Processes | None":
     """Requested processes; None where only this one simulates. ``ValueError`` for one without a node, or if
     ``mpirun`` has started another number."""
     started = mpi_size()
-    if given is not None and started > 1 and given != started:
-        raise ValueError(f"Processes must be the {started} that mpirun has started, not {given!r}")
-    number = started if given is None else given
+    if count is not None and started > 1 and count != started:
+        raise ValueError(f"Processes must be the {started} that mpirun has started, not {count!r}")
+    number = started if count is None else count
     if not 1 <= number <= nodes:
         raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not {number!r}")
     if number == 1:
@@ -57,6 +57,6 @@ def other_processes(given: int | None, *, nodes: int) -> "Processes | None":
     return LocalProcesses(number)
 
 
-def threads_of(given: int | None, nodes: int, processes: "Processes | None") -> int:
+def threads_of(count: int | None, nodes: int, processes: "Processes | None") -> int:
     """Threads of each process: the requested number, or the default, which is 1 for several processes."""
-    return thread_count(1 if processes is not None and given is None else given, nodes)
+    return thread_count(1 if processes is not None and count is None else count, nodes)

@@ -48,9 +48,9 @@ def compare_master(ring: VectorRing, reference: Reference, number: int) -> None:
         _compare_state(ring, "master weights", number, reference.master, actual)
 
 
-def compare_scores(number: int, expected: Vector, found: Vector) -> None:
+def compare_scores(number: int, expected: Vector, actual: Vector) -> None:
     """Compare the scores of the test set, which nodes have computed, with the golden model's."""
-    wrong = np.flatnonzero((expected.view(np.uint32) != np.ascontiguousarray(found).view(np.uint32)).any(axis=1))
+    wrong = np.flatnonzero((expected.view(np.uint32) != np.ascontiguousarray(actual).view(np.uint32)).any(axis=1))
     if wrong.size:
         raise DivergenceError(f"Step {number}: scores of {wrong.size} of {len(expected)} examples differ from the "
                               f"golden model, first those of example {wrong[0]}")

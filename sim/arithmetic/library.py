@@ -71,25 +71,25 @@ def address(x: npt.NDArray[Any]) -> int:
     return result
 
 
-def check(found: ctypes.CDLL) -> list[str]:
+def check(library: ctypes.CDLL) -> list[str]:
     """Find the rules that a library breaks, by values with known bits."""
     def products(pairs: Sequence[tuple[float, float]]) -> npt.NDArray[np.float32]:
         """The same sum of two products in every element of four rows of 17 columns, to take all paths."""
         left, right = (np.array(factors, np.float32) for factors in zip(*pairs, strict=True))
         a, b = np.tile(left, (4, 1)), np.tile(right[:, None], (1, 17))
         output, panel = np.zeros((4, 17), np.float32), np.zeros((2, 16), np.float32)
-        found.product(1, 4, 2, 17, address(a), 8, 2, 1, address(b), 34, 17, 1, address(output), address(panel))
+        library.product(1, 4, 2, 17, address(a), 8, 2, 1, address(b), 34, 17, 1, address(output), address(panel))
         return output
 
     def values(name: str, x: npt.NDArray[np.float32]) -> bytes:
         output = np.zeros_like(x)
-        getattr(found, name)(len(x), address(x), address(output))
+        getattr(library, name)(len(x), address(x), address(output))
         return output.tobytes()
 
     near = 1 + 2**-12
     below, above = (np.arange(1 << 12, dtype=np.float32) / np.float32(scale) for scale in (-40, 2048))
     row, total = np.array([1e8, 1, -1e8], np.float32), np.zeros(1, np.float32)
-    found.row_sums(1, 3, address(row), address(total))
+    library.row_sums(1, 3, address(row), address(total))
     rules = {
         "rounds products before it adds them": (products([(-1 - 2**-11, 1), (near, near)]) == 0).all(),
         "keeps subnormal numbers": (products([(2**-70, 2**-70), (0, 0)]) == np.float32(2**-140)).all(),

@@ -89,10 +89,10 @@ def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
             "processor": busys, "exchanges": exchanges}
 
 
-def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+def rows(figures: dict[str, Any]) -> list[dict[str, Any]]:
     """Row for ``bench.json``: time per cycle, so that less is better, as in all rows."""
-    alone, parted = found["wall"]
-    config = (f"N={found['nodes']}, latency={found['latency']}, {found['processes']} processes "
+    alone, parted = figures["wall"]
+    config = (f"N={figures['nodes']}, latency={figures['latency']}, {figures['processes']} processes "
               f"{parted / alone:.2f} x one")
     return [{"name": "simulation.processes", "config": config, "measured": 1e6 / parted, "bound": 1e6 / (BAR * alone),
              "ratio": BAR * alone / parted, "unit": "us/cycle"}]

@@ -156,9 +156,9 @@ class FixedCodec(_Plain):
         return self
 
 
-def whole_words(due: int, given: int) -> Span:
+def whole_words(due: int, count: int) -> Span:
     """Return the extent of a packet of ``due`` words among ``given`` words; a unit is a word."""
-    used = min(due, given)
+    used = min(due, count)
     return used, due - used, False
 
 

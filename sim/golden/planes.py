@@ -39,9 +39,9 @@ def unpack(words: npt.ArrayLike, width: int) -> Bits:
     return codes.reshape(-1)
 
 
-def bytes_to_words(given: npt.ArrayLike) -> Bits:
+def bytes_to_words(data: npt.ArrayLike) -> Bits:
     """Bytes as words, lowest first. The last word is filled with zeros."""
-    data = np.asarray(given, np.uint8)
+    data = np.asarray(data, np.uint8)
     padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
     padded[:len(data)] = data
     words: Bits = padded.view("<u4").astype(np.uint32)
@@ -55,9 +55,9 @@ def field_bytes(values: Sequence[int] | npt.NDArray[np.integer], width: int) -> 
     return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
 
 
-def fields(given: npt.ArrayLike, width: int, count: int) -> Bits:
+def fields(data: npt.ArrayLike, width: int, count: int) -> Bits:
     """The inverse of :func:`field_bytes`."""
-    bits = np.unpackbits(np.asarray(given, np.uint8), bitorder="little")[:count * width].reshape(count, width)
+    bits = np.unpackbits(np.asarray(data, np.uint8), bitorder="little")[:count * width].reshape(count, width)
     values: Bits = (bits.astype(np.uint32) << np.arange(width, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
     return values
 

@@ -17,27 +17,28 @@ LINE_BITS = bits_for(1 << SIZE_BITS)
 """Bits of the number of elements in a line of indices, which may exceed the number of columns."""
 
 
-def centroid_sizes(given):
+def centroid_sizes(instruction):
     """Fields of an instruction that are sizes, by name of the size."""
-    return {"inputs": given.columns, "outputs": given.outputs, "examples": given.rows}
+    return {"inputs": instruction.columns, "outputs": instruction.outputs, "examples": instruction.rows}
 
 
-def centroid_malformed(given, sizes, large):
+def centroid_malformed(instruction, sizes, large):
     """Whether an instruction has an error that does not depend on its operands.
 
     Parameters
     ----------
-    given : centroid_layout()
+    instruction : centroid_layout()
     sizes, large : mapping of str to Value
         Sizes, and whether each is too large.
     """
-    names = centroid_sizes(given)
-    reserved = Cat(given[name] for name in given.shape().members if name.startswith("reserved"))
-    return (reserved.any() | (given.gradient & Cat(given.initial, given.relu, given.gated).any())
+    names = centroid_sizes(instruction)
+    reserved = Cat(instruction[name] for name in instruction.shape().members if name.startswith("reserved"))
+    return (reserved.any() |
+            (instruction.gradient & Cat(instruction.initial, instruction.relu, instruction.gated).any())
             | Cat(large[name] for name in names).any() | ~Cat(sizes[name].any() for name in names).all())
 
 
-def centroid_operands(given, sizes, *, lanes, centroids):
+def centroid_operands(instruction, sizes, *, lanes, centroids):
     """Operands in the order of :data:`CENTROID_OPERANDS`, in the form for checking.
 
     Parameters
@@ -46,28 +47,28 @@ def centroid_operands(given, sizes, *, lanes, centroids):
         As for :func:`centroid_malformed`.
     lanes, centroids : int
     """
-    gradient, outputs, inputs = given.gradient, sizes["outputs"], sizes["inputs"]
+    gradient, outputs, inputs = instruction.gradient, sizes["outputs"], sizes["inputs"]
     lane_bits = exact_log2(lanes)
     groups = (outputs + lanes - 1) >> lane_bits
     line = ((inputs + INDEXED_COLUMNS - 1) >> exact_log2(INDEXED_COLUMNS)) << lane_bits
     # A table is one row, without a stride.
     shapes = {"target": (Mux(gradient, 1, sizes["examples"]), Mux(gradient, centroids, outputs)),
               "x": (sizes["examples"], inputs), "indices": (groups, line), "table": (1, centroids)}
-    strides = {name: given[f"stride_{name}"] for name in CENTROID_OPERANDS if name != "table"}
-    strides |= {"table": 0, "target": Mux(gradient, 0, given.stride_target)}
-    used = {"start": gradient | given.initial, "table": ~gradient, "gate": given.gated}
+    strides = {name: instruction[f"stride_{name}"] for name in CENTROID_OPERANDS if name != "table"}
+    strides |= {"table": 0, "target": Mux(gradient, 0, instruction.stride_target)}
+    used = {"start": gradient | instruction.initial, "table": ~gradient, "gate": instruction.gated}
     still = {"target": gradient, "start": ~gradient, "table": 1}
     checks = []
     for name in CENTROID_OPERANDS:
         rows, columns = shapes.get(name, (sizes["examples"], outputs))
         checks.append({
-            "operand": given[name], "rows": rows, "columns": columns, "stride": strides[name],
+            "operand": instruction[name], "rows": rows, "columns": columns, "stride": strides[name],
             "used": used.get(name, 1), "target": name == "target", "free": 0, "ones": 0, "still": still.get(name, 0),
             "same": 0})
     return checks
 
 
-def centroid_job(m, job, given, sizes, bases, *, lanes):
+def centroid_job(m, job, instruction, sizes, bases, *, lanes):
     """Make the job of an instruction.
 
     Parameters
@@ -82,7 +83,7 @@ def centroid_job(m, job, given, sizes, bases, *, lanes):
     lane_bits = exact_log2(lanes)
     m.d.comb += [
         job.rows.eq(sizes["examples"]), job.columns.eq(sizes["inputs"]), job.outputs.eq(sizes["outputs"]),
-        *(job[name].eq(given[name]) for name in ("gradient", "initial", "relu", "gated"))]
-    place_operands(m, job, given, CENTROID_OPERANDS, bases, lanes=lanes)
+        *(job[name].eq(instruction[name]) for name in ("gradient", "initial", "relu", "gated"))]
+    place_operands(m, job, instruction, CENTROID_OPERANDS, bases, lanes=lanes)
     for name in ("target", "x", "indices", "start", "gate"):
-        m.d.comb += job[name].stride.eq(given[f"stride_{name}"] >> lane_bits)
+        m.d.comb += job[name].stride.eq(instruction[f"stride_{name}"] >> lane_bits)

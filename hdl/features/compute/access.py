@@ -20,14 +20,14 @@ def place_shape(owner_bits=0):
     return unsigned(_MEMORY_BITS + owner_bits)
 
 
-def memory_of(place):
+def memory_of(operand):
     """Number of a place's memory."""
-    return place[:_MEMORY_BITS]
+    return operand[:_MEMORY_BITS]
 
 
-def owner_of(place):
+def owner_of(operand):
     """Number of a place's buffer."""
-    return place[_MEMORY_BITS:]
+    return operand[_MEMORY_BITS:]
 
 
 def place_of(operand):
@@ -94,13 +94,13 @@ def unit_members(job, *, lanes, memory_rows, owner_bits=0):
     }
 
 
-def place_operands(m, job, given, names, bases, *, lanes):
+def place_operands(m, job, instruction, names, bases, *, lanes):
     """Set the places of a job's operands, and their first rows of memory.
 
     Parameters
     ----------
     m : Module
-    job, given : View
+    job, instruction : View
         Job, and the fields of its instruction.
     names : sequence of str
         Names of the operands in the order of their checks.
@@ -109,4 +109,4 @@ def place_operands(m, job, given, names, bases, *, lanes):
     lanes : int
     """
     for name, base in zip(names, bases, strict=False):
-        m.d.comb += [job[name].place.eq(place_of(given[name])), job[name].row.eq(base >> exact_log2(lanes))]
+        m.d.comb += [job[name].place.eq(place_of(instruction[name])), job[name].row.eq(base >> exact_log2(lanes))]

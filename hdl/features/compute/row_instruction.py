@@ -34,30 +34,31 @@ ROW_USES = {
 _FUNCTION_BITS = exact_log2(len(RowFunction))
 
 
-def _among(given, functions):
+def _among(instruction, functions):
     """Whether the function of ``given`` is one of ``functions``."""
     mask = Const(sum(1 << function for function in functions), len(RowFunction))
-    return mask.bit_select(given.function[:_FUNCTION_BITS], 1)
+    return mask.bit_select(instruction.function[:_FUNCTION_BITS], 1)
 
 
-def row_malformed(given, sizes, large, *, columns):
+def row_malformed(instruction, sizes, large, *, columns):
     """Whether an instruction has an error that does not depend on its operands.
 
     Parameters
     ----------
-    given : row_layout()
+    instruction : row_layout()
     sizes, large : mapping of str to Value
         Sizes, and whether each is too large.
     columns : int
         Maximum columns.
     """
-    counts = _among(given, TABLES) & (large["count"] | (sizes["count"] == 0))
-    begins = Mux(given.started, ~_among(given, STARTED), _among(given, (RowFunction.ADD,)))
-    return (given.reserved_0.any() | given.function[_FUNCTION_BITS:].any() | begins | counts | large["rows"]
-            | large["columns"] | (sizes["columns"] > columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
+    counts = _among(instruction, TABLES) & (large["count"] | (sizes["count"] == 0))
+    begins = Mux(instruction.started, ~_among(instruction, STARTED), _among(instruction, (RowFunction.ADD,)))
+    return (instruction.reserved_0.any() | instruction.function[_FUNCTION_BITS:].any() | begins | counts
+            | large["rows"] | large["columns"]
+            | (sizes["columns"] > columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
 
 
-def row_operands(given, sizes):
+def row_operands(instruction, sizes):
     """Operands in the order of :data:`ROW_OPERANDS`, in the form for checking.
 
     Parameters
@@ -66,28 +67,29 @@ def row_operands(given, sizes):
         As for :func:`row_malformed`.
     """
     rows, columns, count = sizes["rows"], sizes["columns"], sizes["count"]
-    gathers, scatters, numbers = (_among(given, functions) for functions in (TABLES[:1], TABLES[1:], TABLES))
+    gathers, scatters, numbers = (_among(instruction, functions) for functions in (TABLES[:1], TABLES[1:], TABLES))
     vectors = ("deviation", "scale", "shift")  # have one row, and no stride
     heights = {**dict.fromkeys(vectors, 1), "x": Mux(gathers, count, rows), "target": Mux(scatters, count, rows)}
     widths = {"deviation": rows, "y": Mux(numbers, 1, columns)}
-    used = {name: _among(given, functions) for name, functions in ROW_USES.items()}
-    used |= {"start": given.started, "third": used["third"] & given.started}
-    targets = {"target": 1, "second": 1, "third": 1, "deviation": _among(given, (RowFunction.NORM,))}
+    used = {name: _among(instruction, functions) for name, functions in ROW_USES.items()}
+    used |= {"start": instruction.started, "third": used["third"] & instruction.started}
+    targets = {"target": 1, "second": 1, "third": 1, "deviation": _among(instruction, (RowFunction.NORM,))}
     checks = []
     for name in ROW_OPERANDS:
-        stride = 0 if name in vectors else given[f"stride_{name}"]
+        stride = 0 if name in vectors else instruction[f"stride_{name}"]
         # They may share the rows of results, except a table, which is read in any order.
-        same, third = ((given[f"stride_{name}"] == given[f"stride_{target}"]) if name in ("x", "start") else 0
+        same, third = ((instruction[f"stride_{name}"] == instruction[f"stride_{target}"])
+                       if name in ("x", "start") else 0
                        for target in ("target", "third"))
         checks.append({
-            "operand": given[name], "rows": heights.get(name, rows), "columns": widths.get(name, columns),
+            "operand": instruction[name], "rows": heights.get(name, rows), "columns": widths.get(name, columns),
             "stride": stride, "used": used.get(name, 1), "target": targets.get(name, 0),
             "free": numbers if name == "y" else 0, "ones": 0, "still": name in (*vectors, "start"),
             "same": ~numbers & same if name == "x" else same, "same_third": third})
     return checks
 
 
-def row_job(m, job, given, sizes, bases, *, lanes):
+def row_job(m, job, instruction, sizes, bases, *, lanes):
     """Make the job of an instruction.
 
     Parameters
@@ -102,9 +104,9 @@ def row_job(m, job, given, sizes, bases, *, lanes):
     lane_bits = exact_log2(lanes)
     m.d.comb += [
         *(job[name].eq(sizes[name]) for name in ("rows", "columns", "count")),
-        *(job[name].eq(given[name]) for name in ("function", "started", "factor", "epsilon")),
-        job.stride_numbers.eq(given.stride_y)]
-    place_operands(m, job, given, ROW_OPERANDS, bases, lanes=lanes)
+        *(job[name].eq(instruction[name]) for name in ("function", "started", "factor", "epsilon")),
+        job.stride_numbers.eq(instruction.stride_y)]
+    place_operands(m, job, instruction, ROW_OPERANDS, bases, lanes=lanes)
     m.d.comb += job.y_lane.eq(bases[ROW_OPERANDS.index("y")][:lane_bits])
     for name in ("x", "y", "start", "target", "second", "third"):
-        m.d.comb += job[f"stride_{name}"].eq(given[f"stride_{name}"] >> lane_bits)
+        m.d.comb += job[f"stride_{name}"].eq(instruction[f"stride_{name}"] >> lane_bits)

@@ -113,12 +113,12 @@ def up(words: int, multiple: int) -> int:
     return -(-words // multiple) * multiple
 
 
-def at(place: Place, base: int, *, relative: bool = False, owner: int = 0) -> dict[str, int]:
+def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> dict[str, int]:
     """Operand at an address of a memory, and the number of its buffer."""
     if base >= ADDRESSES:
         raise ValueError(f"Operands of nodes that compute must begin below element {ADDRESSES:,}, not at {base:,}: "
                          f"take narrower layers or smaller batches")
-    return {"place": place, "base": base, "relative": int(relative), "owner": owner}
+    return {"place": memory, "base": base, "relative": int(relative), "owner": owner}
 
 
 def numbered(position: int) -> int:

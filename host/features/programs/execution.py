@@ -208,15 +208,15 @@ def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
                   key=lambda span: (span.start, span.node))
 
 
-def durations_of(found: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
+def durations_of(spans: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
     """Cycles of each command, by node, pass, queue and position; a collective begins when its last node does."""
-    latest = {(span.number, span.queue, span.place): span.start for span in sorted(found, key=lambda run: run.start)}
+    latest = {(span.number, span.queue, span.place): span.start for span in sorted(spans, key=lambda run: run.start)}
 
     def begun(span: Span) -> int:
         together = program.queues[span.queue][span.place].task.collective
         return latest[span.number, span.queue, span.place] if together else span.start
 
-    return {(span.node, span.number, span.queue, span.place): span.end - begun(span) for span in found}
+    return {(span.node, span.number, span.queue, span.place): span.end - begun(span) for span in spans}
 
 
 def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0) -> dict[str, int]:

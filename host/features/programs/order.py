@@ -174,11 +174,11 @@ def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
     return result
 
 
-def needed(queues: Sequence[int], found: Sequence[Conflict]) -> list[dict[int, Wait]]:
+def needed(queues: Sequence[int], conflicts: Sequence[Conflict]) -> list[dict[int, Wait]]:
     """The latest wait of each command for each other queue that its conflicts require."""
     positions = places(queues)
     waits: list[dict[int, Wait]] = [{} for _ in queues]
-    for conflict in found:
+    for conflict in conflicts:
         wait = Wait(positions[conflict.first] + 1, conflict.lag)
         own_waits, queue = waits[conflict.second], queues[conflict.first]
         own_waits[queue] = later(own_waits.get(queue, Wait()), wait)
@@ -286,12 +286,12 @@ def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list
     return result
 
 
-def races(queues: Sequence[int], waits: Waits, found: Sequence[Conflict]) -> Iterator[tuple[Conflict, int]]:
+def races(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict]) -> Iterator[tuple[Conflict, int]]:
     """Conflicts that the waits do not order, with the pass of the second command."""
     number = places(queues)
     lengths = {queue: list(queues).count(queue) for queue in set(queues)}
     clock = clocks(queues, waits)
-    for conflict in found:
+    for conflict in conflicts:
         queue = queues[conflict.first]
         for turn in range(conflict.lag, PASSES):
             if conflict.odd not in (None, turn % 2):
@@ -301,7 +301,8 @@ def races(queues: Sequence[int], waits: Waits, found: Sequence[Conflict]) -> Ite
                 yield conflict, turn
 
 
-def reduced(queues: Sequence[int], waits: Waits, found: Sequence[Conflict], least: Waits) -> list[dict[int, Wait]]:
+def reduced(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict],
+            least: Waits) -> list[dict[int, Wait]]:
     """The same waits without redundant ones; of each wait, its part in ``least`` stays."""
     result = [dict(own) for own in waits]
     candidates = [(wait.lag, index, queue) for index, own in enumerate(result) for queue, wait in own.items()
@@ -309,6 +310,6 @@ def reduced(queues: Sequence[int], waits: Waits, found: Sequence[Conflict], leas
     for _, index, queue in sorted(candidates, reverse=True):
         wait = result[index][queue]
         result[index][queue] = least[index].get(queue, Wait())
-        if next(races(queues, result, found), None) is not None:
+        if next(races(queues, result, conflicts), None) is not None:
             result[index][queue] = wait
     return result

@@ -106,17 +106,17 @@ def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
     return [*layers[:-1], FloatLayer(last.weights - last.weights.min(), last.biases)]
 
 
-def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Path and weights of a perceptron that classifies digits: the ``given`` file, or else weights of training or
+def find_weights(path: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
+    """Path and weights of a perceptron that classifies digits: the file of ``path``, or else weights of training or
     of an earlier run, or None with the path that they would have. ``ValueError`` if the file has other weights."""
-    if given is not None:
-        weights = load(given)
+    if path is not None:
+        weights = load(path)
         if weights.workload is not WorkloadName.DIGITS:
-            raise ValueError(f"{given} must have weights of digits, not of {weights.workload.value}")
-        return given, weights
-    for path in (BUILD / "sim" / "weights.npz", output / "weights.npz"):
-        if path.exists() and (weights := load(path)).workload is WorkloadName.DIGITS:
-            return path, weights
+            raise ValueError(f"{path} must have weights of digits, not of {weights.workload.value}")
+        return path, weights
+    for kept in (BUILD / "sim" / "weights.npz", output / "weights.npz"):
+        if kept.exists() and (weights := load(kept)).workload is WorkloadName.DIGITS:
+            return kept, weights
     return output / "weights.npz", None
 
 

@@ -283,28 +283,30 @@ SCHEMA = Schema("gradring.predict", 2, columns_of(
     "modelled model link_latency examples macs schedule clock parameters", Column("rows", columns=_ROW)))
 
 
-def describe(found: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
+def describe(predictions: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
     """Content of predict.json: the request, and a row for each format and ring."""
-    return SCHEMA.report({"modelled": True, **asked, "rows": [record(_ROW, prediction) for prediction in found]})
+    return SCHEMA.report({"modelled": True, **asked, "rows": [
+        record(_ROW, prediction) for prediction in predictions]})
 
 
-def table(found: Sequence[Prediction], title: str) -> Table:
+def table(predictions: Sequence[Prediction], title: str) -> Table:
     """Predictions of one ring size, a row for each format."""
     return Table(f"{title}: modelled", (
         _FORMAT, _SECONDS, _CYCLES, _COMPUTE, _COMMUNICATE, _WORDS,
-        Column("link", format=".0%", of=lambda row: row.words / row.communicate if row.communicate else 0.0)), found)
+        Column("link", format=".0%", of=lambda row: row.words / row.communicate if row.communicate else 0.0)),
+        predictions)
 
 
-def draw(found: Sequence[Prediction], path: pathlib.Path, *, title: str, note: str) -> None:
+def draw(predictions: Sequence[Prediction], path: pathlib.Path, *, title: str, note: str) -> None:
     """Draw the time of a step over the nodes of the ring, a line for each format."""
     with picture(path, size=(8.4, 5.2), title=title, note=note) as (axes,):
-        for number, form in enumerate(dict.fromkeys(row.form for row in found)):
-            chosen = [row for row in found if row.form == form]
+        for number, form in enumerate(dict.fromkeys(row.form for row in predictions)):
+            chosen = [row for row in predictions if row.form == form]
             axes.plot([row.nodes for row in chosen], [row.seconds for row in chosen], label=form, markersize=4,
                       color=_COLORS[number % len(_COLORS)], marker=_MARKERS[number % len(_MARKERS)])
         axes.set_xscale("log", base=2)
-        axes.set_ylim(0, 1.05 * max(row.seconds for row in found))
-        counts = sorted({row.nodes for row in found})
+        axes.set_ylim(0, 1.05 * max(row.seconds for row in predictions))
+        counts = sorted({row.nodes for row in predictions})
         axes.set_xticks(counts, [f"{count:,}" for count in counts])
         axes.minorticks_off()
         axes.set(xlabel="nodes", ylabel="time of a step")

@@ -90,7 +90,7 @@ class StepProgram:
                     aliases[target] = aliases.get(source, source)
         return dataclasses.replace(self, aliases=aliases)
 
-    def run(self, places: Mapping[str, int], given: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
+    def run(self, places: Mapping[str, int], tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
         """Carry the steps out in a memory of only the words of the places; return the arrays that the host takes."""
         words = self.profile.words
         memory = np.full(max(places[name] + count for name, count in words.items()), np.nan, np.float32)
@@ -100,7 +100,7 @@ class StepProgram:
             return memory[base:base + math.prod(shape)].reshape(shape)
 
         for name in self.given:
-            view(name)[...] = given[name]
+            view(name)[...] = tensors[name]
         for step in self.steps:
             result = step.function(*map(view, step.reads))
             for name in step.writes:

@@ -44,9 +44,9 @@ class ScaleMask:
     mask: masking.Mask = dataclasses.field(default_factory=masking.Mask)
 
 
-def scale_mask_fields(given: ScaleMask) -> dict[str, Any]:
+def scale_mask_fields(options: ScaleMask) -> dict[str, Any]:
     """Fields of a scale and mask in the job's payload, as unsigned numbers."""
-    fields = dataclasses.asdict(given)
+    fields = dataclasses.asdict(options)
     mask: dict[str, int] = fields["mask"]
     mask.update({name: int(value) for name, value in mask.items()}, diagonal=mask["diagonal"] % (2 << INDEX_BITS))
     return fields

@@ -79,17 +79,17 @@ class ComputeModel:
         return Outputs(command_ready=runner.ready, event=runner.event, read=self._reads.asked if shows else None,
                        write=self._offered if shows else None, busy=runner.busy)
 
-    def step(self, given: Inputs) -> None:
+    def step(self, inputs: Inputs) -> None:
         """Advance by one cycle."""
         outputs, runner, done = self.outputs(), self._runner, self._done
         # A transfer that a link reset cuts off is still at the ports in the next cycle.
         self._trails = not runner.reset
-        progress = 0 if runner.reset else self._advance(outputs, given, launch=runner.start)
-        if runner.ready and given.command is not None:
-            self._command = given.command
+        progress = 0 if runner.reset else self._advance(outputs, inputs, launch=runner.start)
+        if runner.ready and inputs.command is not None:
+            self._command = inputs.command
             self._clear()
-        runner.step(command=given.command, taken=given.event_ready, progress=progress, done=done,
-                    link_reset=given.link_reset)
+        runner.step(command=inputs.command, taken=inputs.event_ready, progress=progress, done=done,
+                    link_reset=inputs.link_reset)
 
     def _due(self) -> bool:
         """Whether the next row may leave in this cycle, by the pace."""

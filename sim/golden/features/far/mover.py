@@ -99,32 +99,32 @@ class Mover:
         return Outputs(command_ready=runner.ready, event=runner.event, read=self._near.asked, write=self._write,
                        far=self._far, busy=runner.busy)
 
-    def step(self, given: Inputs) -> None:
+    def step(self, inputs: Inputs) -> None:
         """Advance by one cycle."""
         shown, runner, reset = self.outputs(), self._runner, self._runner.reset
-        answered = given.answer is not None
-        taken = self._far is not None and given.far_ready
+        answered = inputs.answer is not None
+        taken = self._far is not None and inputs.far_ready
         silent = not taken and not answered and (self._far is not None or self._owed > 0)
-        late, done = silent and self._idle >= given.timeout, self._done
+        late, done = silent and self._idle >= inputs.timeout, self._done
         progress = 0
-        if self._back and self._write is not None and given.write_ready:
+        if self._back and self._write is not None and inputs.write_ready:
             progress = self._write[2]
         elif not self._back and taken and self._far is not None:
             progress = self._far[2]
         self._idle = self._idle + 1 if silent and not reset else 0
         fresh = answered and self._owed > 0 and self._stale == 0
         asked = taken and self._far is not None and self._far[1] is None
-        owed = 0 if given.link_reset else self._owed + asked - (answered and self._owed > 0)
+        owed = 0 if inputs.link_reset else self._owed + asked - (answered and self._owed > 0)
         stale = self._stale
-        self._stale = owed if reset else 0 if given.link_reset else stale - (answered and stale > 0)
+        self._stale = owed if reset else 0 if inputs.link_reset else stale - (answered and stale > 0)
         self._owed = owed
         if not reset:
-            self._datapath(given, shown, launch=runner.start, fresh=fresh, stale=stale)
+            self._datapath(inputs, shown, launch=runner.start, fresh=fresh, stale=stale)
         else:
-            self._command = given.command if runner.ready and given.command is not None else self._command
+            self._command = inputs.command if runner.ready and inputs.command is not None else self._command
             self._clear()
-        runner.step(command=given.command, taken=given.event_ready, progress=progress, done=done, bad=late,
-                    number=runner.detail, link_reset=given.link_reset)
+        runner.step(command=inputs.command, taken=inputs.event_ready, progress=progress, done=done, bad=late,
+                    number=runner.detail, link_reset=inputs.link_reset)
 
     def _datapath(self, inputs: Inputs, shown: Outputs, *, launch: bool, fresh: bool, stale: int) -> None:
         back, rows = self._back, self._rows
