@@ -41,7 +41,7 @@ _OF_RINGS = {
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
 #: Files of the datapath's parts that the two nodes of the ring tests contain in all.
-_PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "masters", "raw_weights", "residual", "update",
+_PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "master_weights", "raw_weights", "residual", "update",
           "weight_transfer", "write_back")
 
 #: The most different shapes of the tests, each with the stall patterns that detect most mutants.
