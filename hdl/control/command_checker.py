@@ -68,8 +68,8 @@ class CommandChecker(wiring.Component):
       the ring, from the lowest byte on). This includes QUIESCE.
     - If it is ``on_ring``, ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max`` and ``rank`` < ``size``; if it
       ``has_root``, ``root`` < ``size``; by ``is_root``, ``root`` is this node's rank and ``size`` > 1, or it is
-      another's (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on). Then ``turn`` <
-      ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest byte on).
+      another's (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on). Then
+      ``block_offset`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is both, from the lowest byte on).
     - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 not
       beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits after it
       (``BAD_LENGTH``; the detail is the maximum length). For an extent that is only a start, only the base is
@@ -293,17 +293,17 @@ class CommandChecker(wiring.Component):
                 m.next = "Fetch"
                 with m.If(outside):
                     conclude(EventStatus.BAD_RANK, Cat(command.rank, command.size, command.port, command.root))
-                with m.Elif((command.turn >= command.size) | (command.stride == 0)):
-                    conclude(EventStatus.BAD_STRIDE, Cat(command.turn, command.stride))
+                with m.Elif((command.block_offset >= command.size) | (command.stride == 0)):
+                    conclude(EventStatus.BAD_STRIDE, Cat(command.block_offset, command.stride))
 
             with m.State("Fetch"):
-                dealt = shared[memory]
+                partitioned = shared[memory]
                 for flag in owned:
-                    dealt &= ~flag
+                    partitioned &= ~flag
                 m.d.sync += [
                     base.eq(bases[memory]),
                     capacity.eq(capacities[memory]),
-                    factor.eq(Mux(dealt, command.size, 1)),
+                    factor.eq(Mux(partitioned, command.size, 1)),
                     fitting.eq(0),
                 ]
                 with m.If((used >> memory)[0]):

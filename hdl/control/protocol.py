@@ -160,13 +160,13 @@ def command_layout():
     Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags that the
     command takes before it starts, ``signal`` the flags that it sets when it ends with OK. ``port`` selects the ring;
     a node with one port has ring 0. ``collective`` is the number of the collective, which packets carry. Group j of
-    32 elements belongs to block (j + ``turn``) modulo ``size`` and starts j · ``stride`` groups after the base. With
-    ``remote`` the second pair of ``after`` and ``lag`` refers to ``unit_queue`` of the node of rank ``unit``.
-    ``region`` is the region of weights that a command of a program computes with or updates, and ``apart`` means that
-    it has two copies (:mod:`hdl.features.programs.region_versions`). ``round`` makes a command part of a quorum
-    update; its number is the pass plus ``number``. ``format`` is the format of a BROADCAST's weights in a node with
-    several, and ``entry`` the entry in its table of counts (docs/ring/collective/formats.md). With ``root_reduce``
-    all groups belong to ``root``. SWITCH has its setting in ``gradient_base``
+    32 elements belongs to block (j + ``block_offset``) modulo ``size`` and starts j · ``stride`` groups after the
+    base. With ``remote`` the second pair of ``after`` and ``lag`` refers to ``unit_queue`` of the node of rank
+    ``unit``. ``region`` is the region of weights that a command of a program computes with or updates, and ``apart``
+    means that it has two copies (:mod:`hdl.features.programs.region_versions`). ``round`` makes a command part of a
+    quorum update; its number is the pass plus ``number``. ``format`` is the format of a BROADCAST's weights in a node
+    with several, and ``entry`` the entry in its table of counts (docs/ring/collective/formats.md). With
+    ``root_reduce`` all groups belong to ``root``. SWITCH has its setting in ``gradient_base``
     (:func:`hdl.features.grid.switched_link.seats_layout`).
     """
     return data.StructLayout({
@@ -181,7 +181,7 @@ def command_layout():
         "after_0": 16, "after_1": 16,
         "lag_0": 2, "lag_1": 2, "unit_queue": 2, "remote": 1, "round": 1, "alternate": 1, "region": 6, "model": 8,
         "unit": 8, "apart": 1,
-        "turn": 8, "stride": 8, "number": 16,
+        "block_offset": 8, "stride": 8, "number": 16,
         "duration": 32,
         "format": 4, "entry": 8, "root_reduce": 1, "reserved_12": 19,
         "reserved_13": 96,

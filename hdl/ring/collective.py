@@ -195,7 +195,7 @@ class CollectiveEngine(wiring.Component):
             planner.length.eq(command.length),
             planner.size.eq(Mux(whole, 1, command.size)),
             planner.rank.eq(Mux(whole, 0, command.rank)),
-            planner.turn.eq(Mux(whole, 0, command.turn)),
+            planner.block_offset.eq(Mux(whole, 0, command.block_offset)),
             planner.stride.eq(command.stride),
         ]
 

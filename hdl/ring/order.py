@@ -1,13 +1,13 @@
 """Static order of a collective: the order of its transfers of segments of blocks.
 
 A vector of ``length`` elements is partitioned into ``size`` blocks in groups of 32, in turn: group j belongs to block
-(j + turn) % size. So the first group of block b is (b - turn) % size, and of G groups it has G // size, and one more
-if that first group is below G % size. In memory the groups of a vector are ``stride`` groups apart, and the groups of
-a block ``pitch`` = size · stride. A block moves in segments of S elements, and every block in the same number T of
-segments, so that short ones end in empty segments. With SR(t) and AG(t) the scatter-reduce and the all-gather of
-segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), … AG(T-1): the all-gather lags by one, which
-hides the latency of the optimizer. In a late sequence it lags by :data:`LAG`, which hides the latency of the whole
-ring as well.
+(j + block_offset) % size. So the first group of block b is (b - block_offset) % size, and of G groups it has G //
+size, and one more if that first group is below G % size. In memory the groups of a vector are ``stride`` groups
+apart, and the groups of a block ``pitch`` = size · stride. A block moves in segments of S elements, and every block
+in the same number T of segments, so that short ones end in empty segments. With SR(t) and AG(t) the scatter-reduce
+and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), … AG(T-1): the
+all-gather lags by one, which hides the latency of the optimizer. In a late sequence it lags by :data:`LAG`, which
+hides the latency of the whole ring as well.
 
 Each activity of a collective (sending, receiving, reading gradients, updating a block) follows this order with its
 own sequence: it has a number of steps in each phase, and the block decreases by one from step to step, and with it
@@ -61,7 +61,7 @@ def plan_layout(elements, nodes_max=SMALL_RING):
     return data.StructLayout(
         {
             "size": sizes(nodes_max),
-            "turn": ranks(nodes_max),
+            "block_offset": ranks(nodes_max),
             "rest": range(GROUP),
             "quotient": groups,
             "remainder": sizes(nodes_max),
@@ -123,7 +123,7 @@ class Planner(wiring.Component):
         Begins planning; the following inputs must be stable until ``done``.
     length, size, rank : In
         Elements of the vector; blocks, 1 to ``nodes_max``; this node's rank, below ``size``.
-    turn, stride : In
+    block_offset, stride : In
         Block of the vector's first group, below ``size``; groups from one group of the vector to the next, from 1 on.
     done : Out(1)
         High for a cycle when the results are there.
@@ -148,7 +148,7 @@ class Planner(wiring.Component):
                 "length": In(range(elements + 1)),
                 "size": In(sizes(nodes_max)),
                 "rank": In(ranks(nodes_max)),
-                "turn": In(ranks(nodes_max)),
+                "block_offset": In(ranks(nodes_max)),
                 "stride": In(STRIDES),
                 "done": Out(1),
                 "plan": Out(plan_layout(elements, nodes_max)),
@@ -186,14 +186,14 @@ class Planner(wiring.Component):
                 with m.If(self.start):
                     m.d.sync += [
                         plan.size.eq(self.size),
-                        plan.turn.eq(self.turn),
+                        plan.block_offset.eq(self.block_offset),
                         plan.stride.eq(self.stride),
                         plan.rest.eq(self.length),
                         plan.quotient.eq(0),
                         plan.remainder.eq(0),
                         groups.eq((self.length + GROUP - 1) >> 5),
                         position.eq(bits - 1),
-                        block.eq(self.turn),
+                        block.eq(self.block_offset),
                         first.eq(0),
                     ]
                     m.next = "Divide"
@@ -414,11 +414,11 @@ class SequenceGenerator(wiring.Component):
         inside = Signal(range(per_segment + 1))  # groups of the segment
         ends = Signal()  # the block ends with it, or before
         partial = Signal()  # the last one of them is the vector's, and is not full
-        dealt = Signal(range(2 * len(ranks(self._nodes_max))))
-        m.d.comb += dealt.eq(group + plan.turn)
+        offset = Signal(range(2 * len(ranks(self._nodes_max))))
+        m.d.comb += offset.eq(group + plan.block_offset)
         m.d.sync += [
             offset.eq(position + Cat(Const(0, shift), climb)),
-            block.eq(Mux(dealt >= plan.size, dealt - plan.size, dealt)),
+            block.eq(Mux(offset >= plan.size, offset - plan.size, offset)),
             left.eq(plan.quotient - (segment << shift)),
             odd.eq(group < plan.remainder),
             final.eq(group == plan.final),

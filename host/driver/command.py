@@ -57,9 +57,9 @@ class Command:
     apart: int = 0  # whether that region has two copies
     model: int = 0  # number of the model that a program belongs to
     unit: int = 0
-    # partition of the groups of 32 elements: group j belongs to block (j + ``turn``) modulo ``size``, and is
+    # partition of the groups of 32 elements: group j belongs to block (j + ``block_offset``) modulo ``size``, and is
     # ``stride`` groups after the group before it
-    turn: int = 0
+    block_offset: int = 0
     stride: int = 1
     # number of the round of a command with ``round`` that is pushed; in a program the node numbers it by the pass
     number: int = 0
@@ -205,8 +205,8 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_UNIT: "it waits for a node that is none of the others of the ring, for a queue that there is "
                           "not, or on a node without control words (0x{event.detail:06x}: rank in the lowest "
                           "byte, then the queue, and the nodes of the ring)",
-    EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
-                            "the low byte, then the stride)",
+    EventStatus.BAD_STRIDE: "the block offset is not below the size, or the stride is zero (0x{event.detail:04x}: "
+                            "offset in the low byte, then the stride)",
     EventStatus.STALE: "its region of weights has had {low} updates, and its pass must find {high}; check its waits, "
                        "or the number of the run's first pass",
     EventStatus.CLOSE_TIMEOUT: "rank 0 did not close round {low}, and nobody was at work for {event.cycles} cycles; "

@@ -121,7 +121,7 @@ class RingCollectives(WeightUpdates):
                              f"{length:,} from {first:,} on")
         nodes, groups = self._commands.nodes, first // GROUP
         common = {"root": root if owner is None else owner, "root_reduce": int(owner is not None), "length": length,
-                  "turn": groups % nodes}
+                  "block_offset": groups % nodes}
         fields = []
         for rank in range(nodes):
             offsets = dict.fromkeys(parts, first)

@@ -32,7 +32,7 @@ class Part(NamedTuple):
     operation: str
     base: int
     length: int
-    turn: int
+    block_offset: int
 
 
 def words_of(vector: Vector) -> Bits:
@@ -171,7 +171,7 @@ class Reference:
             self.residuals[:, places] = residuals
         return update.traffic if traffics is None else _together(update.traffic, traffics)
 
-    def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, turn: int,
+    def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, block_offset: int,
                 residuals: Bits | None) -> "Update":
         """A fused update of the elements at some places; it replaces the given residuals and nothing else."""
         formats, root = self._ring.formats, self._ring.partition.root
@@ -184,7 +184,8 @@ class Reference:
 
             update = root_reduce.fused_update(*vectors, root, **shape)
         else:
-            update = self._golden.fused_update(*vectors, weight_codec=self._codec, residuals=residuals, turn=turn,
+            update = self._golden.fused_update(*vectors, weight_codec=self._codec, residuals=residuals,
+                                               block_offset=block_offset,
                                                gradient_codec=self._gradient_codec, **shape)
         return update
 
@@ -193,13 +194,14 @@ class Reference:
         """Traffic of a collective of the step, with the residuals before it and the outcome of the whole."""
         golden = self._golden
         elements = slice(part.base, part.base + part.length)
-        shape = {"segment": self._ring.formats.segment, "lanes": self._ring.formats.lanes, "turn": part.turn}
+        shape = {"segment": self._ring.formats.segment, "lanes": self._ring.formats.lanes,
+                 "block_offset": part.block_offset}
         gradients = gradients[:, elements]
         residuals = None if before is None else before[:, elements].copy()
         traffic: Traffic
         match part.operation:
             case "FUSED_UPDATE":
-                return self._update(gradients, settings, elements, part.turn, residuals).traffic
+                return self._update(gradients, settings, elements, part.block_offset, residuals).traffic
             case "REDUCE_SCATTER":
                 _, traffic = golden.reduce_scatter(gradients, gradient_codec=self._gradient_codec,
                                                    residuals=residuals, **shape)

@@ -107,9 +107,9 @@ class Nodes:
         #: Rank, region and version of each command that computes on a region, in order.
         self.found: list[tuple[int, int, int]] = []
 
-    def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:
+    def owned(self, base: int, length: int, block_offset: int) -> list[npt.NDArray[np.int64]]:
         """Elements of each node's block in a command on the whole ring."""
-        blocks = ring.block_indices(length, self.nodes, turn=turn)
+        blocks = ring.block_indices(length, self.nodes, block_offset=block_offset)
         return [base + blocks[(rank + 1) % self.nodes] for rank in range(self.nodes)]
 
     def stage(self, gradients: Bits, base: int) -> None:
@@ -132,7 +132,7 @@ class Nodes:
     def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
         """Execute a command on some nodes, in an even or odd pass; a collective has the nodes of its ring, in ring
         order."""
-        fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "turn": 0, "stride": 1,
+        fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "block_offset": 0, "stride": 1,
                    "size": self.nodes, "root": 0, "root_reduce": 0, **command.fields[rank]}
                   for rank in range(self.nodes)]
         for entry in fields:
@@ -173,11 +173,11 @@ class Nodes:
                 words[(root - 1) % len(ranks)] = 0
                 return [Collected(tuple(ranks), words)]
             case "ALL_GATHER":
-                elements, turn = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["turn"]
+                elements, block_offset = _place(fields[ranks[0]], "weight_base"), fields[ranks[0]]["block_offset"]
                 rows = np.array(ranks)[:, np.newaxis]
                 self.weights[rows, elements], traffic = ring.all_gather(
                     self.weights[rows, elements], weight_codec=self._weight_codec, segment=self._segment,
-                    lanes=self._lanes, turn=turn)
+                    lanes=self._lanes, block_offset=block_offset)
                 return [Collected(tuple(ranks), traffic.words, traffic)]
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
@@ -199,7 +199,7 @@ class Nodes:
         add = ring.all_reduce if operation == "ALL_REDUCE" else ring.reduce_scatter
         residuals = self.residuals[rows, elements]
         result, traffic = add(gradients, gradient_codec=self._gradient_codec, residuals=residuals,
-                              turn=fields["turn"], **shape)
+                              block_offset=fields["block_offset"], **shape)
         self.gradients[rows, elements], self.residuals[rows, elements] = result, residuals
         total = np.empty(len(elements), dtype=np.uint32)
         for number, index in enumerate(own):
@@ -242,7 +242,8 @@ class Nodes:
             residuals = self.residuals[rows, places]
             update = ring.fused_update(
                 self.gradients[rows, places], master, state, settings, weight_codec=self._weight_codec,
-                gradient_codec=self._gradient_codec, residuals=residuals, turn=fields[0]["turn"], **shape)
+                gradient_codec=self._gradient_codec, residuals=residuals, block_offset=fields[0]["block_offset"],
+                **shape)
             self.residuals[rows, places] = residuals
         self.weights[rows, weights] = update.weights
         for rank, index, base in zip(ranks, own, bases, strict=True):
@@ -259,7 +260,7 @@ def _owned(fields: Mapping[str, int], nodes: int) -> list[npt.NDArray[np.int64]]
     """Elements of a command's vector that each node of its ring owns."""
     if fields["root_reduce"]:
         return [np.arange(fields["length"] if rank == fields["root"] else 0) for rank in range(nodes)]
-    blocks = ring.block_indices(fields["length"], nodes, turn=fields["turn"])
+    blocks = ring.block_indices(fields["length"], nodes, block_offset=fields["block_offset"])
     return [blocks[(rank + 1) % nodes] for rank in range(nodes)]
 
 

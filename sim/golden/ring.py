@@ -2,14 +2,14 @@
 
 The functions work on ``uint32`` bit patterns of binary32 numbers; :func:`bits` and :func:`floats` convert.
 
-A vector of K elements is partitioned into N blocks in groups of 32: group j belongs to block (j + turn) mod N. Rank r
-owns block (r+1) mod N, and block b is summed starting at rank b, then b+1, and so on around the ring,
+A vector of K elements is partitioned into N blocks in groups of 32: group j belongs to block (j + block_offset) mod
+N. Rank r owns block (r+1) mod N, and block b is summed starting at rank b, then b+1, and so on around the ring,
 ``((g_b + g_{b+1}) + …)``, each addition rounded to nearest even. Each read of a gradient turns -0.0 into +0.0 and a
 NaN into the canonical one.
 
-A command may cover a share of a vector, from some group on. With the number of that group, modulo N, as its ``turn``
-each element has the same first rank as in a command for the whole vector: the sums do not depend on the split of a
-vector into commands, as long as it is split between groups.
+A command may cover a share of a vector, from some group on. With the number of that group, modulo N, as its
+``block_offset`` each element has the same first rank as in a command for the whole vector: the sums do not depend on
+the split of a vector into commands, as long as it is split between groups.
 
 At hop h of scatter-reduce, rank r sends block (r-h) mod N, the sum of h+1 gradients. At hop h of all-gather, it
 sends block (r+1-h) mod N. Each block moves in T segments, T being common to all blocks (see :func:`segment_indices`);
@@ -67,37 +67,37 @@ def settings(rule: int, *, nesterov: bool = False, **scalars: float) -> optimize
                               **{name: int(bits([number])[0]) for name, number in scalars.items()})
 
 
-def block_indices(length: int, nodes: int, *, turn: int = 0) -> list[Indices]:
+def block_indices(length: int, nodes: int, *, block_offset: int = 0) -> list[Indices]:
     """Elements of each block, in the order of the vector, which is also the order of transfer.
 
-    Group j of the ceil(length/32) groups belongs to block (j + turn) mod nodes. Only the last group of the vector may
-    be partial, and blocks may be empty.
+    Group j of the ceil(length/32) groups belongs to block (j + block_offset) mod nodes. Only the last group of the
+    vector may be partial, and blocks may be empty.
     """
     if length < 0:
         raise ValueError(f"Length must be zero or more, not {length!r}")
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
-    if not 0 <= turn < nodes:
-        raise ValueError(f"Turn must be a block below {nodes}, not {turn!r}")
+    if not 0 <= block_offset < nodes:
+        raise ValueError(f"Block offset must be below {nodes}, not {block_offset!r}")
     elements = np.arange(length)
-    blocks = (elements // GROUP + turn) % nodes
+    blocks = (elements // GROUP + block_offset) % nodes
     return [elements[blocks == block] for block in range(nodes)]
 
 
-def segment_indices(length: int, nodes: int, segment: int, *, turn: int = 0) -> list[list[Indices]]:
+def segment_indices(length: int, nodes: int, segment: int, *, block_offset: int = 0) -> list[list[Indices]]:
     """Elements of the segments of each block.
 
     All blocks have the segment count of the longest; segments beyond the end of a shorter block are empty.
     """
     if segment < GROUP or segment % GROUP:
         raise ValueError(f"Segment must be a positive multiple of {GROUP}, not {segment!r}")
-    blocks = block_indices(length, nodes, turn=turn)
+    blocks = block_indices(length, nodes, block_offset=block_offset)
     count = max(-(-len(block) // segment) for block in blocks)
     return [[block[segment * t:segment * (t + 1)] for t in range(count)] for block in blocks]
 
 
 def largest_block(length: int, nodes: int) -> int:
-    """Elements of the largest block, independent of the turn."""
+    """Elements of the largest block, independent of the block offset."""
     return max(map(len, block_indices(length, nodes)))
 
 
@@ -210,13 +210,13 @@ class _Steps:
 class _Schedule:
     """The blocks and segments of a vector of ``length`` elements on ``nodes`` ranks."""
 
-    def __init__(self, length: int, nodes: int, segment: int, lanes: int, turn: int):
+    def __init__(self, length: int, nodes: int, segment: int, lanes: int, block_offset: int):
         if lanes < 1:
             raise ValueError(f"Lane count must be at least 1, not {lanes!r}")
         self.nodes = nodes
         self.lanes = lanes
-        self.blocks = block_indices(length, nodes, turn=turn)
-        self.segments = segment_indices(length, nodes, segment, turn=turn)
+        self.blocks = block_indices(length, nodes, block_offset=block_offset)
+        self.segments = segment_indices(length, nodes, segment, block_offset=block_offset)
         self.sizes = np.array([[len(indices) for indices in block] for block in self.segments], dtype=np.int64)
         # First index of each segment in its block, and the index after its last element.
         stops = self.sizes.cumsum(axis=1)
@@ -341,12 +341,12 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
 
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
-               segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
+               segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
     """Sum at every rank, after an all-gather that is compressed or in words of a codec.
 
     With a codec that is not exact, ``residuals`` has a row per rank and is replaced.
     """
-    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, turn)
+    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, block_offset)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
     gather = schedule.gather(total, None if gradient_codec.sums_coded else schedule.words(gradient_codec))
     # The finished sum goes straight from the adder into the first hop of all-gather.
@@ -357,14 +357,14 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
-                   segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
+                   segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
     """Gradient memory of every rank afterwards: its own block is the sum, the rest is unchanged.
 
     The sum is the optimizer's input in a fused update: with a codec it is the decoded ingress plus the owner's
     gradient, and is not encoded itself. It differs from the sum of an all-reduce, unless the codec is exact.
     """
     nodes = len(gradients)
-    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, turn)
+    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals)
     result = gradients.copy()
     for block, index in enumerate(schedule.blocks):
@@ -376,7 +376,7 @@ def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
                  packed_state: bool = False, weight_codec: Codec = CODECS[RAW],
                  gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None, segment: int = 256,
-                 lanes: int = 4, turn: int = 0) -> Update:
+                 lanes: int = 4, block_offset: int = 0) -> Update:
     """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, raw or as words
     of a codec.
 
@@ -388,7 +388,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     only its own block's state. With ``packed_state``, new state is rounded to bfloat16 when it is stored: the new
     weights are computed from the unrounded state.
     """
-    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, turn)
+    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, block_offset)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals)
     master, new_state = optimizer.update(total, weights, state, settings)
     if packed_state:
@@ -406,13 +406,13 @@ def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], 
 
 
 def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int = 256, lanes: int = 4,
-               turn: int = 0) -> tuple[Bits, Traffic]:
+               block_offset: int = 0) -> tuple[Bits, Traffic]:
     """The weights at every rank, also the owner: block (r+1) mod N from rank r, raw or through a codec.
 
     Weights from a fused update have passed the codec, and pass it again unchanged.
     """
     nodes = len(weights)
-    schedule = _Schedule(weights.shape[1], nodes, segment, lanes, turn)
+    schedule = _Schedule(weights.shape[1], nodes, segment, lanes, block_offset)
     own = np.empty_like(weights[0])
     for block, index in enumerate(schedule.blocks):
         own[index] = weights[(block - 1) % nodes, index]

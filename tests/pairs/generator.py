@@ -333,7 +333,7 @@ class Generator:
             if operation is Operation.BROADCAST or used.get("root_reduce"):
                 used["root"] = choose.randrange(self.nodes)
             used |= {"size": self.nodes, "port": 0, "epoch": self._epoch, "collective": number,
-                     "turn": choose.randrange(self.nodes), "stride": stride}
+                     "block_offset": choose.randrange(self.nodes), "stride": stride}
             first = choose.randrange(self.nodes)
             return [Command(operation=operation, **{**self._noise(), **used, "rank": (node + first) % self.nodes})
                     for node in range(self.nodes)]
@@ -386,7 +386,7 @@ class Generator:
         if kind == "repeated":
             return commands
         if kind == "bad_stride":
-            wrong = choose.choice([{"stride": 0}, {"turn": self.nodes}, {"turn": 255}])
+            wrong = choose.choice([{"stride": 0}, {"block_offset": self.nodes}, {"block_offset": 255}])
         elif kind == "bad_rank":
             wrong = choose.choice([{"size": 0}, {"size": 17}, {"rank": self.nodes},
                                    {"port": CONFIG.topology.ports}])

@@ -97,7 +97,8 @@ class Model:
 
     def _collective(self, command: Command, order: npt.NDArray[np.intp],
                     settings: optimizer.Settings) -> list[Change]:
-        base, stride, shape = command.gradient_base, command.stride, {**self._shape, "turn": command.turn}
+        base, stride, shape = command.gradient_base, command.stride, {**self._shape,
+                                                                      "block_offset": command.block_offset}
         lone = command.root_reduce and self.nodes > 1 and command.operation in (
             Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
         if lone:
@@ -116,7 +117,7 @@ class Model:
         elif command.operation is Operation.BROADCAST:
             result = golden.broadcast(weights, command.root)
         else:
-            blocks = golden.block_indices(command.length, self.nodes, turn=command.turn)
+            blocks = golden.block_indices(command.length, self.nodes, block_offset=command.block_offset)
             owners = [int(order[block - 1]) for block in range(self.nodes)]
             # Every owner updates its own copy of the weights.
             own = np.empty_like(weights[0])

@@ -71,7 +71,7 @@ def _communicate(generator: np.random.Generator, nodes: int) -> dict[str, object
     summed = Region("gradients", gradients, length, stride)
     moved = Region("weights", weights, length, stride, ELEMENTS * alternate)
     state = Region("state", GROUP * int(generator.integers(0, 4)), -(-length // GROUP) * GROUP)
-    fields: dict[str, object] = {"length": length, "stride": stride, "turn": int(generator.integers(nodes))}
+    fields: dict[str, object] = {"length": length, "stride": stride, "block_offset": int(generator.integers(nodes))}
     reads, writes = [], []
     if operation in ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER"):
         fields["gradient_base"] = gradients

@@ -35,7 +35,7 @@ class GridReference(Reference):
         hops = rows + columns - 2
         return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1
 
-    def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, turn: int,
+    def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, block_offset: int,
                 residuals: Bits | None) -> Update:
         numbers, packed_state = golden_settings(settings), is_packed(settings)
         shape = (self._rows, self._columns, -1)

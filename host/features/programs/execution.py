@@ -178,7 +178,7 @@ class ProgramExecution(Execution):
         program = _build(self._ring.config, self._layers, schedule, self._ring.nodes, self._costs,
                          packed_state=self._packed_state, computer=self.computer)
         self.parts = [Part(task.operation, *(number_of(task.fields[name]) for name in
-                                             ("gradient_base", "length", "turn")))
+                                             ("gradient_base", "length", "block_offset")))
                       for task in program.tasks if task.collective]
         return program
 

@@ -246,7 +246,7 @@ class _Builder:
     def _collective(self, name: str, kind: Collective, part: Sequence[Dense], *, reads: list[Region],
                     writes: list[Region], fields: Mapping[str, int] = MappingProxyType({})) -> None:
         base, length = _extent(part)
-        turn = base // GROUP % self.nodes
+        block_offset = base // GROUP % self.nodes
         before = [GROUP * groups_before(base // GROUP, self.nodes, (rank + 1) % self.nodes)
                   for rank in range(self.nodes)]
         numbers = sorted(layer.number for layer in part)
@@ -256,7 +256,8 @@ class _Builder:
         self.program.add(
             label, operation=kind.name, queue=Queue.COMMUNICATE, reads=reads, writes=writes, collective=True,
             duration=self.costs.collective(kind, length, nodes=self.nodes),
-            fields={"gradient_base": base, "weight_base": base, "state_base": before, "length": length, "turn": turn,
+            fields={"gradient_base": base, "weight_base": base, "state_base": before, "length": length,
+                    "block_offset": block_offset,
                     **fields})
 
 

@@ -73,7 +73,7 @@ class Bench(wiring.Component):
         ctx.set(port.payload, {
             "operation": Operation.APPLY_LATE, "gradient_base": BASE, "length": length, "number": number, "round": 1,
             "weight_base": generator.getrandbits(32), "state_base": generator.getrandbits(32),
-            "duration": generator.getrandbits(32), "turn": generator.getrandbits(8),
+            "duration": generator.getrandbits(32), "block_offset": generator.getrandbits(8),
             "stride": generator.getrandbits(8), "format": (bits := generator.getrandbits(128)) & 15,
             "entry": bits >> 4 & 255, "reserved_12": bits >> 12})
         ctx.set(port.valid, 1)

@@ -62,9 +62,9 @@ def verdict(command, config, rule, packed, position=None):
                                 Operation.APPLY_LATE, Operation.MOVE_OUT, Operation.MOVE_IN)
     if on_ring and outside:
         return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
-    turn, stride = command["turn"], command["stride"]
-    if on_ring and (turn >= size or stride == 0):
-        return EventStatus.BAD_STRIDE, turn | stride << 8
+    block_offset, stride = command["block_offset"], command["stride"]
+    if on_ring and (block_offset >= size or stride == 0):
+        return EventStatus.BAD_STRIDE, block_offset | stride << 8
     memories = []
     if operation in (Operation.MOVE_OUT, Operation.MOVE_IN):
         memories = [(command["weight_base"], config.compute.activations, 1),
@@ -123,7 +123,7 @@ def random_command(generator, tag, **options):
         "length": generator.choice([
             generator.randrange(0, 65), generator.randrange(0, 330), generator.choice([31, 32, 33, 96, 97, 256, 257]),
             generator.getrandbits(32)]),
-        "turn": generator.choice([0, 0, max(0, size - 1), max(0, size - 1), min(size, 255)]),
+        "block_offset": generator.choice([0, 0, max(0, size - 1), max(0, size - 1), min(size, 255)]),
         "stride": generator.choice([1, 1, 1, 1, 2, 2, 3, generator.randrange(256), 0]),
         "root": generator.choice([0, 0, max(0, size - 1), min(size, 255)]),
         "wait": 0, "signal": 0, "tag": tag,

@@ -38,7 +38,8 @@ def random_program(generator, queue, length, *, tag=0):
         operation = generator.choice([Operation.QUIESCE, LOCAL[index % 2] if queue == 0 else Operation.ALL_GATHER])
         result.append(random_command(
             generator, tag + index, operation=operation, rank=0, size=2, port=0, length=32, gradient_base=0,
-            weight_base=generator.randrange(0, 97, 32), state_base=0, after_0=0, lag_0=0, after_1=0, turn=0, stride=1,
+            weight_base=generator.randrange(0, 97, 32), state_base=0, after_0=0, lag_0=0, after_1=0, block_offset=0,
+            stride=1,
             alternate=generator.getrandbits(1), region=0))
     return result
 

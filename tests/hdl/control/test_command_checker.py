@@ -54,7 +54,8 @@ async def finds_what_is_wrong(dut):
     config = config_of(p)
     dut.rule.value, dut.packed_state.value = p["rule"], packed
     commands = [random_command(generator, n) for n in range(CHECKED - 2)]
-    slowest = {"rank": 0, "size": CONFIG.topology.max_nodes, "port": 0, "turn": 0, "stride": 2, "gradient_base": 0,
+    slowest = {"rank": 0, "size": CONFIG.topology.max_nodes, "port": 0, "block_offset": 0, "stride": 2,
+               "gradient_base": 0,
                "weight_base": 0, "state_base": 0, "length": 1, "root_reduce": 0}
     commands += [random_command(generator, n, operation=operation, **slowest)
                  for n, operation in enumerate((Operation.FUSED_UPDATE, Operation.ALL_REDUCE))]

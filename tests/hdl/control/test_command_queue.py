@@ -34,7 +34,8 @@ def descriptors(commands):
 
 def update(*, wait):
     """Update of 128 elements; its state does not fit in 96 words."""
-    return random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0, turn=0,
+    return random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
+                          block_offset=0,
                           stride=1, length=128, gradient_base=0, weight_base=0, state_base=0, wait=wait)
 
 

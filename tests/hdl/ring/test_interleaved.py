@@ -33,7 +33,7 @@ class Bench(wiring.Component):
         rank = ranks(SMALL_RING)
         super().__init__({
             "length": In(range(ELEMENTS + 1)), "size": In(sizes(SMALL_RING)), "rank": In(rank),
-            "turn": In(rank), "stride": In(8), "both": In(1),
+            "block_offset": In(rank), "stride": In(8), "both": In(1),
             "scatter": In(sizes(SMALL_RING)), "gather": In(sizes(SMALL_RING)),  # steps
             "start": In(1), "done": Out(1), "busy": Out(1), "own": Out(first_layout(ELEMENTS, SMALL_RING)),
             "records": Out(stream.Signature(record_layout(ELEMENTS, SEGMENT, SMALL_RING))),
@@ -44,7 +44,7 @@ class Bench(wiring.Component):
         m.submodules.planner = planner = Planner(**self._shape)
         m.submodules.generator = generator = InterleavedGenerator(**self._shape)
         connect_stream(m, generator.o, self.records)
-        for name in ("length", "size", "rank", "turn", "stride", "start"):
+        for name in ("length", "size", "rank", "block_offset", "stride", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
         m.d.comb += [
             self.done.eq(planner.done), self.own.eq(planner.own), self.busy.eq(generator.busy),
@@ -55,9 +55,9 @@ class Bench(wiring.Component):
         return m
 
 
-def expected(length, size, rank, scatter, gather, both, *, turn, stride):
+def expected(length, size, rank, scatter, gather, both, *, block_offset, stride):
     """Records, from the golden order."""
-    blocks, addresses = block_indices(length, size, turn=turn), places(length, stride=stride) // GROUP
+    blocks, addresses = block_indices(length, size, block_offset=block_offset), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // SEGMENT) for block in blocks)
     records = []
     for phase, segment, step in interleaved.order(segments, scatter, gather, both=both):
@@ -82,18 +82,19 @@ def test_collective(pattern):
         scatter, gather = generator.choice([
             (full, full), (full, 0), (0, full), (size, full), (1, 0), (0, 1), (size, 1), (1, 1), (0, 0)])
         both = generator.choice([1, int(bool(scatter and gather))])
-        rank, turn, stride = generator.randrange(size), generator.randrange(size), generator.randint(1, 255)
+        rank, block_offset, stride = generator.randrange(size), generator.randrange(size), generator.randint(1, 255)
         case = f"seed {seed}: {length} elements, {size} nodes, steps {scatter}, {gather}, both {both}"
         cycles = 200 + 12 * (-(-length // 32) + size * (length // SEGMENT + 2)) * (1 if pattern == "none" else 3)
         start = np.zeros(cycles, dtype=np.uint8)
         start[0] = 1
         trace = unit.lockstep(
             sources={}, sinks={"records": stall_array(pattern, cycles, seed=seed)},
-            inputs={"length": length, "size": size, "rank": rank, "turn": turn, "stride": stride, "both": both,
+            inputs={"length": length, "size": size, "rank": rank, "block_offset": block_offset, "stride": stride,
+                    "both": both,
                     "scatter": scatter, "gather": gather, "start": start})
         when, records = taken_records(trace, record_layout(ELEMENTS, SEGMENT))
         assert meaning(records) == expected(
-            length, size, rank, scatter, gather, bool(both), turn=turn, stride=stride), case
+            length, size, rank, scatter, gather, bool(both), block_offset=block_offset, stride=stride), case
         assert not trace["busy"][-1], case
         pauses = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)[1:] - when[:-1]
         allowed = {InterleavedGenerator.pause, InterleavedGenerator.pair_pause}

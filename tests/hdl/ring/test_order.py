@@ -37,7 +37,7 @@ class Bench(wiring.Component):
         first, rank = first_layout(elements, nodes_max), ranks(nodes_max)
         super().__init__({
             "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
-            "turn": In(rank), "stride": In(8),
+            "block_offset": In(rank), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, a gather
             "ends": In(2),  # whether a link of a chain is the first one, the last one
             "late": In(1), "single": In(1),  # whether a sequence is late; whether it has one step of each phase
@@ -54,7 +54,7 @@ class Bench(wiring.Component):
         if self._lags:
             m.d.comb += generator.late.eq(self.late)
         connect_stream(m, generator.o, self.records)
-        for name in ("length", "size", "rank", "turn", "stride", "start"):
+        for name in ("length", "size", "rank", "block_offset", "stride", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
         for name in ("done", "previous", "own", "following"):
             m.d.comb += getattr(self, name).eq(getattr(planner, name))
@@ -67,9 +67,10 @@ class Bench(wiring.Component):
         return m
 
 
-def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, turn=0, stride=1, space=PLACES):
+def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, block_offset=0, stride=1,
+          space=PLACES):
     """Expected records, from the specification of the order, with addresses modulo ``space``."""
-    blocks, addresses = block_indices(length, size, turn=turn), places(length, stride=stride) // GROUP
+    blocks, addresses = block_indices(length, size, block_offset=block_offset), places(length, stride=stride) // GROUP
     segments = max(-(-len(block) // length_of_segment) for block in blocks)
     gathers = gathers and size > 1
     records = []
@@ -108,7 +109,7 @@ test_constructor_errors = refused(Planner, {"elements": 4096, "segment": 64}, [
 
 def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELEMENTS, nodes_max=SMALL_RING):
     """Play one command on a bench, from a random rank, turn and stride; return the cycles of the planner."""
-    rank, turn = generator.randrange(size), generator.randrange(size)
+    rank, block_offset = generator.randrange(size), generator.randrange(size)
     stride = generator.choice([1, 1, 2, size, 3, generator.randint(1, 255)])
     steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
     space = 1 << (elements // GROUP).bit_length()
@@ -118,19 +119,20 @@ def check(unit, generator, length, size, *, seed, pattern, segment, elements=ELE
     trace = unit.lockstep(
         sources={},
         sinks={"records": stall_array(pattern, cycles, seed=seed)},
-        inputs={"length": length, "size": size, "rank": rank, "turn": turn, "stride": stride, "steps": steps,
-                "start": start},
+        inputs={"length": length, "size": size, "rank": rank, "block_offset": block_offset, "stride": stride,
+                "steps": steps, "start": start},
     )
-    case = (f"seed {seed}: {length} elements, rank {rank} of {size}, turn {turn}, stride {stride}, steps "
-            f"{steps:02b}")
+    case = (f"seed {seed}: {length} elements, rank {rank} of {size}, offset {block_offset}, stride {stride}, "
+            f"steps {steps:02b}")
     done = np.flatnonzero(trace["done"])
     assert len(done) == 1, case
     for name, block in (("previous", rank - 1), ("own", rank), ("following", rank + 1)):
         first = unpack(first_layout(elements, nodes_max), trace[name][-1:])
-        group = (block - turn) % size
+        group = (block - block_offset) % size
         assert (first["group"][0], first["place"][0]) == (group, group * stride % space), case
     when, records = taken_records(trace, record_layout(elements, segment, nodes_max))
-    expected = order(length, size, rank, steps & 1, steps >> 1, segment, turn=turn, stride=stride, space=space)
+    expected = order(length, size, rank, steps & 1, steps >> 1, segment, block_offset=block_offset, stride=stride,
+                     space=space)
     assert meaning(records) == meaning(expected), case
     assert not trace["busy"][-1], case
     offered = np.flatnonzero(np.diff(trace["records__valid"].astype(np.int8), prepend=0) == 1)
@@ -179,7 +181,8 @@ def test_chain():
             start[0] = 1
             trace = unit.lockstep(
                 sources={}, sinks={"records": stall_array("geometric", cycles, seed=ends)},
-                inputs={"length": length, "size": size, "rank": 0, "turn": 0, "stride": stride, "steps": steps,
+                inputs={"length": length, "size": size, "rank": 0, "block_offset": 0, "stride": stride,
+                        "steps": steps,
                         "ends": ends, "start": start})
             expected = order(length, size, 0, steps & 1, steps >> 1, stride=stride)
             if steps == 0b01:
@@ -199,7 +202,7 @@ def test_late():
             ends, stride, cycles = generator.randrange(4), generator.randint(1, 255), 3000
             start = np.zeros(cycles, dtype=np.uint8)
             start[0] = 1
-            inputs = {"length": length, "rank": 0, "turn": 0, "stride": stride, "start": start}
+            inputs = {"length": length, "rank": 0, "block_offset": 0, "stride": stride, "start": start}
             sinks = {"records": stall_array(pattern, cycles, seed=seed)}
             case = f"seed {seed}: {length} elements, stride {stride}, ends {ends:02b}, {pattern}"
             trace = unit.lockstep(sources={}, sinks=sinks, inputs={

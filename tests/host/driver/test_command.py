@@ -18,7 +18,7 @@ def test_descriptor_words():
     command = Command(operation=Operation.BROADCAST, rank=2, size=4, port=1, gradient_base=32, weight_base=64,
                       state_base=96, length=100, epoch=5, root=3, collective=0x1234, wait=0x8001, signal=2,
                       tag=0xABCD, tenant=0x4321, after_0=7, after_1=0x8009, lag_0=1, lag_1=2, unit_queue=3,
-                      remote=0, round=1, alternate=1, region=0x15, model=0x81, unit=0x42, turn=9,
+                      remote=0, round=1, alternate=1, region=0x15, model=0x81, unit=0x42, block_offset=9,
                       stride=4, duration=0x12345678)
     assert command.words().tolist() == [0x01040205, 32, 64, 96, 100, 0x12340305, 0x00028001, 0x4321ABCD,
                                         0x80090007, 0x42 << 23 | 0x81 << 15 | 0x15 << 9 | 0x1B9, 0x0409, 0x12345678,

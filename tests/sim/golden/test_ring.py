@@ -49,12 +49,12 @@ class TestBlocks:
     @pytest.mark.parametrize("nodes", SIZES)
     @pytest.mark.parametrize("length", LENGTHS)
     def test_groups_in_turn(self, length, nodes):
-        for turn in range(nodes):
-            blocks = ring.block_indices(length, nodes, turn=turn)
+        for block_offset in range(nodes):
+            blocks = ring.block_indices(length, nodes, block_offset=block_offset)
             assert len(blocks) == nodes
             expected = [[] for _ in blocks]
             for group in range(-(-length // 32)):
-                expected[(group + turn) % nodes] += range(32 * group, min(32 * group + 32, length))
+                expected[(group + block_offset) % nodes] += range(32 * group, min(32 * group + 32, length))
             assert [block.tolist() for block in blocks] == expected
             groups = [-(-len(block) // 32) for block in blocks]
             assert max(groups) - min(groups) <= 1
@@ -70,7 +70,7 @@ class TestBlocks:
         """An element belongs to the same block in every command, and blocks are dense in each rank."""
         whole = ring.block_indices(1000, nodes)
         for first in range(0, 32):
-            part = ring.block_indices(1000 - 32 * first, nodes, turn=first % nodes)
+            part = ring.block_indices(1000 - 32 * first, nodes, block_offset=first % nodes)
             for block, (index, tail) in enumerate(zip(whole, part, strict=True)):
                 before = 32 * ring.groups_before(first, nodes, block)
                 assert index[before:].tolist() == [32 * first + element for element in tail.tolist()]
@@ -85,12 +85,12 @@ class TestBlocks:
         ((1, 0, 32, 0), "Node count must be at least 1, not 0"),
         ((1, 2, 33, 0), "Segment must be a positive multiple of 32, not 33"),
         ((1, 2, 0, 0), "Segment must be a positive multiple of 32, not 0"),
-        ((1, 2, 32, 2), "Turn must be a block below 2, not 2"),
-        ((1, 2, 32, -1), "Turn must be a block below 2, not -1"),
+        ((1, 2, 32, 2), "Block offset must be below 2, not 2"),
+        ((1, 2, 32, -1), "Block offset must be below 2, not -1"),
     ])
     def test_errors(self, arguments, message):
-        *positional, turn = arguments
-        refuses(message, ring.segment_indices, *positional, turn=turn)
+        *positional, block_offset = arguments
+        refuses(message, ring.segment_indices, *positional, block_offset=block_offset)
         refuses("Stride must be at least 1, not 0", ring.places, 5, stride=0)
 
 

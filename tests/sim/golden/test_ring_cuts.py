@@ -32,9 +32,11 @@ class TestCuts:
             whole = ring.all_reduce(gradients, **options)[0]
             scattered = ring.reduce_scatter(gradients, **options)[0]
             for start, stop in cut(generator, length):
-                part, turn = gradients[:, start:stop], start // 32 % nodes
-                assert np.array_equal(ring.all_reduce(part, turn=turn, **options)[0], whole[start:stop]), number
-                assert np.array_equal(ring.reduce_scatter(part, turn=turn, **options)[0], scattered[:, start:stop]), (
+                part, block_offset = gradients[:, start:stop], start // 32 % nodes
+                assert np.array_equal(ring.all_reduce(part, block_offset=block_offset, **options)[0],
+                                      whole[start:stop]), number
+                assert np.array_equal(ring.reduce_scatter(part, block_offset=block_offset, **options)[0],
+                                      scattered[:, start:stop]), (
                     number)
 
     @pytest.mark.parametrize(("weight_codec", "gradient_codec"), list(zip(
@@ -57,7 +59,7 @@ class TestCuts:
                 local = parts[:, start:stop].copy()
                 part = ring.fused_update(
                     gradients[:, start:stop], weights[start:stop], [momenta[start:stop]], settings, residuals=local,
-                    turn=start // 32 % nodes, **options)
+                    block_offset=start // 32 % nodes, **options)
                 parts[:, start:stop] = local
                 for actual, expected in ((part.weights, whole.weights), (part.master, whole.master),
                                          (part.state[0], whole.state[0]), (part.total, whole.total)):
@@ -83,7 +85,7 @@ class TestCuts:
             sums = gradients.copy()
             for start, stop in reversed(cut(generator, length)):
                 rest = parts[:, start:stop].copy()
-                sums[:, start:stop] = ring.reduce_scatter(sums[:, start:stop], turn=start // 32 % nodes,
+                sums[:, start:stop] = ring.reduce_scatter(sums[:, start:stop], block_offset=start // 32 % nodes,
                                                           residuals=rest, **codec)[0]
                 parts[:, start:stop] = rest
             assert np.array_equal(parts, residuals), f"{length=}"

@@ -57,8 +57,9 @@ def test_sums_are_those_of_a_block(nodes):
                                first_gain=1)
     state = [golden.bits(generator.standard_normal(32)) for _ in range(2)]
     for owner in range(nodes):
-        turn = (owner + 1) % nodes
-        expected = golden.fused_update(gradients, weights, state, settings, turn=turn, packed_state=True)
+        block_offset = (owner + 1) % nodes
+        expected = golden.fused_update(gradients, weights, state, settings, block_offset=block_offset,
+                                       packed_state=True)
         result = root_reduce.fused_update(gradients, weights, state, settings, owner, packed_state=True)
         for name in ("weights", "master", "total"):
             assert (getattr(result, name) == getattr(expected, name)).all()
@@ -69,7 +70,7 @@ def test_sums_are_those_of_a_block(nodes):
         assert (result.traffic.words - overhead * packets
                 == expected.traffic.words - overhead * 2 * (nodes - 1)).all()
         total, traffic = root_reduce.all_reduce(gradients, owner)
-        expected_total, expected_traffic = golden.all_reduce(gradients, turn=turn)
+        expected_total, expected_traffic = golden.all_reduce(gradients, block_offset=block_offset)
         assert (total == expected_total).all()
         assert traffic.scatter_words.sum() < expected_traffic.scatter_words.sum()
 

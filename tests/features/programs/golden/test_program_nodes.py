@@ -103,7 +103,7 @@ def test_before_each_pass():
 @pytest.mark.parametrize("codec", ["zero_value", "mx9"])
 def test_sums_and_weights(codec):
     """Sums with the codec's residuals, ALL_GATHER and BROADCAST, with block offsets and alternating weights."""
-    nodes, shape = 3, {"length": LENGTH, "turn": 2}
+    nodes, shape = 3, {"length": LENGTH, "block_offset": 2}
     model = golden(nodes, 23, gradient_codec=CODECS[codec])
     generator = np.random.default_rng(29)
     model.gradients[:, :HALF] = ring.bits(generator.standard_normal((nodes, HALF)))
@@ -114,7 +114,7 @@ def test_sums_and_weights(codec):
                [same("ALL_REDUCE", nodes, **shape), same("REDUCE_SCATTER", nodes, gradient_base=HALF, **shape),
                 same("ALL_GATHER", nodes, alternate=1, **shape),
                 same("BROADCAST", nodes, length=32, weight_base=32, root=2)]], passes=2, parity=1)
-    options = {"gradient_codec": CODECS[codec], "turn": 2}
+    options = {"gradient_codec": CODECS[codec], "block_offset": 2}
     expected = gradients[:, :LENGTH].copy()
     for _ in range(2):
         expected[:], _ = ring.all_reduce(expected, residuals=residuals, **options)
@@ -125,10 +125,10 @@ def test_sums_and_weights(codec):
         expected, _ = ring.reduce_scatter(expected, residuals=residuals, **options)
     assert (model.gradients[:, HALF:HALF + LENGTH] == expected).all()
     assert (model.residuals[:, HALF:HALF + LENGTH] == residuals).all()
-    gathered = ring.all_gather(weights[:, HALF:HALF + LENGTH], turn=2)[0]
+    gathered = ring.all_gather(weights[:, HALF:HALF + LENGTH], block_offset=2)[0]
     assert (model.weights[:, HALF:HALF + LENGTH] == gathered).all()
     weights[:, 32:64] = weights[2, 32:64]
-    assert (model.weights[:, :LENGTH] == ring.all_gather(weights[:, :LENGTH], turn=2)[0]).all()
+    assert (model.weights[:, :LENGTH] == ring.all_gather(weights[:, :LENGTH], block_offset=2)[0]).all()
 
 
 def test_errors():

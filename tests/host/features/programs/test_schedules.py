@@ -186,7 +186,7 @@ class TestPrograms:
             first = command.fields(0)["gradient_base"] // 32
             for rank in range(3):
                 fields = command.fields(rank)
-                assert fields["turn"] == first % 3
+                assert fields["block_offset"] == first % 3
                 assert fields["state_base"] == 32 * sum(group % 3 == (rank + 1) % 3 for group in range(first))
 
     def test_own_blocks(self):

@@ -277,7 +277,7 @@ def test_push(seed):
                 fields = {"gradient_base": bases[rank]} if rank < 2 else {
                     "weight_base": bases[2], "state_base": bases[2]}
                 device.push(Command(operation=Operation.PUSH, rank=rank, size=3, root=2, length=length,
-                                    collective=number, turn=int(generator.integers(0, 3)), **fields))
+                                    collective=number, block_offset=int(generator.integers(0, 3)), **fields))
             events = [device.pop_event(50_000) for device in ring.devices]
             assert [event.status for event in events] == [EventStatus.OK] * 3, f"seed {seed}"
             simulation.run(200)
