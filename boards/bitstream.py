@@ -289,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help=f"placements; while none meets the clock, more are made, up to {ATTEMPTS}")
     parser.add_argument("--native", action="store_true", help="use yosys, nextpnr and the packer on PATH")
     parser.add_argument("--program", action="store_true", help="load the bitstream into the board")
-    parser.add_argument("--cable", help="adapter of openFPGALoader, where the board has none or it is another")
+    parser.add_argument("--cable", help="adapter for openFPGALoader, if it is not the board's own")
     values = parser.parse_args(arguments)
 
     def work() -> None:

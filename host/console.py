@@ -23,10 +23,10 @@ __all__ = ["ArithmeticOption", "HostPort", "Link", "Nodes", "Progress", "Threads
            "given_options", "make_console", "shown", "thread_count"]
 
 Nodes = Annotated[int, Option("Nodes in the ring, 1 to 16.")]
-Threads = Annotated[int | None, Option("Threads of the simulation; they change its speed alone.",
+Threads = Annotated[int | None, Option("Threads of the simulation; they change only its speed.",
                                        shown_default="2, where there are as many cores")]
 ArithmeticOption = Annotated[Arithmetic, Option(
-    "Simulate nodes' floating-point units as gateware, or as native instructions of the same bits and cycles.")]
+    "Simulate nodes' floating-point units as gateware, or as native instructions with the same bits and cycles.")]
 HostPort = Annotated[bool, Option(
     "Simulate the nodes' host ports word by word; else memories are read and written directly, and the ports' time "
     "is computed.", ("--host-port",))]

@@ -63,7 +63,7 @@ class FormatOptions(Section):
     """Formats of words on the ring."""
 
     gradients: str | None = option(
-        None, help=f"Codec of gradients and their sums; its loss is added to the next ones: "
+        None, help=f"Codec of gradients and their sums; its error is added to the next gradients: "
                    f"{', '.join(GRADIENT_CODECS)}.", shown_default=f"{RAW}; {ZERO_VALUE} with a density")
     weights: str = option(Weights.codec, help=f"Codec of new weights, with optimizers on the nodes: "
                                                         f"{', '.join(WEIGHT_CODECS)}.")

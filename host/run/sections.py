@@ -121,7 +121,7 @@ class Backend(Section):
                                      help=(
         "Seconds to wait for a serial port that is lost, before training ends."), shown_default="30")
     arithmetic: Arithmetic | None = option(None, "--arithmetic", help=(
-        "Simulate nodes' floating-point units as gateware, or as native instructions of the same bits and cycles."),
+        "Simulate nodes' floating-point units as gateware, or as native instructions with the same bits and cycles."),
         shown_default=Arithmetic.GATEWARE.value)
     host_port: bool = option(False, "--host-port", help=(
         "Simulate the nodes' host ports word by word; else memories are read and written directly, and the ports' "
@@ -129,8 +129,8 @@ class Backend(Section):
     threads: int | None = option(None, "--threads", help=(
         "Threads of the simulation; they change only its speed."), shown_default="2, where there are as many cores")
     processes: int | None = option(None, "--processes", help=(
-        "Processes of this machine that simulate the nodes, each some of them; under mpirun the number that it has "
-        "started. They change only the speed."), shown_default="1")
+        "Processes of this machine that simulate the nodes, a share each; under mpirun, the number that it has "
+        "started. Only the speed depends on them."), shown_default="1")
     state_planes: int | None = option(None, "--state-planes", minimum=0, maximum=2, help=(
         "State planes of simulated nodes, 0 to 2."), shown_default="those of the optimizer")
 
@@ -142,7 +142,8 @@ class Optimizer(Section):
     rule: OptimizerName | None = option(None, "--optimizer", help="Update rule.", shown_default=(
         "digits momentum, or sgd where nodes have no state; text adam"))
     learning_rate: float | None = option(None, "--learning-rate", help=(
-        "At the first step; it falls to zero along a straight line, but with quorum updates and layer streaming."),
+        "Learning rate at the first step; it falls to zero linearly, except with quorum updates and layer "
+        "streaming."),
         shown_default=f"digits {_rates(LEARNING_RATES)}; text {_rates(TEXT_LEARNING_RATES)}; quorum updates and "
                       f"layer streaming 0.05")
     momentum: float | None = option(None, "--momentum", help="Momentum of momentum and nesterov.",
@@ -165,7 +166,8 @@ class Formats(Section):
         f"Codec of new weights; their owners keep fp32 master weights: {', '.join(WEIGHT_CODECS)}."),
         shown_default="raw")
     gradients: str | None = option(None, "--gradients", choices=GRADIENT_CODECS, label="Gradient codec", help=(
-        f"Codec of gradients and their sums; its loss is added to the next ones: {', '.join(GRADIENT_CODECS)}."),
+        f"Codec of gradients and their sums; its error is added to the next gradients: "
+        f"{', '.join(GRADIENT_CODECS)}."),
         shown_default="zero_value")
     density: float | None = option(None, "--density", help=(
         "Fraction of the elements that nodes send, on average over the hops of scatter-reduce: the largest ones; the "
@@ -177,7 +179,7 @@ class Compute(Section):
     """Computation of gradients."""
 
     on: str = option(HOST, "--compute", help=(
-        "Who differentiates: host, or node for nodes that do, by a program unless there is a density."),
+        "Computes gradients: host, or node, by a program unless there is a density."),
         metavar=f"{HOST}|{NODE}")
     format: str | None = option(None, "--compute-format", help=(
         f"Format of the factors of matrix products, on the host or on nodes: {', '.join(OPERANDS)}."),
@@ -190,11 +192,11 @@ class Compute(Section):
         shown_default="default")
     activations: int | None = option(None, "--activations", help=(
         "Words of each node's activation memory that a sequence of text may take, without lists; saved maps that do "
-        "not fit are swapped or made again, by a plan."), shown_default="as many as all maps need")
+        "not fit are swapped or recomputed, by a plan."), shown_default="as many as all maps need")
     far: str | None = option(None, "--far", metavar="RATE", help=(
         "Words per cycle of each node's far memory, such as 1/4."), shown_default=f"1/{1 / FarMemory.rate:.0f}")
     memory: str | None = option(None, "--memory", help=(
-        f"What may be done with saved maps: {', '.join(MEMORY_KINDS)}."), shown_default=FarMemory.kind)
+        f"Treatment of saved maps: {', '.join(MEMORY_KINDS)}."), shown_default=FarMemory.kind)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -232,8 +234,8 @@ class Faults(Section):
     panel: ClassVar[str] = "Ring"
 
     rate: float | None = option(None, "--faults", metavar="RATE", help=(
-        "Links that repeat damaged words, and damage: the fraction of all cycles in which a wire of a link changes, "
-        "at random."), shown_default="links without either")
+        "Links with replay, and damage to them: the fraction of cycles in which one wire of a link changes, at "
+        "random."), shown_default="links without either")
     seed: int | None = option(None, "--fault-seed", help="Seed of --faults.",
                               shown_default=str(RandomFaults.seed))
 
@@ -248,7 +250,8 @@ class Output(Section):
     check: bool | None = option(None, "--check/--no-check", help=(
         "Compare all nodes with the golden model after every step."), shown_default="check")
     compare: bool | None = option(None, "--compare/--no-compare", help=(
-        "Train as well, on the same ring, seed and batches: with a density, without it; else by plain sgd."),
+        "Also train a run to compare with, on the same ring, seed and batches: dense with a density, else by plain "
+        "sgd."),
         shown_default="no-compare")
     checkpoint: int | None = option(None, "--checkpoint", minimum=0, maximum=COUNT,
                                     label="Steps between checkpoints", help=(
@@ -260,7 +263,7 @@ class Output(Section):
         "Folder of events for TensorBoard, with a folder in it for each run: loss, accuracy, cycles, words and "
         "density of every step. Needs gradring[tensorboard]."))
     chakra: Path | None = option(None, "--chakra", help=(
-        "Beginning of the names of execution traces for ASTRA-sim, of the last step of a run by a program on "
+        "Prefix of the names of execution traces for ASTRA-sim: the last step of a run by a program on "
         "digits. Needs gradring[chakra]."))
 
 

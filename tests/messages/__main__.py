@@ -16,7 +16,7 @@ _CONTROL_HOP = 8
 
 
 def main(
-    messages: Annotated[int, typer.Option(min=1, help="Messages, or some more.")] = 10_000,
+    messages: Annotated[int, typer.Option(min=1, help="Messages, at least.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Send messages while nodes update weights, one 5,000 cycles after the rest, and print their cycles."""

@@ -25,7 +25,7 @@ BAR = 0.95
 
 
 def main(
-    cases: Annotated[int, typer.Option(min=1, help="Cases in which ranks must be named.")] = 100,
+    cases: Annotated[int, typer.Option(min=1, help="Cases, in each of which the late ranks must be named.")] = 100,
     ranks: Annotated[int, typer.Option(min=2, max=16, help="Ranks.")] = 4,
     slow: Annotated[float, typer.Option(min=0.1, help="Seconds after which ranks are named.")] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the plan.")] = 0,

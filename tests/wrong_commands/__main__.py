@@ -46,9 +46,9 @@ def signals(folder: Path) -> list[dict[str, object]]:
 def main(
     cases: Annotated[int, typer.Option(min=1, help="Command lines.")] = 200,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    first: Annotated[int, typer.Option(min=0, help="Number of the first one.")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="Number of the first command line.")] = 0,
     work: Annotated[float, typer.Option(
-        help="Processor seconds after which a command that is at work is legal, and is ended.")] = LEGAL,
+        help="Processor seconds after which a running command counts as legal and is ended.")] = LEGAL,
     send_signals: Annotated[bool, typer.Option("--signals", help="Send signals to all commands as well.")] = False,
 ) -> None:
     """Run wrong command lines, and check their ends."""

@@ -47,7 +47,7 @@ class WeightOptions(Section):
     weights: Path | None = option(
         None, help="Weights, written by `gradring train`, of a perceptron that classifies digits.",
         shown_default="build/sim/weights.npz; where there is none, one is trained")
-    retrain: bool = option(False, "--train", help="Train, whatever there is.")
+    retrain: bool = option(False, "--train", help="Train again, even if there are weights.")
 
 
 def _names(kind: type[enum.Enum]) -> list[str]:
@@ -100,7 +100,7 @@ class ExtraOptions(Section):
 
     onnx: bool = option(False, help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs "
                                     "gradring[onnx].")
-    synth: bool = option(True, help="Synthesise, meanwhile, the units for integers and for a float offset, to count "
+    synth: bool = option(True, help="Meanwhile synthesise the units for integers and for a float offset, to count "
                                     "LUTs.")
 
 

@@ -37,12 +37,12 @@ class Quorum(Schedule):
         "Slow workers and the factors of their computations, such as 3:4.5,1:2. A quorum of workers then closes each "
         "update; computing is modelled."))
     quorum: int | None = option(None, "--quorum", help=(
-        "Gradients in time that close an update."), shown_default="the number of workers that are no stragglers")
+        "Gradients in time that close an update."), shown_default="the number of workers that are not stragglers")
     stale_gradients: Late | None = option(None, "--stale-gradients", help=(
         "Gradients that are late for their update: apply them late, in a later update, wait for them, or drop "
         "them."), shown_default="apply-late")
     staleness_factor: float | None = option(None, "--staleness-factor", minimum=0, maximum=1, help=(
-        "Factor of a gradient for each update that it is late."), shown_default=f"{LateConfig.factor:g}")
+        "Factor of a late gradient for each update of delay."), shown_default=f"{LateConfig.factor:g}")
     deadline: int | None = option(None, "--deadline", minimum=0, maximum=(1 << 32) - 1, help=(
         "Cycles after which an update with a gradient is closed."), shown_default="none")
     skew: float | None = option(None, "--skew", minimum=0, maximum=1, help=(
@@ -51,8 +51,8 @@ class Quorum(Schedule):
     cycles: int | None = option(None, "--cycles", minimum=1, maximum=COUNT, help="Cycles of the run.",
                                 shown_default=f"{LateConfig.cycles:,}")
     switch_out: bool = option(False, "--switch-out", help=(
-        "Continue without a worker that was never in time in a block of updates, and the gradients of which were "
-        "dropped: its node is switched out of the ring, of nodes with two ports."))
+        "Continue without a worker that was never in time in a block of updates, and had its gradients dropped: its "
+        "node, which has two ports, is switched out of the ring."))
 
     @classmethod
     def couplings(cls) -> "Iterable[Coupling]":

@@ -63,7 +63,7 @@ def predict_lab(
                                      ("--validate",))] = False,
     measure: Annotated[bool, Option("Measure on simulated rings again: 15 minutes.", ("--measure",))] = False,
     chakra: Annotated[Path | None, Option(
-        "Beginning of the names of execution traces for ASTRA-sim, a file per format and node of the largest ring. "
+        "Prefix of the names of execution traces for ASTRA-sim: a file per format and node of the largest ring. "
         "Needs gradring[chakra].")] = None,
     output: Annotated[Path, Option("Folder of predict.json and predict.png.", shown_default="build/predict")] =
         BUILD / "predict",

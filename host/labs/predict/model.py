@@ -175,7 +175,7 @@ class Step(Section):
 
     examples: int = option(32, help="Examples of each node in a step.", minimum=1, maximum=4095)
     macs: int = option(
-        16, help="Multiply-adds per cycle of a node's array: 4, 8, 16 or 32, or 0 to communicate alone.")
+        16, help="Multiply-adds per cycle of a node's array: 4, 8, 16 or 32, or 0 to only communicate.")
     overlap: str = option("none", help="Schedule: none, strict, layers or chunks:n.")
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ def streaming_lab(
     epochs: Annotated[int | None, Option("Epochs of each run.", minimum=1, maximum=1000,
                                          shown_default="16, and 8 of two layers and more")] = None,
     replay: Annotated[Path | None, Option("Log of edits to run again, without an assessor.")] = None,
-    nodes: Annotated[bool, Option("Run the first seed of each case that has a bar on simulated nodes as well.",
+    nodes: Annotated[bool, Option("Also run the first seed of each case with a limit on simulated nodes.",
                                   ("--nodes",))] = False,
     output: Annotated[Path, Option("Folder of streaming.json, streaming.png, edits.json.",
                                    shown_default="build/streaming")] =

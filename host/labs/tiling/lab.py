@@ -73,7 +73,7 @@ def tiling_lab(
                                           shown_default="all")] = None,
     seeds: Annotated[int | None, Option("Seeds of each search.", minimum=1, maximum=1000,
                                         shown_default="20, and 10 for 1024 x 1024 x 1024")] = None,
-    full: Annotated[bool, Option("Carry out all states of 64 x 64 x 64 that fit.", ("--full",))] = False,
+    full: Annotated[bool, Option("Run all states of 64 x 64 x 64 that fit.", ("--full",))] = False,
     arithmetic: ArithmeticOption = Arithmetic.NATIVE,
     output: Annotated[Path, Option("Folder of tiling.json and tiling.png.", shown_default="build/tiling")] =
         BUILD / "tiling",

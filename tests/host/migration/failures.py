@@ -240,7 +240,7 @@ def check(case, result, expected):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("build/migrate-failures"), help="folder of all moves")
-    parser.add_argument("--few", action="store_true", help="lose four of the messages only")
+    parser.add_argument("--few", action="store_true", help="lose only four of the messages")
     options = parser.parse_args()
     library(CONFIGS["wide"])  # built before the processes start
     folder = options.folder.absolute()
