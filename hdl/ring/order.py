@@ -1,17 +1,17 @@
 """Static order of a collective: the order of its transfers of segments of blocks.
 
-A vector of ``length`` elements is partitioned into ``size`` blocks in groups of 32, in turn: group j belongs to block
-(j + block_offset) % size. So the first group of block b is (b - block_offset) % size, and of G groups it has G //
-size, and one more if that first group is below G % size. In memory the groups of a vector are ``stride`` groups
-apart, and the groups of a block ``pitch`` = size · stride. A block moves in segments of S elements, and every block
-in the same number T of segments, so that short ones end in empty segments. With SR(t) and AG(t) the scatter-reduce
-and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), … AG(T-1): the
-all-gather lags by one, which hides the latency of the optimizer. In a late sequence it lags by :data:`LAG`, which
-hides the latency of the whole ring as well.
+A vector of ``length`` elements is partitioned cyclically into ``size`` blocks, in groups of 32 elements: group j
+belongs to block (j + block_offset) % size. So the first group of block b is (b - block_offset) % size, and of G
+groups the block has G // size, and one more if its first group is below G % size. In memory the groups of a vector
+are ``stride`` groups apart, and the groups of a block ``pitch`` = size · stride. A block moves in segments of S
+elements. Every block has the same number T of segments, so short blocks end in empty segments. With SR(t) and AG(t)
+the scatter-reduce and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), …
+AG(T-1): the all-gather lags by one segment, which hides the latency of the optimizer. In a late sequence it lags by
+:data:`LAG`, which also hides the latency of the whole ring.
 
 Each activity of a collective (sending, receiving, reading gradients, updating a block) follows this order with its
-own sequence: it has a number of steps in each phase, and the block decreases by one from step to step, and with it
-the first group.
+own sequence, which has a number of steps in each phase. The block, and with it the first group, decreases by one from
+step to step.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
@@ -54,8 +54,8 @@ def plan_layout(elements, nodes_max=SMALL_RING):
     """Partitioning of a vector of up to ``elements`` elements into up to ``nodes_max`` blocks.
 
     ``quotient`` is the number of groups that every block has, ``remainder`` the number of blocks with one more, and
-    ``rest`` the elements in the vector's last group, modulo 32; the block of that group has ``final`` as its first
-    one. ``top`` is the position of group ``size`` - 1. Positions are modulo the power of two that holds them.
+    ``rest`` the number of elements in the vector's last group, modulo 32. ``final`` is the first group of the block
+    that contains the last group. ``top`` is the position of group ``size`` - 1. Positions wrap at a power of two.
     """
     groups = _groups(elements)
     return data.StructLayout(
@@ -75,7 +75,7 @@ def plan_layout(elements, nodes_max=SMALL_RING):
 
 
 def first_layout(elements, nodes_max=SMALL_RING):
-    """First group of a block: its number, below ``size``, and its position in memory."""
+    """Number of a block's first group, below ``size``, and the group's position in memory."""
     return data.StructLayout({"group": ranks(nodes_max), "place": _groups(elements)})
 
 
@@ -87,8 +87,8 @@ def path_layout(elements, nodes_max=SMALL_RING):
 def record_layout(elements, segment, nodes_max=SMALL_RING):
     """One segment of one block, in the static order.
 
-    ``place`` is the position of the segment's first group, in groups from the base, and ``length`` its elements, 0 if
-    the block has ended before it; ``first`` and ``last`` mark the first and last step of a phase.
+    ``place`` is the position of the segment's first group, in groups from the base. ``length`` is its number of
+    elements, 0 if the block ends before it. ``first`` and ``last`` mark the first and last step of a phase.
     """
     return data.StructLayout(
         {
@@ -106,7 +106,7 @@ def record_layout(elements, segment, nodes_max=SMALL_RING):
 class Planner(wiring.Component):
     """Partition a vector into blocks, without a divider or a multiplier.
 
-    Takes :attr:`latency` cycles at most from ``start`` to ``done``. Results are stable until the next start.
+    ``done`` follows ``start`` after :attr:`latency` cycles at most. Results are stable until the next start.
 
     Parameters
     ----------
@@ -120,13 +120,13 @@ class Planner(wiring.Component):
     Members
     -------
     start : In(1)
-        Begins planning; the following inputs must be stable until ``done``.
+        Starts planning; the following inputs must be stable until ``done``.
     length, size, rank : In
         Elements of the vector; blocks, 1 to ``nodes_max``; this node's rank, below ``size``.
     block_offset, stride : In
         Block of the vector's first group, below ``size``; groups from one group of the vector to the next, from 1 on.
     done : Out(1)
-        High for a cycle when the results are there.
+        High for one cycle when the results are available.
     plan : Out(plan_layout(elements, nodes_max))
     previous, own, following : Out(first_layout(elements, nodes_max))
         First group of blocks rank - 1, rank and rank + 1, modulo ``size``.
@@ -170,16 +170,16 @@ class Planner(wiring.Component):
         bits = len(plan.quotient)
         groups = Signal.like(plan.quotient)
         position = Signal(range(bits), init=bits - 1)
-        # The remainder so far, with the next bit of the dividend.
+        # The remainder so far, extended by the next bit of the dividend.
         partial = Signal(range(2 * len(ranks(self._nodes_max))))
-        first = Signal(first_layout(self._elements, self._nodes_max))  # each of the first groups in turn
+        first = Signal(first_layout(self._elements, self._nodes_max))  # the first groups, one after another
         block = Signal(ranks(self._nodes_max))
         widest = Signal(len(plan.quotient) + 1)
 
         m.d.comb += [
             partial.eq((plan.remainder << 1) | groups.bit_select(position, 1)),
             widest.eq(plan.quotient + (plan.remainder != 0)),
-            plan.pitch.eq(first.place),  # after the last one
+            plan.pitch.eq(first.place),  # after the last first group
         ]
         with m.FSM():
             with m.State("Idle"):
@@ -206,7 +206,7 @@ class Planner(wiring.Component):
                 with m.If(position == 0):
                     m.next = "Deal"
             with m.State("Deal"):
-                # Group by group, since each position is the previous one plus a stride.
+                # Groups are processed one by one, since each position is the previous one plus a stride.
                 with m.If(is_predecessor(block, self.rank, plan.size)):
                     m.d.sync += self.previous.eq(first)
                 with m.If(block == self.rank):
@@ -244,24 +244,24 @@ class SequenceGenerator(wiring.Component):
     nodes_max : int
         Maximum number of blocks.
     chained : bool
-        Whether a scatter-reduce may be a chain, with one link at a node.
+        Whether a scatter-reduce may be a chain, where each node has one step.
     lags : bool
-        Whether the sequence may be late.
+        Whether the gather may lag by :data:`LAG` segments (``late``).
     members : mapping, optional
         Additional members of a generator with another order.
 
     Members
     -------
     start : In(1)
-        Begins a sequence; ``plan``, ``scatter`` and ``gather`` must be stable until ``busy`` is low again.
+        Starts a sequence; ``plan``, ``scatter`` and ``gather`` must be stable until ``busy`` is low again.
     plan : In(plan_layout(elements, nodes_max))
     scatter, gather : In(path_layout(elements, nodes_max))
-        Path in each phase; a phase without steps is left out of the order.
+        Path in each phase; a phase without steps is omitted from the order.
     opens, closes : In(1)
-        Whether the first step of a scatter-reduce is marked as ``first``, and the last one as ``last``: only if
+        Whether the first step of a scatter-reduce is marked ``first``, and the last step ``last``. Present only if
         ``chained``; otherwise they always are.
     late : In(1)
-        The gather lags by :data:`LAG` segments instead of one: only if ``lags``.
+        The gather lags by :data:`LAG` segments instead of one. Present only if ``lags``.
     o : Out(stream of record_layout(elements, segment, nodes_max))
     busy : Out(1)
         High from the cycle after ``start`` until the last record has been taken.
@@ -293,16 +293,16 @@ class SequenceGenerator(wiring.Component):
         active = Signal()
         phase = Signal(Phase)
         segment = Signal.like(self.o.payload.segment)
-        steps = Signal(sizes(self._nodes_max))  # of the phase, from the current step on
-        opening = Signal()  # the step is the first one
+        steps = Signal(sizes(self._nodes_max))  # remaining steps of the phase, including the current one
+        opening = Signal()  # the current step is the first one
         group = Signal(ranks(self._nodes_max))  # first group of the block
-        position = Signal.like(plan.pitch)  # its position
+        position = Signal.like(plan.pitch)  # position of that group
         wraps = Signal()
-        settled = Signal()  # group, position and segment have had a cycle to reach the record
+        settled = Signal()  # group, position and segment have had one cycle to reach the record
 
         # The step after the last one of a phase.
         both = Signal()
-        ending, before_end = Signal(), Signal()  # this segment is the last one, or the next one is
+        ending, before_end = Signal(), Signal()  # this segment is the last one; the next segment is the last one
         enters = Signal()
         onward = Signal(Phase)
         change = Signal(signed(4 if self._lags else 3))
@@ -331,7 +331,7 @@ class SequenceGenerator(wiring.Component):
             m.d.comb += [enters.eq(1), onward.eq(Mux(self.scatter.steps == 0, Phase.GATHER, Phase.SCATTER))]
             m.d.sync += active.eq((self.scatter.steps.any() | self.gather.steps.any()) & (plan.segments != 0))
         with m.Elif(active & settled):
-            # A record needs two cycles to settle, so one that is taken at once leaves this cycle free anyway.
+            # A record needs two cycles to settle, so this cycle is free anyway when a record is taken immediately.
             with m.If(self.o.valid):
                 m.d.sync += settled.eq(1)
             with m.Else():
@@ -351,8 +351,8 @@ class SequenceGenerator(wiring.Component):
                 ]
                 m.d.comb += enters.eq(steps == 1)
 
-        # The all-gather lags by one segment, or by more. At first it waits for the lagging segments; the remaining
-        # ones follow one after the other.
+        # The all-gather lags by one or more segments. At first it waits for that number of segments; at the end, the
+        # remaining ones follow one after another.
         awaited, near_end = segment != 0, before_end
         if self._lags:
             lag = Mux(self.late, LAG, 1)
@@ -396,29 +396,29 @@ class SequenceGenerator(wiring.Component):
         return m
 
     def _climbs(self, position):
-        """Distance of the segments of each phase from the first ones, in groups, without the lowest bits, which are
-        zero. A sum for each phase needs no multiplier."""
+        """Distance of each phase's segment from the first segment, in groups, without the lowest bits, which are
+        zero. A running sum for each phase needs no multiplier."""
         shift = (self._segment // GROUP).bit_length() - 1
         return {phase: Signal(max(len(position) - shift, 1), name=f"climb_{phase.name.lower()}") for phase in Phase}
 
     def _record(self, m, group, position, segment, climb):
-        """Block, position and length of the current step's record, a cycle after the block's first group, the group's
-        position, the segment, and its distance from the first one."""
+        """Block, position and length of the current step's record, one cycle after the block's first group, the
+        group's position, the segment, and its distance from the first segment are given."""
         plan = self.plan
         per_segment = self._segment // GROUP
         shift = per_segment.bit_length() - 1
         offset = Signal.like(position)  # position of the segment
         block = Signal(ranks(self._nodes_max))
-        left = Signal.like(plan.quotient)  # groups of the block from there on, without an odd one
-        odd, final = Signal(), Signal()  # the block has an odd group; the block has the last group of the vector
-        inside = Signal(range(per_segment + 1))  # groups of the segment
-        ends = Signal()  # the block ends with it, or before
-        partial = Signal()  # the last one of them is the vector's, and is not full
-        offset = Signal(range(2 * len(ranks(self._nodes_max))))
-        m.d.comb += offset.eq(group + plan.block_offset)
+        left = Signal.like(plan.quotient)  # groups of the block from there on, excluding an odd one
+        odd, final = Signal(), Signal()  # the block has an odd group; the block contains the last group of the vector
+        inside = Signal(range(per_segment + 1))  # groups in the segment
+        ends = Signal()  # the block ends in this segment, or before it
+        partial = Signal()  # the segment's last group is the vector's last group, and is not full
+        unwrapped = Signal(range(2 * len(ranks(self._nodes_max))))
+        m.d.comb += unwrapped.eq(group + plan.block_offset)
         m.d.sync += [
             offset.eq(position + Cat(Const(0, shift), climb)),
-            block.eq(Mux(offset >= plan.size, offset - plan.size, offset)),
+            block.eq(Mux(unwrapped >= plan.size, unwrapped - plan.size, unwrapped)),
             left.eq(plan.quotient - (segment << shift)),
             odd.eq(group < plan.remainder),
             final.eq(group == plan.final),
@@ -435,6 +435,6 @@ class SequenceGenerator(wiring.Component):
         return Mux(wraps, self.plan.size, group) - 1
 
     def _next_place(self, position, wraps):
-        """Position of that group, by one carry chain: the lowest bit makes the carry in to subtract."""
+        """Position of that group, by one carry chain: the lowest bit provides the carry-in for subtraction."""
         plan = self.plan
         return (Cat(Const(1), position) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1
