@@ -1,10 +1,10 @@
-"""Steps of a quorum: rounds that close without stragglers, in blocks, checked bit for bit.
+"""Training by quorum updates: rounds that close without stragglers, in blocks, checked bit for bit.
 
-Compute is modelled: COMPUTE brings a gradient when an engine would have it, on a straggler later by its factor. The
-nodes choose the gradients of a round, and report them in the events of APPLY_LATE; the golden model uses only
-these masks.
-After every round each computed element is applied, folded, dropped or pending in its ledger. At the end of a block
-weights and state of all nodes are compared with it, and the nodes' counts of gradients with the ledger.
+Compute is modelled: COMPUTE delivers a gradient when an engine would have it, and on a straggler later by its factor.
+The nodes select the gradients of a round and report them in the events of APPLY_LATE; the golden model uses nothing
+but these masks. After every round the ledger records each computed element as applied in time, applied late, dropped
+or pending. At the end of a block the weights and state of all nodes, and their counts of gradients, are compared with
+the golden model.
 """
 
 import dataclasses
@@ -48,9 +48,9 @@ __all__ = ["BLOCK", "GradientStatus", "Outcome", "QuorumExecutor", "Workers", "m
 
 #: Largest number of rounds in a block.
 BLOCK = 32
-#: Maximum cycles of a computation that other nodes wait for.
+#: Maximum duration, in cycles, of a computation for which other nodes wait.
 _MAX_COMPUTATION = 1 << 28
-#: Approximate cycles of control words and of the beginning of an APPLY_LATE, without the APPLY_LATE of a late node.
+#: Approximate cycles of control words and of the start of an APPLY_LATE, but not of a late node.
 _CLOSING = 150
 
 _COUNTERS = ("computed", "applied", "applied_late", "dropped")
@@ -58,15 +58,15 @@ _COUNTERS = ("computed", "applied", "applied_late", "dropped")
 
 @dataclasses.dataclass
 class Outcome:
-    """Outcome of a run."""
+    """Measured results of a run."""
 
-    #: Modelled cycle at the end of each round.
+    #: Modelled cycle in which each round ended.
     cycles: list[int] = dataclasses.field(default_factory=list)
-    #: Mean loss of the gradients of each round, before its update.
+    #: Mean loss of each round's gradients, before the update.
     losses: list[float] = dataclasses.field(default_factory=list)
-    #: Cycle and test accuracy, several times and at the end.
+    #: Cycle and test accuracy, after each block and at the end.
     measured: list[tuple[int, float]] = dataclasses.field(default_factory=list)
-    #: Gradients by their status, over all workers.
+    #: Number of gradients by status, over all workers.
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -75,17 +75,17 @@ class Outcome:
 
 
 class Workers:
-    """Workers that train a classifier with their own examples, and the modelled time of their computations."""
+    """Workers that train a classifier on separate examples, and the modelled time of their computations."""
 
     def __init__(self, data: Dataset, config: LateConfig):
         self._config = config
         self._task = Classifier(data, config.hidden, align=GROUP)
         self._task.initialize(config.seed)
-        #: Weights that gradients are computed with.
+        #: Weights with which gradients are computed.
         self.parameters = self._task.parameters
-        #: Elements of a gradient.
+        #: Number of elements of a gradient.
         self.length = self.parameters.size
-        #: Factor of a worker's gradient, which is a sum over its batch.
+        #: Factor of a worker's gradient, which is summed over its batch.
         self.scale = 1 / config.batch
         self._rule = SGD(learning_rate=config.learning_rate, momentum=config.momentum)
         self._scales = scale_table(self.scale)
@@ -93,33 +93,33 @@ class Workers:
         self._losses: dict[tuple[int, int], float] = {}
 
     def durations(self) -> list[int]:
-        """Cycles of a computation of each worker."""
+        """Cycles of one computation, for each worker."""
         compute = sum(self._costs.compute(layer.multiplications(backward=backward))
                       for layer in layers_of(self._task.widths) for backward in (False, True))
         return [round(compute * self._config.slow.get(worker, 1)) for worker in range(self._config.workers)]
 
     def update_cycles(self, nodes: int) -> int:
-        """Cycles of closing a round and updating on a number of nodes."""
+        """Cycles of closing a round and of its update, on a number of nodes."""
         return self._costs.collective(Collective.FUSED_UPDATE, self.length, nodes=nodes) + _CLOSING
 
     def gradient(self, worker: int, number: int, batch: Batch) -> Array:
-        """Gradient of a worker for a round, with the weights of all rounds before."""
+        """Compute the gradient of a worker for a round, with the weights after all previous rounds."""
         examples = batch.examples.reshape(self._config.workers, -1)[worker]
         loss, gradient = self._task.differentiate([examples], no_masks)[0]
         self._losses[worker, number] = loss / self._config.batch
         return gradient
 
     def loss(self, number: int, workers: Sequence[int]) -> float:
-        """Mean loss of some workers' gradients for a round; NaN without any."""
+        """Mean loss of the gradients of some workers for a round; NaN without workers."""
         in_time = [self._losses.pop((worker, number)) for worker in workers]
         return float(np.mean(in_time)) if in_time else float("nan")
 
     def settings(self, number: int) -> Settings:
-        """Settings of a round's update, except for the factor of the sum, which is in the table of scales."""
+        """Settings of a round's update, except for the factor of the sum, which the table of scales contains."""
         return self._rule.settings(number + 1, gradient_scale=1.0)
 
     def closed_settings(self, closed: Close) -> Settings:
-        """Settings of the update of a closed round, with the factor of its sum."""
+        """Settings of a closed round's update, including the factor of its sum."""
         scale = float(self._scales[closed.index:closed.index + 1].view(np.float32)[0])
         return dataclasses.replace(self.settings(closed.tag), gradient_scale=scale)
 
@@ -130,51 +130,51 @@ class Workers:
 
 @dataclasses.dataclass(frozen=True)
 class GradientStatus:
-    """Masks of workers in a round."""
+    """Masks of the workers in a round, by the status of their gradients."""
 
-    #: Workers with a gradient in time, with a late one of an earlier round, and with one that was dropped.
+    #: Workers with a gradient in time, with a late gradient of an earlier round, and with a dropped gradient.
     on_time: int
     late: int
     dropped: int
-    #: Ages in rounds of the late gradients, in the order of their workers.
+    #: Ages of the late gradients in rounds, in the order of their workers.
     ages: tuple[int, ...]
 
 
 class QuorumExecutor(Executor[GradientStatus]):
-    """Rounds on nodes, in blocks; stragglers are switched out if the nodes are a ``grid`` of one row."""
+    """Executor of rounds in blocks; stragglers are switched out if nodes form a ``grid`` of one row."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, *, block: int = BLOCK,
                  grid: GridNodes | None = None):
         self._ring, self._config, self._grid = ring, config, grid
         self.most = block
         self._workers = Workers(data, config)
-        #: Workers that take part, by rank.
+        #: Participating workers, by rank.
         self.members = list(range(config.workers))
         self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
         self._reference: Reference | None = None
-        #: Outcome so far, with measured cycles.
+        #: Outcome so far, in measured cycles.
         self.outcome = Outcome()
-        #: Status of the gradients in each round.
+        #: Status of the gradients of each round.
         self.statuses: list[GradientStatus] = []
-        #: Lines about workers with mostly dropped gradients.
+        #: Messages about workers whose gradients were mostly dropped.
         self.stragglers: list[str] = []
-        #: Rounds after which workers were switched out.
+        #: Number of rounds after which each worker was switched out.
         self.left_after: dict[int, int] = {}
-        #: Computations of each worker that were abandoned at the end of a block.
+        #: Number of each worker's computations that were abandoned at the end of a block.
         self.abandoned = [0] * config.workers
-        self._batches: dict[int, Batch] = {}  # of a block, by round
-        self._ages: dict[int, tuple[int, ...]] = {}  # of late gradients, by round
-        self._span = 0  # cycles of the rounds of a block, once they have ended
-        self._since = 0  # CYCLES of rank 0 at the beginning of a block
-        self._begun = [0] * config.workers  # cycles of a block when ranks began their computations
-        self._dropped: dict[int, int] = {}  # masks, by round
+        self._batches: dict[int, Batch] = {}  # batches of a block, by round
+        self._ages: dict[int, tuple[int, ...]] = {}  # ages of late gradients, by round
+        self._span = 0  # cycles of the rounds of a block, after they have ended
+        self._since = 0  # CYCLES of rank 0 at the start of a block
+        self._begun = [0] * config.workers  # cycle of the block in which each rank began its computation
+        self._dropped: dict[int, int] = {}  # masks of dropped gradients, by round
         self._known_dropped = [0] * config.workers
         self.cycles = 0
-        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # before the ledgers began
+        self._before = [dict.fromkeys(_COUNTERS, 0) for _ in range(config.workers)]  # before the ledgers
 
     @property
     def left(self) -> int:
-        """Rounds that fit the remaining cycles, at the mean cycles so far, or at modelled ones."""
+        """Number of rounds that fit into the remaining cycles, by mean cycles so far or else modelled ones."""
         durations, update = self._durations
         closed = sorted(durations)[self._quorum - 1]
         if self._config.closing_deadline:
@@ -184,24 +184,24 @@ class QuorumExecutor(Executor[GradientStatus]):
 
     @property
     def reference(self) -> Reference:
-        """Golden state, from the beginning of the run on."""
+        """Golden state since the start of the run."""
         assert self._reference is not None
         return self._reference
 
     @property
     def _durations(self) -> tuple[list[int], int]:
-        """Modelled cycles of a computation of each rank, and of closing and updating."""
+        """Modelled cycles of each rank's computation, and of closing a round with its update."""
         durations = self._workers.durations()
         return [durations[worker] for worker in self.members], self._workers.update_cycles(len(self.members))
 
     @property
     def _quorum(self) -> int:
-        """Gradients in time that close a round."""
+        """Number of gradients in time that close a round."""
         return min(self._config.closing, len(self.members))
 
     def begin(self, *, restored: bool = False) -> None:
-        """Write weights, state, the program, the rules of rounds, and pending gradients to the nodes, unless they are
-        ``restored``."""
+        """Write the program, the rules of rounds, weights, state and pending gradients to the nodes, unless they have
+        been ``restored``."""
         if self._grid is not None:
             plan = self._grid.grid.disable(*(Part(Kind.NODE, worker) for worker in self.left_after)).plan(Shape.FLAT)
             self._grid.switch(plan)
@@ -222,7 +222,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._counters = ring.counters.read()
 
     def _bind(self, master: Array, state: list[npt.NDArray[np.uint32]] | None) -> None:
-        """Make the golden state of the present ring."""
+        """Create the golden state of the current ring."""
         self._reference = Reference(self._ring, master, 1)
         if state is not None:
             self._reference.state = state
@@ -256,7 +256,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         self.begin(restored=restored)
 
     def _keep(self, members: Sequence[int]) -> None:
-        """Continue with only these workers, in the order of ranks, and without the pending gradients of the rest."""
+        """Continue with only these workers, in order of rank, and drop the pending gradients of the rest."""
         pending = {worker: self._rounds.pending(rank) for rank, worker in enumerate(self.members)}
         self.members = list(members)
         self._rounds = QuorumRounds(nodes=len(members), length=self._workers.length, weights=self._config.weights)
@@ -265,23 +265,23 @@ class QuorumExecutor(Executor[GradientStatus]):
                 self._rounds.ready(rank, tag, gradient)
 
     def counts(self) -> list[dict[str, int]]:
-        """Gradients of each worker by their status, pending ones left out."""
+        """Count the gradients of each worker by status, without pending ones."""
         ledgers = dict(zip(self.members, self._rounds.ledgers, strict=True))
         return [{status: before[status] + (ledgers[worker].counts[status] if worker in ledgers else 0)
                  for status in _COUNTERS} for worker, before in enumerate(self._before)]
 
     def _counts_to_resume(self) -> list[dict[str, int]]:
-        """Counts without pending gradients, which a ring that continues counts as computed again."""
+        """Counts without pending gradients, since a ring that continues counts these again as computed."""
         return [{**counted, "computed": counted["computed"] - len(pending)}
                 for counted, pending in zip(self.counts(), self.pending(), strict=True)]
 
     def pending(self) -> list[list[int]]:
-        """Rounds of each worker's gradients that have no status yet."""
+        """Rounds of each worker's gradients that do not have a status yet."""
         return [list(self._rounds.pending(self.members.index(worker))) if worker in self.members else []
                 for worker in range(self._config.workers)]
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[GradientStatus]:
-        """Do the rounds of a block, compare, and measure."""
+        """Run the rounds of a block, compare the nodes with the golden model, and measure the accuracy."""
         ring, begin, passes = self._ring, first - 1, len(batches)  # rounds are numbered from 0
         self._batches = dict(enumerate(batches, begin))
         feeder = QuorumFeeder(ring, self._program, QuorumModel(
@@ -318,32 +318,32 @@ class QuorumExecutor(Executor[GradientStatus]):
         return self.statuses[begin:]
 
     def _clock(self) -> int:
-        """Cycles of rank 0."""
+        """Read the cycle counter of rank 0."""
         return int(self._ring.devices[0].read_register("CYCLES"))
 
     @property
     def _elapsed(self) -> int:
-        """Cycles of the block so far."""
+        """Number of cycles since the block started."""
         return (self._clock() - self._since) % (1 << 32)
 
     def _gradient(self, rank: int, number: int) -> Array:
-        """Gradient of the worker of a rank for a round; its node computes from now on."""
+        """Compute the gradient of a rank's worker for a round; its node starts to compute at this time."""
         self._begun[rank] = self._elapsed
         return self._workers.gradient(self.members[rank], number, self._batches[number])
 
     def _may_begin(self, number: int) -> bool:
-        """Whether some cycles of the run will be left after the update of the round before."""
+        """Whether any cycles of the run will remain after the previous round's update."""
         return self.cycles + self._elapsed + self._durations[1] < self._config.cycles
 
     def _abandons(self, feeder: QuorumFeeder) -> bool:
-        """Whether the end of a block abandons computations: at the end of the run, or where all of their gradients
-        would be too late for any weight."""
+        """Whether the end of a block abandons computations: at the end of the run, or if all of their gradients would
+        be too late to have any weight."""
         total = self.cycles + self._span
         is_last = (self._config.cycles - total) * feeder.last < total
         return bool(feeder.computing) and (is_last or len(self._hopeless(feeder)) == len(feeder.computing))
 
     def _hopeless(self, feeder: QuorumFeeder) -> list[int]:
-        """Ranks with computations of gradients that would be too late for any weight if rounds continued."""
+        """Ranks that compute gradients which would be too late to have any weight if rounds continued."""
         elapsed, durations = self._elapsed, self._durations[0]
         each = self._span // (feeder.last - len(self.statuses))
         return [rank for rank, number in feeder.computing.items()
@@ -351,7 +351,7 @@ class QuorumExecutor(Executor[GradientStatus]):
                 > self._config.oldest]
 
     def _settled(self, on_event: Callable[[int, Event], None]) -> list[dict[str, int]]:
-        """Take all events, until there are none; counters of nodes, unchanged by any command since."""
+        """Take all remaining events, and return counters of the nodes that no command has changed since."""
         while True:
             counters = self._ring.counters.read()
             events = [(rank, event) for rank, device in enumerate(self._ring.devices)
@@ -362,15 +362,15 @@ class QuorumExecutor(Executor[GradientStatus]):
                 on_event(rank, event)
 
     def _note(self, traces: list[list[TraceRecord]], feeder: QuorumFeeder, *, over: bool) -> None:
-        """Note the cycles and statuses of a block."""
+        """Record the cycles and statuses of a block."""
         first = len(self.statuses)
         times = np.array([[record.time for record in trace if record.end and record.tag == UPDATE]
                           for trace in traces]).max(axis=0)
-        # A gradient that is too late for any round is dropped when its computation ends: even after the last round.
+        # A gradient that is too late for any round is dropped when its computation ends, even after the last round.
         self._dropped[feeder.last - 1] |= self._newly_dropped()
         begun = min(record.time for trace in traces for record in trace)
         self.outcome.cycles += [self.cycles + int(time - begun) for time in times]
-        # The next block begins when all nodes have ended this one, stragglers too, unless they are abandoned.
+        # The next block begins when all nodes have ended this one, including stragglers unless they are abandoned.
         end = int(times[-1]) if over else max(record.time for trace in traces for record in trace)
         self.cycles += end - begun
         self.statuses += [GradientStatus(self._by_worker(feeder.masks[number] & 0xFFFF),
@@ -381,7 +381,7 @@ class QuorumExecutor(Executor[GradientStatus]):
             self.abandoned[self.members[rank]] += 1
 
     def _prepare_next(self, behind: Sequence[int], *, over: bool) -> None:
-        """Prepare the next block: without workers that are never in time, and with all nodes idle."""
+        """Prepare the next block: switch out workers that are never in time, and make all nodes idle."""
         if over:
             self._ring.recover()
         switched = bool(behind) and self._grid is not None and self._switch_out(behind)
@@ -389,21 +389,21 @@ class QuorumExecutor(Executor[GradientStatus]):
             self._begin_again(self.members, self._counts_to_resume())
 
     def _begin_again(self, members: Sequence[int], counts: list[dict[str, int]]) -> None:
-        """Begin again with some members and their pending gradients; counts are of all workers so far."""
+        """Restart with some members and their pending gradients; ``counts`` are for all workers so far."""
         self._count_from(counts)
         self._keep(members)
         self.begin()
 
     def _count_from(self, counts: list[dict[str, int]]) -> None:
-        """Add the counts of new ledgers to these."""
+        """Use ``counts`` as the counts from before the new ledgers."""
         self._before, self._known_dropped = counts, [worker_counts["dropped"] for worker_counts in counts]
 
     def _by_worker(self, ranks: int) -> int:
-        """Mask of workers from a mask of ranks."""
+        """Convert a mask of ranks to a mask of workers."""
         return sum((ranks >> rank & 1) << worker for rank, worker in enumerate(self.members))
 
     def _switch_out(self, workers: Sequence[int]) -> bool:
-        """Continue in a ring without some workers, and drop their pending gradients; False if no ring is left."""
+        """Continue in a ring without these workers, and drop their gradients; False if no ring would be left."""
         members = [worker for worker in self.members if worker not in workers]
         if len(members) < 2:
             self.stragglers.append(f"rounds from {len(self.statuses)} on: no ring would be left without workers "
@@ -418,7 +418,7 @@ class QuorumExecutor(Executor[GradientStatus]):
         return True
 
     def _close(self, closed: Close, contributions: list[npt.NDArray[np.uint32]]) -> None:
-        """Update the golden model by a closed round, and check its ledger."""
+        """Update the golden model by a closed round, and check the round's ledgers."""
         rounds = self._rounds
         self._ages[closed.tag] = tuple(rounds.ages[rank] for rank in sorted(rounds.ages))
         self.reference.step([row.view(np.float32) for row in contributions], self._workers.closed_settings(closed))
@@ -433,15 +433,15 @@ class QuorumExecutor(Executor[GradientStatus]):
         self._dropped[closed.tag] = self._newly_dropped()
 
     def _newly_dropped(self) -> int:
-        """Mask of workers with a gradient that was dropped since the last call."""
+        """Mask of the workers with a gradient that was dropped since the last call."""
         before, self._known_dropped = self._known_dropped, [counts["dropped"] for counts in self.counts()]
         return sum((now > was) << rank for rank, (now, was) in enumerate(
             zip(self._known_dropped, before, strict=True)))
 
     def _compare(self, first: int, counters: list[dict[str, int]], *, abandoned: Sequence[int]) -> list[int]:
-        """Compare nodes with the golden model, and their counts with the ledger; workers that were never in time.
+        """Compare nodes and their counts with the golden model; return workers that were never in time.
 
-        No computation of the ranks in ``abandoned`` has ended in this block.
+        In this block no computation of the ranks in ``abandoned`` has ended.
         """
         memory, reference = self._ring.memory, self.reference
         number, length = len(self.statuses), self._workers.length
@@ -465,7 +465,7 @@ class QuorumExecutor(Executor[GradientStatus]):
             if (dropped[rank] or rank in abandoned) and not on_time and self._config.late is not Late.WAIT:
                 behind.append(worker)
                 advice = "" if self._grid else (
-                    ": fold them, wait longer (a larger quorum or deadline), or switch it out (--switch-out)")
+                    ": apply them late, wait longer (a larger quorum or deadline), or switch it out (--switch-out)")
                 what = f"{dropped[rank]} of its gradients were dropped" if dropped[rank] else (
                     "its computation was abandoned")
                 self.stragglers.append(f"rounds {first} to {number - 1}: worker {worker} was never in time, and "
@@ -474,21 +474,21 @@ class QuorumExecutor(Executor[GradientStatus]):
 
 
 def make_quorum_trainer(ring: Ring, data: Dataset, config: LateConfig, **options: Any) -> Trainer[QuorumExecutor]:
-    """A trainer of rounds on nodes, with ``options`` of :class:`QuorumExecutor`."""
+    """Create a trainer of rounds on nodes; ``options`` are as for :class:`QuorumExecutor`."""
     return Trainer(QuorumExecutor(ring, data, config, **options), quorum_batches(data, config))
 
 
 def quorum_batches(data: Dataset, config: LateConfig) -> QuorumBatches:
-    """Examples of all workers in each round."""
+    """Create the examples of all workers in each round."""
     shares = Shares(data.train_y, workers=config.workers, skew=config.skew, seed=config.seed)
     return QuorumBatches(shares, config.batch)
 
 
 def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: int = 1) -> NodeConfig:
-    """A node with rounds for vectors of a length, with the codecs and rows of ``node``.
+    """Configure a node with rounds for vectors of a given length, with the codecs and rows of ``node``.
 
-    With two ``ports`` its memories are large enough for the blocks of a ring of two nodes, the smallest that
-    switching out may leave.
+    With two ``ports``, the memories are large enough for the blocks of a ring of two nodes, which is the smallest
+    ring that can remain after switching out.
     """
     base = NodeConfig() if node is None else node
     base = base.replace(
@@ -500,7 +500,7 @@ def node_for(length: int, *, nodes: int, node: NodeConfig | None = None, ports: 
 
 
 def patience_of(data: Dataset, config: LateConfig) -> int:
-    """Maximum cycles that a node waits for a round; ``ValueError`` if a node cannot wait for a computation."""
+    """Maximum cycles that a node waits for a round; ``ValueError`` if a computation takes too long."""
     longest = max(Workers(data, config).durations())
     if longest > _MAX_COMPUTATION:
         raise ValueError(f"Computations must take at most {_MAX_COMPUTATION:,} cycles, not {longest:,}: take fewer "

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""APPLY_LATE on a memory, bit by bit against the golden model: hdl/features/quorum/apply_late.py."""
+"""APPLY_LATE on a memory, compared bit by bit with the golden model: hdl/features/quorum/apply_late.py."""
 
 import random
 
@@ -20,8 +20,8 @@ from tests.host import rings
 CONFIG = rings.CONFIGS["wide"]
 LANES = CONFIG.lanes
 ROWS = CONFIG.memories.gradient // LANES
-BASE, STRIDE = 2 * LANES, 24 * LANES  # of slots, in elements
-WORDS = BASE + 2 * STRIDE + LANES  # of the memory that are compared
+BASE, STRIDE = 2 * LANES, 24 * LANES  # slot base and stride, in elements
+WORDS = BASE + 2 * STRIDE + LANES  # words of the memory that are compared
 MASKS = 0x0008_0007
 TIMEOUT = 500
 
@@ -35,7 +35,7 @@ class Bench(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.apply_late = apply_late = self.fold
+        m.submodules.apply_late = apply_late = self.apply_late
         m.submodules.memory = memory = LanedMemory(rows=ROWS, lanes=LANES, readers=2, writers=2)
         wiring.connect(m, apply_late.gradient_read, memory.read[0])
         wiring.connect(m, apply_late.gradient_write, memory.write[0])
@@ -44,7 +44,7 @@ class Bench(wiring.Component):
         return m
 
     async def fill(self, ctx, words):
-        """Write the memory, from its first row on."""
+        """Write the memory, starting at its first row."""
         for row, elements in enumerate(words.reshape(-1, LANES).tolist()):
             ctx.set(self.write.row, row)
             ctx.set(self.write.elements, elements)
@@ -68,7 +68,7 @@ class Bench(wiring.Component):
         return np.array(words, np.uint32)
 
     async def command(self, ctx, generator, *, length, number):
-        """Give an APPLY_LATE; fields that it does not use are random."""
+        """Issue an APPLY_LATE; fields that it does not use are random."""
         port = self.apply_late.command
         ctx.set(port.payload, {
             "operation": Operation.APPLY_LATE, "gradient_base": BASE, "length": length, "number": number, "round": 1,
@@ -81,7 +81,7 @@ class Bench(wiring.Component):
         ctx.set(port.valid, 0)
 
     async def event(self, ctx, *, most):
-        """The event, which must come within ``most`` cycles."""
+        """Return the event, which must come within ``most`` cycles."""
         port = self.apply_late.event
         for _ in range(most):
             if ctx.get(port.valid):
@@ -105,18 +105,18 @@ def simulate(run):
 
 
 def numbers(generator, count):
-    """Random numbers; some are zeros, subnormal, infinite or NaN."""
+    """Random numbers, including zeros, subnormals, infinities and NaNs."""
     words = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     return np.where(generator.random(count) < 0.2, words & 0x8000_0000 | np.uint32(0x7F80_0000), words)
 
 
 def test_folds():
-    """Queued commands of random lengths, slots and weights, with gradients in time or without, during other reads."""
+    """Queued commands are right for random lengths, slots and weights, timely gradients or not, and other reads."""
     random_bits, generator = random.Random(3), np.random.default_rng(3)
     lengths = [0, 1, LANES, LANES + 1, 3 * LANES - 1, 24 * LANES] + [random_bits.randrange(1, 90) for _ in range(18)]
 
     async def run(ctx, bench):
-        unit = bench.fold
+        unit = bench.apply_late
         for number, length in enumerate(lengths):
             words = numbers(generator, WORDS)
             await bench.fill(ctx, words)
@@ -159,7 +159,7 @@ def test_folds():
 
 @pytest.mark.parametrize("alive", [False, True])
 def test_time_out(alive):
-    """A round that is not closed ends the command, TIMEOUT cycles after the last sign of work."""
+    """A round that is not closed ends the command TIMEOUT cycles after the last sign of work."""
     async def run(ctx, bench):
         await bench.command(ctx, random.Random(1), length=8, number=77)
         late = 3 * TIMEOUT // 4 if alive else 0
@@ -175,7 +175,7 @@ def test_time_out(alive):
 
 
 def test_link_reset():
-    """A reset of links ends an APPLY_LATE that waits, and the next one runs."""
+    """A link reset ends a waiting APPLY_LATE, and the next one runs."""
     async def run(ctx, bench):
         await bench.command(ctx, random.Random(1), length=8, number=1)
         await ctx.tick().repeat(9)

@@ -1,4 +1,4 @@
-"""The command `gradring train` with a straggler and its late gradients."""
+"""The command `gradring train` with a straggler, and what becomes of its late gradients."""
 
 import itertools
 import json
@@ -14,14 +14,14 @@ from host.features.quorum import run as quorum
 from host.run import files
 from host.training import checkpoint, trainer
 
-#: About nine rounds of 64-8-10, with a last worker that takes three times as long.
+#: About nine updates of a 64-8-10 perceptron, where the last worker takes three times as long.
 RUN = ("train", "--straggler", "3:3", "--skew", 0.9, "--hidden", 8, "--batch", 4, "--macs", 1, "--cycles", 80_000,
        "--checkpoint", 5, "--seed", 3, "--threads", 1)
 
 
 @pytest.fixture
 def report(run, nodes_of, tmp_path):
-    """Run the command; its report and its output."""
+    """Run the command and return its report and output."""
     nodes_of("wide")
 
     def call(*options, folder=tmp_path / "run"):
@@ -31,27 +31,27 @@ def report(run, nodes_of, tmp_path):
         content = json.loads((folder / "report.json").read_text())
         ends = [0, *(update["cycle"] for update in content["updates"])]
         longest = max(after - before for before, after in itertools.pairwise(ends))
-        assert abs(content["cycles"] - content["settings"]["cycles"]) <= longest  # met to within one round
+        assert abs(content["cycles"] - content["settings"]["cycles"]) <= longest  # met to within one update
         return content, out
 
     return call
 
 
 def bits(content):
-    """Rounds of a report without their cycles, statuses of gradients, and the accuracy."""
+    """Updates in a report without their cycles, statuses of gradients, and the accuracy."""
     rounds = [{name: value for name, value in update.items() if name != "cycle"} for update in content["updates"]]
     return rounds, content["workers"], content["accuracy"]
 
 
 def test_ways(report):
-    """Applying late has late gradients, waiting has none; with lambda 0 applying equals dropping, bit for bit."""
+    """Late gradients are applied, awaited or dropped; applying them with lambda 0 equals dropping them."""
     fold, out = report("--staleness-factor", 0.5)
     assert "apply-late, lambda 0.5: updates are closed by 3 of 4 gradients; skew 0.9\n" in out
     assert "compute: modelled; quorum updates and sums: gateware\n" in out
     assert fold["gradients"]["applied_late"] > 0
     assert all(update["on_time"] == [0, 1, 2] for update in fold["updates"])
     assert sum(3 in update["applied_late"] for update in fold["updates"]) == fold["workers"][3]["applied_late"]
-    computed = 0  # the round of the straggler's next late gradient, which begins with the newest weights
+    computed = 0  # update of the straggler's next late gradient; it starts with the newest weights
     for update in fold["updates"]:
         assert len(update["ages"]) == len(update["applied_late"])
         assert all(1 <= age <= update["number"] - computed for age in update["ages"])
@@ -74,7 +74,7 @@ def test_ways(report):
 
 
 def test_straggler_of_any_factor(report):
-    """Rounds that a quorum closes, and the end of the run, do not wait for a straggler of any slowness."""
+    """Updates that a quorum closes, and the end of the run, do not wait for the straggler, however slow."""
     runs = {factor: report("--straggler", f"3:{factor}", "--stale-gradients", "drop", "--cycles", 45_000)
             for factor in (1, 4, 30, 1000)}
     plain = runs[1][0]
@@ -82,15 +82,16 @@ def test_straggler_of_any_factor(report):
         assert len(content["updates"]) == len(plain["updates"]) >= 6
         assert content["cycles"] <= 1.05 * plain["cycles"], factor
         worker = content["workers"][3]
-        assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # at the end of each block
+        assert (factor >= 30) == (worker["computed"] == 0 and worker["abandoned"] == 2)  # two blocks
     assert bits(runs[30][0])[0] == bits(runs[1000][0])[0]
     assert all(update["on_time"] == [0, 1, 2] for update in runs[1000][0]["updates"])
-    assert "worker 3 was never in time, and its computation was abandoned: fold them, wait longer" in runs[1000][1]
+    assert ("worker 3 was never in time, and its computation was abandoned: apply them late, wait longer"
+            in runs[1000][1])
 
 
 def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
-    """A signal ends a run within a block in seconds, though the simulation runs for minutes; the report has the
-    previous blocks."""
+    """A signal within a block ends the run in seconds, although the block would be simulated for minutes; the report
+    covers the previous blocks."""
     nodes_of("wide")
     monkeypatch.setattr(files, "GRACE", 0.1)
     sent = []
@@ -127,7 +128,7 @@ def test_signal_in_a_block(run, nodes_of, tmp_path, monkeypatch):
 
 
 def test_deadline(report):
-    """A deadline closes rounds below the quorum."""
+    """A deadline closes updates even below the quorum."""
     content, out = report("--quorum", 4, "--deadline", 2000, "--cycles", 42_000)
     assert "updates are closed by 4 of 4 gradients, or 2,000 cycles; skew 0.9\n" in out
     assert len(content["updates"]) >= 4
@@ -136,7 +137,7 @@ def test_deadline(report):
 
 @pytest.mark.parametrize("faults", [(), ("--faults", 1e-4)])
 def test_resume(report, tmp_path, monkeypatch, faults):
-    """Runs that resume after each block, with gradients pending, have the same bits."""
+    """Runs that resume after a block, with gradients pending, have the same bits."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):
@@ -157,7 +158,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
     again, out = report(*faults, "--resume", folder=folder)
     assert "checkpoint.tar: the run continues from there\n" in out
     assert bits(again) == bits(whole)
-    # The host polls nodes at multiples of 16 cycles of a simulation, which begins again with the process.
+    # The host polls the nodes every 16 cycles of the simulation, which restarts from zero with the process.
     lengths = [[after["cycle"] - before["cycle"] for before, after in itertools.pairwise(outcome["updates"])]
                for outcome in (whole, again)]
     assert lengths[0][:done - 1] == lengths[1][:done - 1]
@@ -165,7 +166,7 @@ def test_resume(report, tmp_path, monkeypatch, faults):
 
 
 def test_switch_out(run, tmp_path, monkeypatch):
-    """Workers that may be switched out are a row of nodes with two ports."""
+    """If workers may be switched out, the nodes form a row of a grid and have two ports."""
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.topology.ports} ports, {nodes} nodes, {grid}")
 
