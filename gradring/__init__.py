@@ -8,14 +8,14 @@
         sums, figures = ring.all_reduce(gradients)        # (4, n) float32 -> (n,)
         weights, figures = ring.step(gradients)           # the optimizer on the nodes
 
-:mod:`gradring.torch` is the same for PyTorch. In an installed wheel hdl, sim, host and boards are packages within
-this one; in a clone they are next to it. They are imported when a name is used for the first time.
+:mod:`gradring.torch` is the interface for PyTorch. In an installed wheel, hdl, sim, host and boards are packages
+within this one; in a clone, they are next to it. They are imported when a name is first used.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
-from gradring import names as names  # before any other import
+from gradring import names as names  # must come before any other import
 
 if TYPE_CHECKING:
     from hdl.config import NodeConfig
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["SGD", "Adam", "AdamW", "Arithmetic", "Figures", "Job", "JobError", "NodeConfig", "Ring", "RingError",
            "RunSpec", "Session", "TransportName", "node_for", "open_session", "simulate", "train"]
 
-#: Modules of the names above.
+#: Modules that define the names above.
 _MODULES = {
     "NodeConfig": "hdl.config", "RingError": "host.driver.diagnosis", "Ring": "host.driver.ring",
     "RunSpec": "host.run.spec", "train": "host.run.execution",
@@ -48,7 +48,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is used, so that the command answers signals while modules are imported."""
+    """Import a name on first use, so that the command responds to signals while modules are being imported."""
     if name == "__version__":
         from host.versions import version
 

@@ -6,13 +6,13 @@ import sys
 
 __all__ = ["main"]
 
-#: Bytes of address space for imports and a small simulation, and for each thread of numpy and scipy: their library
-#: of linear algebra waits for ever while there is no room for its buffers.
+#: Bytes of address space for imports and a small simulation, and for each thread of numpy and scipy: their linear
+#: algebra library waits forever if there is no room for its buffers.
 _LEAST, _EACH, _THREADS = 512 << 20, 96 << 20, 64
 
 
 def main() -> None:
-    """Entry point: a message in place of a traceback, also while modules are imported."""
+    """Entry point: prints a message instead of a traceback, also while modules are being imported."""
     _check_memory()
     try:
         from host.signals import ended_at_once
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _check_memory() -> None:
-    """End with a message if this process's memory limit is too low for its modules."""
+    """Exit with a message if the memory limit of this process is too low to import its modules."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     least = _LEAST + _EACH * min(os.cpu_count() or 1, _THREADS)
     if limit != resource.RLIM_INFINITY and limit < least:

@@ -1,12 +1,12 @@
-"""Protection of a clone's packages hdl, sim, host and boards from a script's files of the same names.
+"""Protect a clone's packages hdl, sim, host and boards from a script's files of the same names.
 
 The packages of a clone have short names, which a script's own ``sim.py``, or an entry of ``PYTHONPATH``, would hide.
-The package imports this module first; it puts its finder at the front, so that the code of gradring always
-imports the clone's packages, as do ``importlib.import_module`` and ``python -m``. A script's own module with one of
-these names is loaded as ``_gradring_script.sim``, for imports by the script. In an installed wheel the packages are
-within gradring, and this module does nothing.
+gradring imports this module first. It installs its finder at the front of the list, so that the code of gradring,
+``importlib.import_module`` and ``python -m`` always import the clone's packages. A script's own module with one of
+these names is imported as ``_gradring_script.sim``. In an installed wheel the packages are within gradring, and this
+module does nothing.
 
-``python -P names.py MODULE ARGUMENTS`` runs a module of the clone as ``python -m`` does, from any folder.
+``python -P names.py MODULE ARGUMENTS`` runs a module of the clone like ``python -m``, from any folder.
 """
 
 import builtins
@@ -25,12 +25,12 @@ __all__ = ["PACKAGES", "install"]
 
 PACKAGES = ("hdl", "sim", "host", "boards")
 
-#: Package of a script's own modules with these names.
+#: Package that contains a script's own modules with these names.
 _SCRIPT = "_gradring_script"
 
 _ROOT = Path(__file__).resolve().parent.parent
 
-#: Folders with the code of the clone.
+#: Folders that contain the code of the clone.
 _FOLDERS = tuple(f"{_ROOT / name}/" for name in (*PACKAGES, "gradring"))
 
 _builtin_import = builtins.__import__
@@ -42,7 +42,7 @@ class _Finder:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None,
                   target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        """Find one of the packages; their modules are found by their paths."""
+        """Find one of the packages; their modules are then found through the package's path."""
         return importlib.machinery.PathFinder.find_spec(name, [str(_ROOT)]) if name in PACKAGES else None
 
 
@@ -52,18 +52,18 @@ def _search_path() -> list[str]:
 
 
 def _hides(name: str) -> bool:
-    """Whether a script has a module of that name, by itself or on its path."""
+    """Whether a script has a module of that name, in its folder or elsewhere on its path."""
     package = sys.modules.setdefault(_SCRIPT, ModuleType(_SCRIPT))
     package.__path__ = _search_path()
     if f"{_SCRIPT}.{name}" in sys.modules:
         return True
     spec = importlib.machinery.PathFinder.find_spec(name, package.__path__)
-    return spec is not None and spec.loader is not None  # a folder without a file is no module of that name
+    return spec is not None and spec.loader is not None  # a folder without files is not a module of that name
 
 
 def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,
             fromlist: Sequence[str] | None = (), level: int = 0) -> ModuleType:
-    """Import as Python does, but a script's import of one of the names gets its own module."""
+    """Import as Python does, except that a script's import of one of the names finds the script's module."""
     caller = globals or {}
     package = str(caller.get("__package__") or "")
     wanted = name
@@ -83,7 +83,7 @@ def _import(name: str, globals: Mapping[str, Any] | None = None, locals: Mapping
 
 
 def _import_part(name: str) -> None:
-    """Import a module if there is one of that name."""
+    """Import a module if it exists."""
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -92,7 +92,7 @@ def _import_part(name: str) -> None:
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Whether a module is the clone's."""
+    """Whether a module belongs to the clone."""
     files = [getattr(module, "__file__", None) or "", *(f"{path}/" for path in getattr(module, "__path__", ()))]
     return any(file.startswith(_FOLDERS) for file in files)
 
@@ -100,13 +100,13 @@ def _is_own(module: ModuleType) -> bool:
 def install(*, always: bool = False) -> None:
     """Bind the names to the packages of the clone, for the code of gradring, in this process.
 
-    With ``always``, later imports are checked even if no module hides a name yet: the script's folder is unknown.
+    With ``always``, later imports are checked even if no module hides a name: the script's folder is still unknown.
     """
-    if (Path(__file__).parent / PACKAGES[0]).is_dir():  # a wheel
+    if (Path(__file__).parent / PACKAGES[0]).is_dir():  # in a wheel
         return
     if not any(finder is _Finder for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
-    # Modules that a script has imported first stay its own.
+    # Modules that a script imported earlier remain its own.
     for name, module in [*sys.modules.items()]:
         if name.partition(".")[0] in PACKAGES and not _is_own(module):
             sys.modules[f"{_SCRIPT}.{name}"] = sys.modules.pop(name)

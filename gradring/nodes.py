@@ -1,6 +1,6 @@
-"""Configuration of nodes in sections, for `node` of gradring.simulate and for gradring.open_session.
+"""Configuration of nodes by section, for `node` of gradring.simulate and for gradring.open_session.
 
-Sections of features are imported when they are named.
+The sections that belong to features are imported on first use.
 """
 
 import itertools

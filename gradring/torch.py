@@ -1,7 +1,7 @@
 """PyTorch on a simulated ring, in a script that ``gradring launch`` has started.
 
-``init_process_group()`` takes the ring without a change of the script. :class:`SGD`, :class:`Adam` and :class:`AdamW`
-take the arguments of ``torch.optim`` and do their step on the nodes.
+``init_process_group()`` uses the ring without any change to the script. :class:`SGD`, :class:`Adam` and
+:class:`AdamW` accept the arguments of their ``torch.optim`` counterparts and run their steps on the nodes.
 """
 
 from host.pytorch.hooks import local_gradients

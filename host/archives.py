@@ -1,7 +1,7 @@
-"""Reader of files of numpy arrays: whole files, without pickles, and within bounds.
+"""Reader of files of numpy arrays, without pickles and with limits on sizes.
 
-The sizes that a file declares are compared with each other, with the expected types and with the bounds before memory
-is taken for them, so that a small file cannot ask for a large amount.
+The sizes that a file declares are compared with each other, with the expected types and with the limits before any
+memory is allocated, so that a small file cannot demand a large amount of memory.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from sim.bounded_files import read_bytes
 
 __all__ = ["Kind", "read_arrays", "read_header"]
 
-#: Arrays of a file, bytes of its directory, and bytes of an array's header.
+#: Maximum number of arrays in a file, bytes of its directory, and bytes of an array's header.
 _MAX_ARRAYS, _MAX_DIRECTORY, _MAX_HEADER = 4096, 1 << 20, 1024
-#: Characters of a text.
+#: Maximum length of a text, in characters.
 _MAX_CHARACTERS = 256
-#: Fields at the end of a zip file, which has no comment, and signature in front of them in a file of more than 4 GB.
+#: Fields at the end of a zip file without a comment, and the signature that precedes them if it exceeds 4 GB.
 _END, _END_64 = struct.Struct("<4s4H2LH"), b"PK\6\7"
 _HEADER = re.compile(
     rb"\{'descr': '([<|][biufU][1-9]\d{0,3})', 'fortran_order': (True|False), "
@@ -38,19 +38,19 @@ _DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, 
 
 
 class _KindError(ValueError):
-    """An array is not of the expected kind."""
+    """The type or shape of an array is not the expected one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """An array that is expected."""
+    """Description of an expected array."""
 
-    #: Its type; strings may have any length.
+    #: Type of the array; strings may have any length.
     dtype: npt.DTypeLike
     dimensions: int = 0
 
     def check(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        """Raise ``_KindError`` for an array of another type or number of dimensions."""
+        """Raise ``_KindError`` if an array has a different type or number of dimensions."""
         expected = np.dtype(self.dtype)
         if dtype.kind != expected.kind or (dtype.kind != "U" and dtype != expected):
             raise _KindError(f"Array {name} must be of type {expected.name}, not {dtype.name}")
@@ -64,9 +64,9 @@ class Kind:
 def read_arrays(path: Path, expected: Mapping[str, Kind], *, largest: int) -> dict[str, npt.NDArray[Any]]:
     """Read all arrays of an npz file, by name.
 
-    ``expected`` has the arrays that the file may have, by regular expressions of their names; the file, and all
-    arrays together, may take ``largest`` bytes. Raises ``ValueError`` if the file is damaged, no npz file, or has
-    other or larger arrays, and ``OSError`` if it cannot be read.
+    ``expected`` describes the arrays that the file may contain, by regular expressions for their names; the file, and
+    all arrays together, may have at most ``largest`` bytes. Raises ``ValueError`` if the file is damaged, is not an
+    npz file, or contains unexpected or larger arrays, and ``OSError`` if it cannot be read.
     """
     with _damages(path):
         data = read_bytes(path, largest=largest)
@@ -92,7 +92,7 @@ def read_arrays(path: Path, expected: Mapping[str, Kind], *, largest: int) -> di
 
 @contextlib.contextmanager
 def _damages(path: Path) -> Iterator[None]:
-    """Turn every error of a damaged file into a line."""
+    """Turn every error that a damaged file causes into a one-line ``ValueError``."""
     try:
         yield
     except _KindError as error:
@@ -102,7 +102,7 @@ def _damages(path: Path) -> Iterator[None]:
 
 
 def _check_end(data: bytes) -> None:
-    """Raise ``ValueError`` for a file without the end of a zip file, or with a directory that is too large."""
+    """Raise ``ValueError`` if a file does not end as a zip file does, or has too large a directory."""
     if len(data) < _END.size:
         raise ValueError("it must be a zip file")
     signature, *_, entries, directory, offset, comment = _END.unpack(data[-_END.size:])
@@ -115,8 +115,8 @@ def _check_end(data: bytes) -> None:
 
 
 def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
-    """Read the header of an npy file of version 1.0: type, shape, whether columns follow each other, and its bytes;
-    ``ValueError`` if the file is of another form, with the name of the array."""
+    """Read the header of an npy file, version 1.0: type, shape, whether it is in column order, and bytes of the
+    header. Raises ``ValueError``, with the array's name, for any other header."""
     magic = file.read(10)
     length = int.from_bytes(magic[8:], "little")
     if magic[:8] != b"\x93NUMPY\1\0" or length > _MAX_HEADER:
@@ -133,7 +133,7 @@ def read_header(file: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, .
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, kind: Kind) -> npt.NDArray[Any]:
-    """An array; memory is taken after its size has been compared with its member's."""
+    """Read an array; its memory is allocated after its size has been checked against the zip member."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
         raise ValueError(f"array {name} must be stored or deflated")
     with archive.open(member) as file:

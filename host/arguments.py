@@ -1,4 +1,4 @@
-"""Checks of the arguments of library functions: their types and ranges.
+"""Validation of the types and ranges of arguments of library functions.
 
 Example
 -------
@@ -9,7 +9,7 @@ Example
 
     simulate(nodes="2")     # TypeError: Nodes must be an integer from 1 to 255, not '2'
 
-Numpy's integers are integers and its floats are numbers; a bool is neither.
+Integers and floats of numpy are accepted as well; a bool is neither an integer nor a number.
 """
 
 import abc
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 def represent(value: Any) -> str:
-    """A value in a message: one line of at most 80 characters."""
+    """Format a value for a message: one line of at most 80 characters."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     text = " ".join(repr(value).split())
@@ -46,34 +46,34 @@ def represent(value: Any) -> str:
 
 
 def label(name: str) -> str:
-    """Name of a parameter in a message."""
+    """Name of a parameter, as it appears in a message."""
     return name.replace("_", " ").capitalize()
 
 
 def wrong(kind: type[Exception], name: str, wanted: str, value: Any) -> Exception:
-    """The error for a value: ``name`` must be ``wanted``."""
+    """Create the error for an invalid value: ``name`` must be ``wanted``."""
     return kind(f"{name} must be {wanted}, not {represent(value)}")
 
 
 class Argument(abc.ABC):
-    """A kind of argument."""
+    """A kind of argument, such as an integer within a range."""
 
-    #: The kind, as in "must be …".
+    #: Description of the kind, as in "must be …".
     text: str
 
     def wanted(self) -> str:
-        """The kind, as in "must be …"."""
+        """Description of the kind, as in "must be …"."""
         return self.text
 
     def _require(self, right: bool, error: type[Exception], name: str, value: Any) -> None:
-        """Raise the error for a value unless it is ``right``."""
+        """Raise the error for an invalid value, that is, unless ``right``."""
         if not right:
             raise wrong(error, name, self.wanted(), value)
 
     @abc.abstractmethod
     def take(self, name: str, value: Any) -> Any:
-        """Check the value of argument ``name``, and return it in the type that the code uses; ``TypeError`` for
-        another type, ``ValueError`` for a value out of range."""
+        """Check the value of argument ``name``, and return it as the type that the code uses. Raises ``TypeError``
+        for a wrong type, and ``ValueError`` for a value out of range."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Integer(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Number(Argument):
-    """A finite number from ``low`` to ``high``, or one above ``low``, or one below ``high``."""
+    """A finite number from ``low`` to ``high``; ``above`` and ``below`` exclude the respective limit."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -130,10 +130,10 @@ class Number(Argument):
 
 
 class _Typed(Argument):
-    """A kind of argument with a check of its type only."""
+    """A kind of argument that is checked by its type only."""
 
     types: ClassVar[Any]
-    #: Type that the code uses; by default the value's own.
+    #: Type that the value is converted to; by default it is not converted.
     made: ClassVar[type | None] = None
 
     def take(self, name: str, value: Any) -> Any:
@@ -142,32 +142,32 @@ class _Typed(Argument):
 
 
 class Flag(_Typed):
-    """A bool."""
+    """An argument that is a bool."""
 
     text, types, made = "True or False", (bool, np.bool_), bool
 
 
 class Text(_Typed):
-    """A string."""
+    """An argument that is a string."""
 
     text, types = "a text", str
 
 
 class Call(_Typed):
-    """A function."""
+    """An argument that is a function."""
 
     text, types = "a function", Callable
 
 
 class PathName(_Typed):
-    """A path, as a string or a Path."""
+    """An argument that is a path, as a string or a Path."""
 
     text, types, made = "a path", (str, Path), Path
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Argument):
-    """One of several strings."""
+    """An argument that is one of several strings."""
 
     choices: Collection[str]
 
@@ -182,7 +182,7 @@ class Choice(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Member(Argument):
-    """A member of an enumeration."""
+    """An argument that is a member of an enumeration."""
 
     kind: type[enum.Enum]
 
@@ -196,7 +196,7 @@ class Member(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Instance(Argument):
-    """An instance of a class, or of a class named by its module and name, which is loaded when it is needed."""
+    """An instance of a class; the class may be given by module and name, and is then loaded when needed."""
 
     kind: type | tuple[str, str]
     text: str
@@ -210,7 +210,7 @@ class Instance(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Optional(Argument):
-    """None, or an argument of a kind."""
+    """Either None or an argument of another kind."""
 
     kind: Argument
 
@@ -226,7 +226,7 @@ class Optional(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Items(Argument):
-    """A sequence with an item of each of several kinds."""
+    """A sequence of fixed length, with a kind for each item."""
 
     kinds: tuple[Argument, ...]
     text: str
@@ -243,7 +243,7 @@ class Items(Argument):
 
 @dataclasses.dataclass(frozen=True)
 class Table(Argument):
-    """A mapping of strings to values of one kind."""
+    """A mapping from strings to values of one kind."""
 
     kind: Argument
     text: str
@@ -259,10 +259,10 @@ class Table(Argument):
 
 def checked(together: Callable[..., None] | None = None, /,
             **arguments: Argument) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Decorate a function to check its arguments when it is called, before anything else is done.
+    """Decorate a function to check its arguments when it is called, before it does anything else.
 
-    ``arguments`` are kinds by the names of parameters; parameters without a kind, and defaults, are not checked.
-    ``together`` is then called with all arguments by their names.
+    ``arguments`` maps names of parameters to kinds; parameters without a kind, and defaults, are not checked.
+    Finally, ``together`` is called with all arguments, by name.
     """
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(function)
@@ -273,7 +273,7 @@ def checked(together: Callable[..., None] | None = None, /,
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return function(*args, **kwargs)  # raises Python's own error, with the name of the function
+                return function(*args, **kwargs)  # raises Python's own error, which names the function
             for name, value in bound.arguments.items():
                 if name in arguments:
                     bound.arguments[name] = arguments[name].take(label(name), value)

@@ -1,4 +1,4 @@
-"""The command line: errors in one line, words of the previous release, and an output without a reader."""
+"""The command line: one-line error messages, old spellings of commands, and output that nobody reads."""
 
 import contextlib
 import enum
@@ -23,17 +23,17 @@ from sim.verilated.processes import EndedError, ended_by_signals
 __all__ = ["EXPECTED", "app", "main", "translated"]
 
 _SHARED = {"--sets": "--steps", "--rate": "--learning-rate"}
-#: Current words for a former command, and for its options.
+#: Current spelling of each former command, and of its options.
 _COMMANDS = {
     "relay-nodes": (["train", "--schedule", "streaming"], _SHARED | {"--far": "--server-far"}),
     "train": (["train"], _SHARED | {"--late": "--stale-gradients", "--lambda": "--staleness-factor"}),
 }
-#: Former and current prefixes of values, by current options.
+#: Former and current prefixes of values of options, by the option's current name.
 _VALUES = {"--stale-gradients": ("fold", "apply-late"), "--overlap": ("stale:", "delayed:")}
 
 
 def translated(arguments: Sequence[str]) -> list[str]:
-    """Translate the arguments of a command line to current words."""
+    """Translate the arguments of a command line to the current spelling."""
     if list(arguments[:2]) == ["lab", "relay"]:
         print("warning: gradring lab relay is an old spelling: write gradring lab streaming", file=sys.stderr)
         return ["lab", "streaming", *arguments[2:]]
@@ -53,35 +53,35 @@ def translated(arguments: Sequence[str]) -> list[str]:
 
 
 def _translated(option: str, value: str) -> str:
-    """Translate the value of an option to current words."""
+    """Translate the value of an option to the current spelling."""
     old, new = _VALUES.get(option, ("", ""))
     return new + value[len(old):] if old and value.startswith(old) else value
 
 
-#: Errors that the user can correct: shown as a message, without a traceback.
+#: Errors that the user can correct; they are shown as a message without a traceback.
 EXPECTED = (ValueError, OSError, ExpectedError, toolchain.ToolError)
 
-#: Maximum characters of a line of a message; a longer line keeps its beginning and its end.
+#: Maximum characters in a line of a message; the middle of a longer line is omitted.
 _LENGTH = 1000
-#: Exit code of a command line that is wrong.
+#: Exit code for an invalid command line.
 _WRONG = 2
 
 
 def _value(options: Sequence[str]) -> str | None:
-    """The last value that the command line has for an option."""
+    """Last value on the command line for an option, under any of its names."""
     words = ((*word.partition("="), following) for word, following in itertools.pairwise([*sys.argv, ""]))
     values = [rest if equals else following for name, equals, rest, following in words if name in options]
     return values[-1] if values else None
 
 
 def _shortened(text: str) -> str:
-    """Lines without control characters, of at most :data:`_LENGTH` characters."""
+    """Escape control characters, and shorten lines to about :data:`_LENGTH` characters."""
     return "\n".join(line if len(line) <= _LENGTH else f"{line[:_LENGTH // 2]} … {line[-_LENGTH // 2:]}"
                      for line in printable_lines(text).split("\n"))
 
 
 def _report(error: typer.TyperException) -> int:
-    """Print a line about a command line that is wrong, or the help that it asks for; return the exit code."""
+    """Print a message for an invalid command line, or the requested help, and return the exit code."""
     message = getattr(error, "format_message", lambda: str(error))()
     if message.startswith("Usage:"):
         print(message, file=sys.stderr)
@@ -99,10 +99,10 @@ def _report(error: typer.TyperException) -> int:
 
 
 def _close_output() -> int:
-    """Discard the rest of the output, since its reader has ended; return the exit code."""
+    """Discard the rest of the output, as its reader has closed it, and return the exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # not a file, or closed
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the stream is not a file, or is closed
             os.dup2(nowhere, stream.fileno())
     return 1
 
@@ -112,7 +112,7 @@ app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pret
 
 
 def _show_version(asked: bool) -> None:
-    """Print versions and end, on request."""
+    """Print the versions and exit, if requested."""
     if asked:
         from host.versions import version_lines
 
@@ -128,14 +128,14 @@ def options(version: Annotated[bool, typer.Option(
 
 
 def main() -> None:
-    """Run the command that the command line names, with messages in place of tracebacks, and end the process."""
+    """Run the command in ``sys.argv``, print errors as messages without tracebacks, and exit the process."""
     sys.argv[1:] = translated(sys.argv[1:])
-    if sys.stdout is None:  # files would take its number
+    if sys.stdout is None:  # otherwise, a file that is opened next would become standard output
         print("error: Standard output must be open, not closed: send it to a file, or to /dev/null", file=sys.stderr)
         sys.exit(1)
     tolerate(sys.stdout, sys.stderr)
     try:
-        cache_folder.root()  # a relative path counts from here, for any folder of later programs
+        cache_folder.root()  # relative paths are resolved here, before any program changes its folder
         with ended_by_signals():
             try:
                 code = app(standalone_mode=False) or 0

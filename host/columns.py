@@ -1,4 +1,4 @@
-"""Columns of reports, and tables that are made of them: for terminals, pages and JSON.
+"""Columns of reports, and tables made from them for terminals, pages and JSON.
 
 Example
 -------
@@ -22,14 +22,14 @@ from host.plain_text import PlainConsole
 __all__ = ["NOT_MODELLED", "Column", "Table", "columns_of", "count_text", "pairs", "ratio_text", "record", "show",
            "shown"]
 
-#: Text of a figure that the model does not have.
+#: Text for a figure that the model does not provide.
 NOT_MODELLED = "not modelled"
-#: Characters of the longest cell that is not broken into lines.
+#: Widest cell, in characters, that is not broken into several lines.
 _WIDEST = 24
 
 
 def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "-") -> str:
-    """Text of a value, with a format of numbers, as ``,`` or ``.2%``, or a function; None gives ``missing``."""
+    """Format a value by a number format, such as ``,`` or ``.2%``, or by a function; None gives ``missing``."""
     if value is None:
         return missing
     if callable(form):
@@ -42,30 +42,30 @@ def shown(value: Any, form: str | Callable[[Any], str] = "", *, missing: str = "
 
 
 def count_text(count: float | None, per: float = 1) -> str:
-    """A count, such as cycles, or its mean over ``per`` steps."""
+    """Format a count, such as cycles, or its mean over ``per`` steps."""
     return NOT_MODELLED if count is None else f"{count / per:,.0f}"
 
 
 def ratio_text(part: float | None, whole: float) -> str:
-    """Ratio of a count to another one."""
+    """Format the ratio of two counts."""
     return NOT_MODELLED if part is None else f"{part / whole:.3f}" if whole else "-"
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Figure that each row of a table has."""
+    """A column of a table: the name, format and source of a figure in each row."""
 
-    #: Key in JSON.
+    #: Key of the column in JSON.
     name: str
-    #: See :func:`shown`.
+    #: Format of the value; see :func:`shown`.
     format: str | Callable[[Any], str] = ""
-    #: Heading; by default the name in words.
+    #: Heading; by default derived from the name.
     title: str = ""
-    #: Value in a row; by default the key or the member with this name.
+    #: Function that returns the value for a row; by default the value is the key or attribute with the column's name.
     of: Callable[[Any], Any] | None = None
-    #: Whether the figure comes from a model, as the heading shows.
+    #: Whether the figure comes from a model; the heading then says so.
     modelled: bool = False
-    #: Columns of the rows that the value is.
+    #: Columns of the rows that the value contains, if it is a list of rows.
     columns: Sequence["Column"] = ()
 
     @property
@@ -75,43 +75,43 @@ class Column:
         return f"{words}, modelled" if self.modelled and "modelled" not in words else words
 
     def value(self, row: Any) -> Any:
-        """Value in a row: a mapping, or an object with members."""
+        """Value in a row, which is a mapping or an object with attributes."""
         if self.of is not None:
             return self.of(row)
         return row[self.name] if isinstance(row, Mapping) else getattr(row, self.name)
 
     def text(self, row: Any) -> str:
-        """Value in a row, as text."""
+        """Value in a row, formatted as text."""
         return shown(self.value(row), self.format, missing=NOT_MODELLED if self.modelled else "-")
 
     def record(self, row: Any) -> Any:
-        """Value in a row, for JSON."""
+        """Value in a row, in the form for JSON."""
         value = self.value(row)
         return [record(self.columns, item) for item in value] if self.columns and value is not None else value
 
 
 def record(columns: Sequence[Column], row: Any) -> dict[str, Any]:
-    """A row for JSON."""
+    """Convert a row to its form for JSON."""
     return {column.name: column.record(row) for column in columns}
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under columns. ``console.print`` prints it, at least as wide as its figures."""
+    """Rows under columns. ``console.print`` prints it, if necessary wider than the console."""
 
     title: str
     columns: Sequence[Column]
-    #: Mappings, or objects with members.
+    #: Mappings, or objects with attributes.
     rows: Sequence[Any]
-    #: Whether the columns have headings.
+    #: Whether the table shows headings of columns.
     header: bool = True
-    #: Text below.
+    #: Text below the table.
     caption: str = ""
-    #: Value of a row; a line separates rows with different values.
+    #: Function that returns the group of a row; a line separates different groups.
     group: Callable[[Any], Any] = lambda row: None
-    #: Whether the values of ``group`` are headings of the rows that follow.
+    #: Whether each group is shown as a heading of its rows.
     headed: bool = False
-    #: Whether a row misses its limit.
+    #: Function that returns whether a row exceeds its limit.
     marked: Callable[[Any], bool] = lambda row: False
 
     @property
@@ -121,12 +121,12 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """Texts of all rows."""
+        """Formatted cells of all rows."""
         return [[column.text(row) for column in self.columns] for row in self.rows]
 
     @property
     def right(self) -> list[bool]:
-        """Whether each column has numbers, aligned right; the first one has names."""
+        """Whether each column contains numbers and is right-aligned; the first one contains names."""
         return [number > 0 and (column.format != "" or not any(
             isinstance(column.value(row), str | list | tuple | bool) for row in self.rows))
             for number, column in enumerate(self.columns)]
@@ -154,14 +154,14 @@ class Table:
 
 
 def show(*parts: "Table | str", console: Console | None = None) -> None:
-    """Print tables, and lines of text, on a console or else on standard output."""
+    """Print tables and lines of text, by default to standard output."""
     chosen = PlainConsole() if console is None else console
     for part in parts:
         chosen.print(part, soft_wrap=isinstance(part, str))
 
 
 def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = ()) -> Table:
-    """Table of names and texts, with headings if there are ``labels``."""
+    """Create a table of names and texts, with headings if there are ``labels``."""
     names, *padded = list(zip(*itertools.zip_longest(labels, *rows, fillvalue=""), strict=True)) or [()]
     columns = [Column(f"{number}", format=str if number else "", title=name or " ", of=operator.itemgetter(number))
                for number, name in enumerate(names)]
@@ -169,8 +169,8 @@ def pairs(title: str, rows: Sequence[Sequence[str]], *, labels: Sequence[str] = 
 
 
 def columns_of(*items: str | Column | type, **names: str) -> tuple[Column, ...]:
-    """Columns: of words, each ``name`` or ``name:format``; and of dataclasses, by their fields, which have other
-    ``names`` in reports."""
+    """Create columns from strings of words, each ``name`` or ``name:format``, and from dataclasses. A dataclass
+    gives a column per field, which ``names`` can rename."""
     columns: list[Column] = []
     for item in items:
         if isinstance(item, str):

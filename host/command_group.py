@@ -15,29 +15,29 @@ __all__ = ["CommandGroup", "Entry"]
 
 
 class Entry(NamedTuple):
-    """A command."""
+    """A command, described without loading it."""
 
-    #: Module and name of its function, or of the :class:`typer.Typer` of a command with commands of its own.
+    #: Module and name of its function, or of the :class:`typer.Typer` of a command with subcommands.
     module: str
     name: str
-    #: First sentence of its docstring.
+    #: First sentence of the command's docstring.
     help: str
-    #: Settings of its context.
+    #: Settings of its context in Typer.
     settings: dict[str, Any] | None = None
-    #: Features that it needs.
+    #: Features that it requires.
     features: tuple[str, ...] = ()
 
     @property
     def missing(self) -> list[str]:
-        """Features that are not in this copy, without which the command is not listed."""
+        """Required features that are not in this copy; the command is then not listed."""
         return [name for name in self.features if name not in FEATURES]
 
 
 class _Command(core.TyperCommand):
-    """Command with a help that lists its options in sections."""
+    """Command that lists its options in sections in its help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, and options by the headings of their sections."""
+        """Write the arguments, and the options under the headings of their sections."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -50,7 +50,7 @@ class _Command(core.TyperCommand):
 
 
 class _Commands(Mapping[str, Any]):
-    """Commands by name. A command is imported when it is read."""
+    """Commands by name. A command is imported when it is looked up."""
 
     def __init__(self, entries: Mapping[str, Entry]):
         self._entries = entries
@@ -79,11 +79,11 @@ class _Commands(Mapping[str, Any]):
 
 
 class CommandGroup(core.TyperGroup):
-    """Group of the commands of a table. Its help loads none of them."""
+    """Group of the commands of a table. Its help is printed without loading any of them."""
 
     #: Commands by name, in the order of the help.
     entries: ClassVar[Mapping[str, Entry]]
-    #: Heading of the list.
+    #: Heading of the list of commands.
     heading: ClassVar[str] = "Commands"
 
     def __init__(self, **settings: Any) -> None:
@@ -91,6 +91,6 @@ class CommandGroup(core.TyperGroup):
         self.commands = _Commands(self.entries)  # type: ignore[assignment]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands with their help."""
+        """Write the list of commands with their help texts."""
         with formatter.section(self.heading):
             formatter.write_dl([(name, self.entries[name].help) for name in self.commands])

@@ -1,4 +1,4 @@
-"""Options, progress and printing of results, for all commands."""
+"""Options, progress display and console, shared by all commands."""
 
 import os
 import time
@@ -35,10 +35,10 @@ TransportOption = Annotated[TransportName, Option("Transport to the nodes.")]
 
 
 class Progress:
-    """Stages of a build and steps of a training run, as bars on a terminal and as lines elsewhere.
+    """Progress of stages of a build and steps of training, as bars on a terminal and as lines elsewhere.
 
-    Elsewhere, as in a pipe or a file, each stage prints a line at its start, and a counting stage prints more lines,
-    at least ``interval`` seconds apart.
+    In a pipe or a file, each stage prints a line when it starts, and a stage with a number of steps prints further
+    lines, at least ``interval`` seconds apart.
     """
 
     def __init__(self, console: Console, *, interval: float = 10.0):
@@ -64,13 +64,13 @@ class Progress:
             self._end()
 
     def _end(self) -> None:
-        """End the stage; keep the duration of a stage that does not count for the next run."""
+        """End the stage; record the duration of a stage without steps, as an estimate for the next run."""
         if self._stage and self._total is None:
             stage_times.note(self._stage, time.monotonic() - self._begun)
         self._stage = ""
 
     def stage(self, name: str, total: int | None = None, workload: Workload | None = None) -> None:
-        """End the last stage and begin another; with a workload, it is the training of ``total`` steps."""
+        """End the previous stage and begin the next. With a workload, it consists of ``total`` steps of training."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._end()
@@ -84,7 +84,7 @@ class Progress:
             self.say(f"{name}{steps} …" + ("" if seconds is None else f" up to {duration(seconds)}"))
 
     def _line(self, note: str) -> None:
-        """Print the progress of a counting stage if no bar shows it and no line was printed for some time."""
+        """Print the progress of a stage with steps if there is no bar, and the last line is some time ago."""
         now = time.monotonic()
         if self._console.is_terminal or self._total is None or now < self._said + self._interval:
             return
@@ -93,24 +93,24 @@ class Progress:
         self.say(f"{self._stage}: {self._done:,} of {self._total:,}, {note}, {duration(left)} to go")
 
     def advance(self, note: str) -> None:
-        """Count one more part of the stage as done."""
+        """Count one more step of the stage as completed."""
         if self._task is not None:
             self._bars.update(self._task, advance=1, note=note)
             self._done += 1
             self._line(note)
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a separate line."""
         self._console.print(text, soft_wrap=True)
 
     def step(self, training: Training) -> None:
-        """Show a step of training that has ended, or a measurement."""
+        """Show a completed step of training, or a measurement."""
         note = f"loss {training.steps[-1].loss:.4f}"
         if self._task is not None:
             self._bars.update(self._task, completed=len(training.steps), note=note)
         self._done = len(training.steps)
         for change in training.changes[self._changes:]:
-            if change.step == self._done - 1:  # the changes of a checkpoint were shown by the process that made them
+            if change.step == self._done - 1:  # the process that wrote the checkpoint has shown its earlier changes
                 self.say(change.line)
         self._changes = len(training.changes)
         if len(training.losses) == self._measures:
@@ -126,12 +126,12 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """A rounded duration, in a few characters."""
+    """Format a rounded duration in a few characters."""
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def given_options(context: typer.Context) -> Callable[[str], bool]:
-    """Whether the user has given an option, by its name in the code, as opposed to its default."""
+    """Return a function that reports, by an option's name in the code, whether the user has set it."""
     def given(name: str) -> bool:
         source = context.get_parameter_source(name)
         return source is not None and source.name == "COMMANDLINE"
@@ -140,17 +140,17 @@ def given_options(context: typer.Context) -> Callable[[str], bool]:
 
 
 def make_console() -> Console:
-    """A console for standard output."""
+    """Create a console for standard output."""
     return PlainConsole()
 
 
 def thread_count(threads: int | None, nodes: int) -> int:
-    """Threads of the simulation: the requested number, or the default."""
+    """Number of threads of the simulation: the requested number, or the default."""
     if threads is not None and threads < 1:
         raise ValueError(f"Threads must be at least 1, not {threads!r}")
     return min(2, os.cpu_count() or 1, nodes) if threads is None else threads
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be, in one line."""
+    """Format a path on one line, as short as possible."""
     return printable(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))

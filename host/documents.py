@@ -1,7 +1,7 @@
-"""Generator of the documents that are made from the sources.
+"""Generator of the documents that are derived from the sources.
 
-``python -m host.documents`` writes them; with ``--check`` it only compares, and fails if one is stale.
-``make registers`` calls PeakRDL for HTML pages and a C header of docs/registers.rdl.
+``python -m host.documents`` writes them; with ``--check`` it only compares, and fails if one is out of date.
+``make registers`` runs PeakRDL to create HTML pages and a C header from docs/registers.rdl.
 """
 
 import dataclasses
@@ -62,17 +62,17 @@ WIDTH = 118
 
 
 def _paragraph(text: str, *, item: bool = False) -> list[str]:
-    """Lines of a paragraph, or of a list item."""
+    """Format a paragraph, or a list item, as lines."""
     return textwrap.wrap(text, WIDTH, initial_indent="- " if item else "", subsequent_indent="  " if item else "",
                          break_long_words=False, break_on_hyphens=False)
 
 
-#: Registers in the order of the documents.
+#: Registers, in the order in which documents list them.
 _ENTRIES = (*REGISTERS, *TENANT_REGISTERS, *SLOT_REGISTERS)
 
 
 def _item(entry: Register) -> list[str]:
-    """Lines of the list item of a register."""
+    """Format a register as the lines of a list item."""
     facts = [entry.access.name.lower(), entry.kind.value]
     if entry.width < 32:
         facts.append(f"{entry.width} bit{'s'[:entry.width > 1]}")
@@ -82,7 +82,7 @@ def _item(entry: Register) -> list[str]:
 
 
 def register_map() -> str:
-    """The text of docs/registers.md, in lines of at most :data:`WIDTH` characters."""
+    """Text of docs/registers.md, in lines of at most :data:`WIDTH` characters."""
     lines = [line for entry in _ENTRIES for line in _item(entry)]
     for entry in (entry for entry in _ENTRIES if entry.kind is Kind.BITFIELD):
         lines += ["", f"## {entry.name}", "", "| Bits | Field | Meaning |", "|---|---|---|"]
@@ -104,7 +104,7 @@ _RDL_ACCESSES = {Access.SETTING: "sw = rw; hw = r;", Access.SET: "sw = rw; hw = 
 
 
 def _rdl_text(text: str) -> str:
-    """A string literal."""
+    """Format a text as a string literal of SystemRDL."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -117,7 +117,7 @@ def _rdl_field(entry: Register, field: Field) -> str:
 
 
 def system_rdl() -> str:
-    """The text of docs/registers.rdl."""
+    """Text of docs/registers.rdl."""
     lines = ["addrmap gradring_node {", '    name = "gradring node";',
              '    desc = "Registers of a node, as docs/registers.md has them.";', "    default regwidth = 32;", ""]
     for entry in _ENTRIES:
@@ -162,14 +162,14 @@ sentence and what to do. `python -m tests.couplings` searches for all pairs of v
 
 
 def _wrapped(text: str) -> list[str]:
-    """Lines of a list item, from text of a docstring."""
+    """Format text from a docstring as the lines of a list item."""
     text = re.sub(r":(?:class|data):`~?(?:[a-z_]+\.)*([A-Za-z_]+)`", r"`\1`", text.replace("``", "`"))
     text = re.sub(r"\bdocs/([a-z0-9_/-]+\.md)", r"[\1](\1)", text)
     return _paragraph(text, item=True)
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """Text of each parameter in a docstring."""
+    """Text for each parameter in a docstring."""
     lines = inspect.cleandoc(kind.__doc__ or "").split("\n")
     texts: dict[str, str] = {}
     names: list[str] = []
@@ -183,12 +183,12 @@ def _meanings(kind: type) -> dict[str, str]:
 
 
 def _summary(kind: type) -> str:
-    """First paragraph of a docstring, in one line."""
+    """First paragraph of a docstring, on one line."""
     return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
 
 
 def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[str]:
-    """List items of the fields of a section, and of its sections, unless they were ``seen``."""
+    """List items for the fields of a section, and for its subsections unless they are in ``seen``."""
     meanings = _meanings(kind)
     fields = [(field, field.metadata["domain"]) for field in dataclasses.fields(kind)]
     for (meaning, _), several in itertools.groupby(
@@ -204,7 +204,7 @@ def _section_items(kind: type, seen: set[type], prefix: str = "") -> Iterator[st
 
 
 def _sections(path: str, default: Any, domain: Part | Parts, seen: set[type]) -> Iterator[str]:
-    """List items of the sections that a field may have."""
+    """List items for the sections that a field can hold."""
     for kind in domain.types:
         only = isinstance(domain, Part) and len(domain.types) == 1
         name = path if only else f"{path}={name_of(kind)}"
@@ -217,7 +217,7 @@ def _sections(path: str, default: Any, domain: Part | Parts, seen: set[type]) ->
 
 
 def node_page() -> str:
-    """The text of docs/node.md."""
+    """Text of docs/node.md."""
     lines, seen = [_NODE_PAGE], set[type]()
     for kind in (NodeConfig, *map(section, section_names("configuration"))):
         lines += [f"## {kind.__name__}", "", *(line[2:] for line in _wrapped(_summary(kind))), ""]
@@ -268,7 +268,7 @@ and take only these fields of other sections:
 
 
 def _option_items(kind: type[Section]) -> list[str]:
-    """Lines of the list of a section's fields."""
+    """Lines of the list of a section's options."""
     lines, types = [], fields_of(kind)
     words = {int: "integer", float: "number", bool: "true or false"}
     for name, option in kind.options().items():
@@ -286,7 +286,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def run_page() -> str:
-    """The text of docs/run.md."""
+    """Text of docs/run.md."""
     lines = [line for name, part in SECTIONS if name != "schedule"
              for line in (f"## {name}", "", *_option_items(part), "")]
     lines += ["## Schedules", "", *_paragraph(_SCHEDULES.format(kinds=_names(SCHEDULES))), ""]
@@ -304,12 +304,12 @@ def run_page() -> str:
     return _RUN_PAGE + "\n".join(lines) + "\n"
 
 
-#: A definition that a page names with its file and line, as `` `file.py:12` `Class.method` ``.
+#: A reference to a definition by file, line and name: `` `file.py:12` `Class.method` ``.
 _PLACE = re.compile(r"`([\w/]+\.py):\d+` `([\w.]+)`")
 
 
 def _line_of(path: str, name: str) -> int:
-    """Line of a file that defines a class, a function or a constant; ``ValueError`` if there is none."""
+    """Line of a file that defines a class, function or constant; a ``ValueError`` if there is none."""
     lines, line = (ROOT / path).read_text(encoding="utf-8").split("\n"), 0
     for depth, part in enumerate(name.split(".")):
         pattern = re.compile(rf" {{{4 * depth}}}(?:class |def |){part}\b(?:\(|:| =)")
@@ -320,17 +320,17 @@ def _line_of(path: str, name: str) -> int:
 
 
 def architecture_page() -> str:
-    """Text of docs/architecture.md, with the first lines of the definitions that it names."""
+    """Text of docs/architecture.md, with current line numbers of the definitions that it refers to."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     return _PLACE.sub(lambda match: f"`{match[1]}:{_line_of(match[1], match[2])}` `{match[2]}`", text)
 
 
-#: The generated lists of docs/predict.md, between the sentence before them and the next heading.
+#: The generated lists in docs/predict.md, between their introduction and the next heading.
 _CONSTANTS = re.compile(r"(?<=constants of all models of time, in cycles:\n\n).*?(?=## )", re.DOTALL)
 
 
 def predict_page() -> str:
-    """Text of docs/predict.md, with the constants of all models of time, which their modules state."""
+    """Text of docs/predict.md, with the constants of all timing models as stated in their modules."""
     for path in sorted(path for tree in ("host", "sim") for path in (ROOT / tree).rglob("*.py")):
         if "from sim.golden.constants import constant\n" in path.read_text(encoding="utf-8"):
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -358,13 +358,13 @@ def write(root: Path = ROOT) -> None:
 
 
 def check(root: Path = ROOT) -> list[str]:
-    """Names of the documents that are missing or differ from the sources."""
+    """Names of the documents that are missing, or differ from the sources."""
     return [name for name, text in _DOCUMENTS.items()
             if not (root / name).exists() or (root / name).read_text(encoding="utf-8") != text()]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     if list(arguments) not in ([], ["--check"]):
         print("usage: python -m host.documents [--check]", file=sys.stderr)
         return 2

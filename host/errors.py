@@ -1,7 +1,7 @@
-"""The base of errors that a user can correct, or that the nodes report."""
+"""Base class of errors that a user can correct, or that nodes report."""
 
 __all__ = ["ExpectedError"]
 
 
 class ExpectedError(Exception):
-    """An error of the input, of the machine, or of the nodes: commands print its message, without a traceback."""
+    """An error of the input, the machine or the nodes; commands print its message without a traceback."""

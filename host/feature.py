@@ -1,8 +1,8 @@
-"""Description of a feature's additions to the host; the core requests each where it uses it.
+"""Description of a feature's additions to the host; the core calls each addition at its point of use.
 
-A feature has the name of its gateware, one of :data:`hdl.registry.FEATURES`, and its files in
-``host/features/<name>``, with the description in ``feature.py``. Nothing of a feature is imported before it is
-named.
+A feature is named after its gateware, by one of :data:`hdl.registry.FEATURES`. Its files are in
+``host/features/<name>``, and its description is in ``feature.py`` there. Nothing of a feature is imported before its
+name is used.
 """
 
 import functools
@@ -45,75 +45,75 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 
 
 class Feature:
-    """Base of the descriptions of features; by default a feature adds nothing."""
+    """Base class of the descriptions of features; by default a feature adds nothing."""
 
-    #: Its part that golden nodes lack, in words, and the reason; None if they have the whole feature.
+    #: A description of what golden nodes lack of the feature, and why; None if they support it completely.
     not_golden: tuple[str, str] | None = None
 
-    # Driver.
+    # Additions to the driver.
 
     def elements(self) -> "ElementFormat | None":
-        """Format of elements in memories, if it is another one."""
+        """Format of elements in memories, if it differs from the default."""
         return None
 
     def part(self, ring: "Ring") -> Any:
-        """Driver of its commands on the nodes of a ring."""
+        """Driver of the feature's commands on the nodes of a ring."""
         raise NotImplementedError
 
     def in_reset(self, devices: "Devices") -> None:
-        """Put nodes in order while their links are held in reset."""
+        """Prepare nodes while their links are held in reset."""
 
     def after_reset(self, devices: "Devices") -> None:
-        """Put nodes in order after their links have restarted."""
+        """Prepare nodes after their links have been restarted."""
 
     def codebook_words(self, codec: str, centroids: Bits) -> Bits:
-        """Contents of a node's codebook memory."""
+        """Contents of a node's codebook memory, for a codec and its centroids."""
         raise NotImplementedError
 
-    # Transports.
+    # Additions to transports.
 
     def golden(self, nodes: "GoldenNodes") -> "GoldenPart | None":
-        """Part of golden nodes."""
+        """Golden model of the feature, as a component of golden nodes."""
         return None
 
     def golden_devices(self, nodes: "GoldenNodes", latency: int) -> "list[Device] | None":
-        """Drivers of golden nodes, if it has its own drivers."""
+        """Drivers of golden nodes, if the feature provides its own."""
         return None
 
     def reach(self, transport: "Transport", nodes: int) -> "Sequence[Transport]":
-        """Transports to all nodes through the host port of the first one."""
+        """Transports to all nodes through the host port of the first node."""
         raise NotImplementedError
 
     def grid_nodes(self, devices: "Sequence[Device]", *, golden: "GoldenNodes | None", rows: int, columns: int,
                    timeout: int) -> Any:
-        """Nodes of a grid, Verilated or golden ones."""
+        """Nodes of a grid, either Verilated or golden."""
         raise NotImplementedError
 
-    # Training.
+    # Additions to training.
 
     def number_format(self, optimizer: "Optimizer", count: int) -> "Elements | None":
-        """Conversion between numbers of a model and elements of nodes of another format, with at most ``count``
-        examples in a batch."""
+        """Conversion between numbers of a model and elements of nodes with a different format, for batches of at most
+        ``count`` examples."""
         return None
 
     def reference(self, ring: "VectorRing", plan: Any, weights: "Vector", planes: int,
                   centroids: Bits | None) -> "Reference | None":
-        """Golden model of the nodes of a ring, or of the rings of a plan, if it is another one."""
+        """Golden model of the nodes of a ring, or of the rings of a plan, if it differs from the default."""
         return None
 
     def centroids(self, codec: str, weights: npt.ArrayLike) -> Bits:
-        """Centroids of weights for a weight codec."""
+        """Centroids for a weight codec, computed from weights."""
         raise NotImplementedError
 
     def check_numbers(self, workload: "Workload", config: "TrainingConfig") -> None:
-        """Raise ``ValueError`` if the elements of nodes do not suit a run."""
+        """Raise ``ValueError`` if the element format of the nodes is unsuitable for a run."""
 
     def check_run(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *, nodes: int) -> None:
-        """Raise ``ValueError`` if a ring of such nodes cannot do a run that asks for the feature."""
+        """Raise ``ValueError`` if a run requests the feature and a ring of these nodes cannot carry it out."""
 
     def training_node(self, node: "Configuration", workload: "Workload", config: "TrainingConfig", *,
                       nodes: int) -> Any:
-        """The same node with the feature's settings for a run."""
+        """Copy of the node's configuration with the feature's settings for a run."""
         return node
 
     def differentiator(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> Any:
@@ -121,43 +121,43 @@ class Feature:
         raise NotImplementedError
 
     def execution(self, ring: "TrainingRing", workload: "Workload", config: "TrainingConfig") -> "Execution":
-        """Execution of the steps of a run on nodes."""
+        """Executor of the steps of a run on nodes."""
         raise NotImplementedError
 
     def overlaps(self, schedule: str) -> bool:
-        """Whether passes of a schedule overlap; ``ValueError`` if there is no such schedule."""
+        """Whether passes of a schedule overlap; a ``ValueError`` if there is no such schedule."""
         raise NotImplementedError
 
     def overlapping(self) -> "type[UpdateExecutor]":
-        """Executor of runs with overlapping passes."""
+        """Executor class for runs with overlapping passes."""
         raise NotImplementedError
 
     def patience(self, workload: "Workload", config: "TrainingConfig", nodes: int) -> int:
-        """Cycles that a command of a run may wait for another one."""
+        """Cycles that a command of a run may wait for another command."""
         raise NotImplementedError
 
     def stages(self, grid: Any, reconfiguration: Any, clock: "Callable[[], Cycles]") -> "RingStages":
-        """Rings of the nodes of a grid, in the stages of a reconfiguration."""
+        """Rings of the nodes of a grid, for each stage of a reconfiguration."""
         raise NotImplementedError
 
-    # Runs.
+    # Additions to runs.
 
     def schedules(self) -> "Iterable[type[Schedule]]":
-        """Schedules of runs."""
+        """Schedules of runs that the feature adds."""
         return ()
 
     def size(self, topology: str) -> tuple[int, int]:
-        """Rows and columns of a text."""
+        """Parse a topology into rows and columns."""
         raise NotImplementedError
 
     def reconfiguration(self, ring: "RingSection") -> Any:
-        """Reconfiguration plan of a run's rings."""
+        """Plan of the reconfigurations of a run's rings."""
         raise NotImplementedError
 
 
 @functools.cache
 def feature(name: str) -> Feature:
-    """Description of a feature by its name; ``ValueError`` if it is not in this copy."""
+    """Description of a feature, by name; a ``ValueError`` if the feature is not in this copy."""
     if name not in FEATURES:
         raise ValueError(f"Feature {name} must be in this copy of gradring, which has been made without it")
     if not any((Path(folder) / name / "feature.py").is_file() for folder in features.__path__):

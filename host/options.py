@@ -1,4 +1,4 @@
-"""Options of commands, as fields of sections that check themselves.
+"""Options of commands, declared as fields of sections that validate themselves.
 
 Example
 -------
@@ -33,43 +33,43 @@ __all__ = ["COUNT", "SEEDS", "Option", "Section", "check_range", "command", "opt
 
 Result = TypeVar("Result")
 
-#: Maximum of numbers of steps, epochs, examples and the like.
+#: Maximum for numbers of steps, epochs, examples and similar counts.
 COUNT = 1_000_000_000
 #: Largest seed.
 SEEDS = (1 << 63) - 1
 
 
 def check_range(what: str, value: float | None, minimum: float, maximum: float) -> None:
-    """Raise ``ValueError`` for a number that is not from ``minimum`` to ``maximum``; None passes."""
+    """Raise ``ValueError`` unless a number is from ``minimum`` to ``maximum``; None is accepted."""
     if value is not None and not (math.isfinite(value) and minimum <= value <= maximum):
         raise ValueError(f"{what} must be between {minimum:,} and {maximum:,}, not {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """Description of an option: in the metadata of a field, or in an ``Annotated`` type that commands share."""
+    """Description of an option, in the metadata of a field or in an ``Annotated`` type shared by commands."""
 
-    #: Sentences of the help of a command.
+    #: Help text: one or more sentences.
     help: str
-    #: Names on the command line, such as ``--nodes`` and ``-n``, or ``--train/--no-train``; made from the field's
+    #: Names on the command line, such as ``--nodes`` and ``-n``, or ``--train/--no-train``; derived from the field's
     #: name by default.
     flags: tuple[str, ...] = ()
-    #: Noun in messages; the field's name by default.
+    #: Noun for the option in messages; by default the field's name.
     label: str | None = None
-    #: Range of the value, both or neither.
+    #: Range of the value; either both limits or none.
     minimum: float | None = None
     maximum: float | None = None
     choices: Collection[str] | None = None
-    #: Kind of the value, where it does not come from a command line with its own check.
+    #: Kind that values are checked against, if they do not come from a command line with its own checks.
     kind: Argument | None = None
-    #: Shape of the value in the help.
+    #: Placeholder for the value in the help.
     metavar: str | None = None
-    #: Text that the help shows in place of the field's default.
+    #: Text that the help shows in place of the field's default value.
     shown_default: str | None = None
 
     def check(self, name: str, value: Any) -> Any:
-        """The value of field ``name`` as the code has it; None passes. ``TypeError`` for a value of another kind,
-        ``ValueError`` for one that is impossible."""
+        """Check the value of field ``name``, and return it as the code uses it; None is accepted. Raises
+        ``TypeError`` for a value of a wrong type, ``ValueError`` for an impossible one."""
         what = label_of(name) if self.label is None else self.label
         if self.kind is not None:
             return self.kind.take(what, value)
@@ -80,7 +80,7 @@ class Option:
         return value
 
     def parameter(self, name: str, kind: Any, default: Any, *, panel: str | None = None) -> inspect.Parameter:
-        """The option as a parameter of a function that Typer reads."""
+        """Convert the option to a parameter of a function that Typer reads."""
         import typer
 
         shown = "" if self.shown_default is None else f" [default: {self.shown_default}]"
@@ -91,21 +91,21 @@ class Option:
 
 
 def option(default: Any, *flags: str, help: str = "", **description: Any) -> Any:
-    """Make a field of a :class:`Section` with a default, and with a description by the members of :class:`Option`."""
+    """Create a field of a :class:`Section` with a default; the arguments are the attributes of :class:`Option`."""
     return dataclasses.field(default=default, metadata={"option": Option(help, flags, **description)})
 
 
 def _shared(hint: Any) -> Option | None:
-    """Description in an ``Annotated`` type."""
+    """Option in an ``Annotated`` type, if there is one."""
     return next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, Option)), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """Options of one subject, which are checked where a section is made: the base of all sections.
+    """Options of one subject, validated when a section is created: the base class of all sections.
 
-    A field made by :func:`option`, or of an ``Annotated`` type with an :class:`Option`, is an option. A subclass with
-    checks of its own overrides ``__post_init__``, and calls the base's first.
+    A field is an option if it is made by :func:`option`, or has an ``Annotated`` type with an :class:`Option`. A
+    subclass with additional checks overrides ``__post_init__``, and calls that of the base class first.
     """
 
     #: Heading of the options in the help of a command.
@@ -118,7 +118,7 @@ class Section:
     @classmethod
     @functools.cache
     def options(cls) -> dict[str, Option]:
-        """Descriptions of options by the names of fields."""
+        """Descriptions of the options, by the names of their fields."""
         described = {field.name: field.metadata.get("option") or _shared(field.type)
                      for field in dataclasses.fields(cls)}
         return {name: option for name, option in described.items() if option is not None}
@@ -130,7 +130,7 @@ def _is_section(hint: Any) -> bool:
 
 def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parameter],
             sections: Mapping[str, type[Section]]) -> Callable[..., Result]:
-    """The function, with parameters in place of its sections, which are made of them in order."""
+    """Wrap a function so that it accepts ``parameters``, from which its sections are created in order."""
     signature = inspect.Signature(parameters)
 
     @functools.wraps(function)
@@ -150,10 +150,10 @@ def _called(function: Callable[..., Result], parameters: Sequence[inspect.Parame
 
 
 def with_sections(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Decorate a function: the fields of its sections are its parameters, in place of the sections.
+    """Decorate a function so that the fields of its sections replace these as parameters.
 
-    Sections are made, and so checked, in the order of the parameters, before the function is called. Two parameters
-    of one name raise ``ValueError``.
+    Sections are created, and so validated, in the order of the parameters, before the function is called. A
+    ``ValueError`` is raised if two parameters have the same name.
     """
     sections = {name: hint for name, hint in function.__annotations__.items() if _is_section(hint)}
     parameters: list[inspect.Parameter] = []
@@ -165,10 +165,10 @@ def with_sections(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorate the function of a command, as :func:`with_sections` does: the fields are options of Typer.
+    """Decorate a command's function, as :func:`with_sections` does; the fields become options of Typer.
 
-    A parameter of an ``Annotated`` type with an :class:`Option` becomes that option. Other parameters remain, such as
-    a ``typer.Context`` or an argument.
+    A parameter of an ``Annotated`` type with an :class:`Option` becomes that option. Other parameters, such as a
+    ``typer.Context`` or an argument, remain.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     shared = {name: described for name, hint in hints.items() if (described := _shared(hint)) is not None}

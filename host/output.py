@@ -1,6 +1,6 @@
-"""The folder that results are written to: checks before work begins, and files that are whole or not there.
+"""The folder of results: checks before work begins, and files that are either complete or absent.
 
-A folder has the results of one run. A run locks it, and moves the results of the run before to ``previous/`` in it.
+A folder contains the results of one run. A run locks it, and moves the results of the previous run to ``previous/``.
 
 Example
 -------
@@ -29,7 +29,7 @@ from sim import json_files
 
 __all__ = ["PREVIOUS", "OutputError", "claim", "prepare", "release", "replacing", "write_bytes", "write_json"]
 
-#: Folder of the results of the run before, in the folder of a run.
+#: Subfolder, in the folder of a run, for the results of the previous run.
 PREVIOUS = "previous"
 
 
@@ -40,13 +40,13 @@ class OutputError(OSError):
         return str(self.args[-1])
 
 
-#: Seconds until an unlocked file counts as left over.
+#: Age in seconds from which an unlocked file is considered left over.
 _YOUNG = 60
 
-#: File that a run locks in its folder, with the number of its process.
+#: File that a run locks in its folder; it contains the process ID.
 _LOCK = ".run.lock"
 
-#: Locked descriptors of this process, by the real path of their folder.
+#: Locked file descriptors of this process, by the real path of their folder.
 _claimed: dict[Path, int] = {}
 
 _ADVICE = {
@@ -57,7 +57,7 @@ _ADVICE = {
 
 
 def _refusal(path: Path, error: OSError) -> OutputError:
-    """The error for a path that the system refuses to write."""
+    """Create the error for a path that the system does not allow to be written."""
     code = error.errno or errno.EIO
     reason = os.strerror(code)
     advice = _ADVICE.get(code, "choose another folder with --output")
@@ -66,7 +66,7 @@ def _refusal(path: Path, error: OSError) -> OutputError:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A file of only this process for a new version, before it takes the place of the old one."""
+    """Create a temporary file, private to this process, that can then replace the file at ``path``."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with beside.open("wb") as file:
         with contextlib.suppress(OSError):  # file systems without locks
@@ -75,20 +75,20 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove remains of killed processes next to a file. A live process has its file locked."""
+    """Remove temporary files of killed processes next to a file. Live processes lock theirs."""
     for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with contextlib.suppress(OSError), beside.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A file that was created a moment ago is not locked yet.
+            # A file that has just been created is not locked yet.
             if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG:
                 beside.unlink(missing_ok=True)
 
 
 def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
-    """Make a folder and its parents, and check that results can be written to it; return it.
+    """Create a folder and its parents, check that results can be written to it, and return it.
 
-    The names of ``files`` must be free, or files that can be replaced, and ``space`` bytes must be free on the disk;
-    else ``OutputError`` names the first path that is refused.
+    The names of ``files`` must be unused or belong to files that can be replaced, and ``space`` bytes must be free on
+    the disk; otherwise an ``OutputError`` names the first path that cannot be written.
     """
     try:
         os.fsencode(folder)
@@ -126,12 +126,12 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
 
 
 def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space: int = 0) -> Path:
-    """Begin a run in a folder: check it, lock it, and move the results of the run before to ``previous/``; return it.
+    """Begin a run in a folder: check and lock it, move previous results to ``previous/``, and return it.
 
-    The lock ends with the process, however it ends, or by :func:`release`. Only the named files are moved, and of an
-    older ``previous/`` only files of these names are replaced. ``files`` are all files that runs of this kind write,
-    relative to the folder; the run continues from the files to ``keep``, which are not moved. ``OutputError`` if a
-    run is going in the folder, a result could not be written, or the results of the run before could not be moved.
+    The lock is released when the process ends, for whatever reason, or by :func:`release`. ``files`` are all files
+    that runs of this kind write, relative to the folder; only these are moved, and only these are replaced in an
+    older ``previous/``. The run continues from the files in ``keep``, which are not moved. Raises ``OutputError`` if
+    a run is active in the folder, or files cannot be written or moved.
     """
     prepare(folder, files=[name for name in files if "/" not in name], space=space)
     _lock(folder)
@@ -140,7 +140,7 @@ def claim(folder: Path, *, files: Sequence[str], keep: Sequence[str] = (), space
 
 
 def _lock(folder: Path) -> None:
-    """Lock a folder for this process, unless it has done so before."""
+    """Lock a folder for this process, unless it is already locked by it."""
     real, path = folder.resolve(), folder / _LOCK
     while real not in _claimed:
         try:
@@ -162,21 +162,21 @@ def _lock(folder: Path) -> None:
                 os.write(descriptor, f"{os.getpid()}\n".encode())
                 _claimed[real] = descriptor
                 return
-        os.close(descriptor)  # the run that had the lock has removed its file
+        os.close(descriptor)  # the previous owner of the lock has removed its file
 
 
 @atexit.register
 def release() -> None:
-    """End the locks of this process on the folders of its runs."""
+    """Release the locks of this process on the folders of its runs."""
     while _claimed:
         folder, descriptor = _claimed.popitem()
         with contextlib.suppress(OSError):
-            (folder / _LOCK).unlink(missing_ok=True)  # while it is locked: a file without an owner would stay
+            (folder / _LOCK).unlink(missing_ok=True)  # removed while locked, so that no file without an owner remains
         os.close(descriptor)
 
 
 def _forget() -> None:
-    """Leave the locks of a parent process to it."""
+    """Leave the locks of a parent process to that process."""
     while _claimed:
         os.close(_claimed.popitem()[1])
 
@@ -185,7 +185,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
-    """Move results to ``previous/``, in place of files that have these names there."""
+    """Move results to ``previous/``, and replace files of the same names there."""
     previous = folder / PREVIOUS
     moved = [name for name in files if name not in keep and os.path.lexists(folder / name)]
     if not moved:
@@ -210,8 +210,8 @@ def _put_away(folder: Path, files: Sequence[str], keep: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that replaces ``path`` once it is whole and on the disk; any early end of the block, or of the
-    process, leaves ``path`` as it was. ``OutputError`` if it cannot be written."""
+    """Open a file that replaces ``path`` after it has been completely written to disk. If the block or the process
+    ends early, ``path`` stays unchanged. Raises ``OutputError`` if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _beside(path) as (beside, file):
@@ -232,7 +232,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync(folder: Path) -> None:
-    """Bring the entries of a folder to the disk, where the system can do so."""
+    """Flush the entries of a folder to disk, where the system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -242,12 +242,12 @@ def _sync(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a whole file, or none; see :func:`replacing`."""
+    """Write a file completely or not at all; see :func:`replacing`."""
     with replacing(path) as file:
         file.write(data)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON with two spaces of indent and a new line at the end; see :func:`replacing`, and
+    """Write a value as JSON, indented by two spaces and ending with a newline; see :func:`replacing`, and
     :func:`sim.json_files.finite` for numbers that are not finite."""
     write_bytes(path, (json.dumps(json_files.finite(value), indent=2, allow_nan=False) + "\n").encode())

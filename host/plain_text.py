@@ -1,11 +1,11 @@
-"""Verbatim text for terminals and files: without markup, control characters, or characters that an encoding lacks.
+"""Verbatim text for terminals and files: no markup or control characters, and none that cannot be encoded.
 
-Names of files, scripts and codecs, and texts of errors, may have any characters. ``[/b]`` is no markup, ``:smile:``
-no emoji, and an escape sequence moves no cursor. All commands print to a :class:`PlainConsole`, and show progress in
-columns of :class:`PlainColumn`.
+Names of files, scripts and codecs, and texts of errors, may contain any characters. ``[/b]`` is not treated as
+markup, nor ``:smile:`` as an emoji, and an escape sequence does not move the cursor. All commands print to a
+:class:`PlainConsole`, and show progress in columns of :class:`PlainColumn`.
 
-Tables and verdicts use a few characters beyond ASCII. Standard output may be ASCII or Latin-1 (``LANG=C``,
-``PYTHONIOENCODING=ascii``), and a run must not fail there at its last line.
+Tables and verdicts use a few characters beyond ASCII. Where standard output is ASCII or Latin-1 (``LANG=C``,
+``PYTHONIOENCODING=ascii``), a run must not fail when it prints its last line.
 """
 
 import codecs
@@ -34,22 +34,22 @@ codecs.register_error("gradring.plain", _replace)
 
 
 def plain(text: str, encoding: str) -> str:
-    """The text with characters that an encoding lacks replaced: known ones by plain ones, the rest by a ``?``."""
+    """Replace characters that an encoding lacks: known ones by similar characters, the rest by ``?``."""
     return text.encode(encoding, "gradring.plain").decode(encoding)
 
 
 def tolerate(*streams: TextIO) -> None:
-    """Make streams write plain characters in place of characters that their encodings lack, without an error."""
+    """Make streams replace characters that their encodings lack, instead of raising an error."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="gradring.plain")
 
 
 class PlainConsole(Console):
-    """A console that prints every text unchanged: no markup, emoji codes or highlights, for any request of a caller.
+    """A console that prints text verbatim: no markup, emoji codes or highlighting, even if a caller requests them.
 
-    Control characters are escaped, and characters that the encoding lacks replaced, before tables are laid out, so
-    that columns stay in line. Lines that are wider than a terminal or a file are not cut.
+    Control characters are escaped, and characters that the encoding lacks are replaced, before tables are laid out,
+    so that columns stay aligned. Lines that are wider than the terminal are not cropped.
     """
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
@@ -61,7 +61,7 @@ class PlainConsole(Console):
 
 
 class PlainColumn(TextColumn):
-    """A column of a progress display with the text unchanged, of a format that may name the fields of ``task``."""
+    """A column of a progress display with verbatim text; its format may refer to fields of ``task``."""
 
     def __init__(self, text_format: str) -> None:
         super().__init__(text_format, markup=False)

@@ -1,4 +1,4 @@
-"""Schemas of reports: names, versions and columns; the only writer of reports, and their reader."""
+"""Schemas of reports: their names, versions and columns, and the functions that write and read reports."""
 
 import dataclasses
 import shlex
@@ -13,32 +13,32 @@ from sim import json_files
 
 __all__ = ["HEADER", "REPORT", "RUN", "Schema", "read_report", "repeat_command", "write_report"]
 
-#: Name of the file of most reports.
+#: Default file name of a report.
 REPORT = "report.json"
 
-#: Columns of every report.
+#: Columns that every report has.
 HEADER = columns_of("schema program")
-#: Columns of reports of training runs, of all schedules: the description of the run, and SHA-256 of its weights.
+#: Columns of reports of training runs of all schedules: the description of the run, and the SHA-256 of its weights.
 RUN = columns_of("run weights_sha256")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """Schema of a report. docs/report_fields.md has the meanings of its columns."""
+    """Schema of a report. docs/report_fields.md describes the columns."""
 
     name: str
-    #: Changes when a column changes its meaning or is removed.
+    #: Incremented when a column is removed or changes its meaning.
     version: int
-    #: Columns, without the columns of every report.
+    #: Columns in addition to the columns of every report.
     own: Sequence[Column]
 
     @property
     def columns(self) -> dict[str, Column]:
-        """Columns by their names, with the columns of every report."""
+        """All columns by name, including the columns of every report."""
         return {column.name: column for column in (*HEADER, *self.own)}
 
     def report(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """A report with this content; ``AssertionError`` if a field is not a column of the schema."""
+        """Create a report with this content; an ``AssertionError`` if a field is not a column of the schema."""
         self._check(content, self.columns, self.name)
         return {"schema": {"name": self.name, "version": self.version}, "program": program(),
                 **{column.name: None for column in RUN if column.name in self.columns}, **content}
@@ -54,19 +54,19 @@ class Schema:
 
 
 def repeat_command(report: Mapping[str, Any], folder: Path) -> str | None:
-    """Command that repeats the run of the report in a folder; None for a report of no run."""
+    """Command that repeats the run of a report in a folder; None if the report is not of a run."""
     return None if report.get("run") is None else shlex.join(["gradring", "train", str(folder / REPORT)])
 
 
 def write_report(report: Mapping[str, Any], folder: Path, name: str = REPORT) -> Path:
-    """Write a report of :meth:`Schema.report`; return its path."""
+    """Write a report made by :meth:`Schema.report`, and return its path."""
     write_json(folder / name, report)
     return folder / name
 
 
 def read_report(path: Path, *schemas: Schema) -> dict[str, Any]:
-    """Report in a file, of one of the schemas; ``OSError`` if the file cannot be read, ``ValueError`` with a remedy
-    if it is damaged, or has another report, or one of another version."""
+    """Read a report of one of the schemas. Raises ``OSError`` if the file cannot be read, and ``ValueError`` with a
+    remedy if it is damaged, or is a report of a different schema or version."""
     report = json_files.read(path)
     header = report.get("schema") if isinstance(report, dict) else None
     name, version = (header.get("name"), header.get("version")) if isinstance(header, dict) else (header, None)

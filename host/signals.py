@@ -1,4 +1,4 @@
-"""Signals: requests to end a run, obeyed between two steps, and all other handlers of the host.
+"""Signal handlers of the host: a signal requests the end of a run, which stops between two steps.
 
 Example
 -------
@@ -25,12 +25,12 @@ Handler = Callable[[int, FrameType | None], object]
 #: Signals that end a program.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: Seconds that a step has to end after a signal.
+#: Seconds that a step may still take after a signal.
 GRACE = 6.0
 
 
 class Interrupted(BaseException):
-    """The user, or the system, has asked the program to end."""
+    """The user or the system has asked the program to end."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -38,10 +38,10 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Requests that signals have made. A step has ``grace`` seconds to end after the first signal, before another one
-    is sent; with 0 any time."""
+    """Requests made by signals. After the first signal, a step has ``grace`` seconds to end before the signal is sent
+    again; with 0 there is no limit."""
 
-    #: The signal that asked the program to end.
+    #: The signal that asked the program to end; None if there was none.
     asked: int | None = None
 
     def __init__(self, *, grace: float = 0):
@@ -49,7 +49,7 @@ class Signals:
         self._timer: threading.Timer | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first one waits for the end of the step, another one does not."""
+        """Handle a signal: the first one waits for the end of the step, a second one interrupts it."""
         if self.asked is not None:
             raise Interrupted(number)
         self.asked = number
@@ -61,26 +61,26 @@ class Signals:
             self._timer.start()
 
     def settle(self) -> None:
-        """Let the work that follows take any time: a step has ended, or was abandoned."""
+        """Remove the time limit, because a step has ended or was abandoned."""
         if self._timer is not None:
             self._timer.cancel()
 
     def check(self) -> None:
-        """Raise :class:`Interrupted` if a signal has come."""
+        """Raise :class:`Interrupted` if a signal has been received."""
         if self.asked is not None:
             raise Interrupted(self.asked)
 
 
 def handled(handler: Handler, *numbers: signal.Signals) -> contextlib.AbstractContextManager[None]:
-    """Call a function for these signals during the block, unless they are ignored; in the main thread only."""
+    """Call a function on these signals during the block, unless they are ignored; in the main thread only."""
     is_main = threading.current_thread() is threading.main_thread()
     return _replaced(handler, *(number for number in numbers if is_main and signal.getsignal(number) not in (
-        signal.SIG_IGN, None)))  # None: a handler that Python has not set
+        signal.SIG_IGN, None)))  # None: a handler that was not installed from Python
 
 
 @contextlib.contextmanager
 def _replaced(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Call a function for these signals during the block."""
+    """Call a function on these signals during the block."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -109,17 +109,17 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def ended_at_once() -> contextlib.AbstractContextManager[None]:
-    """Make signals end the process during the block, with a line, unless they are ignored: for imports, since modules
-    that are loaded in part have nothing to tidy up."""
+    """Make signals end the process immediately, with a message, unless they are ignored. It is used during imports,
+    since partly loaded modules have nothing to clean up."""
     return handled(_end, *ENDING)
 
 
 def restore_default(*numbers: signal.Signals) -> None:
-    """Give signals their default effect, for this process and the program that takes its place."""
+    """Restore the default action of signals, for this process and a program that replaces it."""
     for number in numbers:
         signal.signal(number, signal.SIG_DFL)
 
 
 def overlook(number: signal.Signals) -> None:
-    """Let a signal do nothing in this process; programs that it starts do not inherit that."""
+    """Make a signal have no effect in this process; programs that it starts do not inherit this."""
     signal.signal(number, lambda number, frame: None)

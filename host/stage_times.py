@@ -1,6 +1,6 @@
-"""Times that stages took when they were last done, in ``stages.json`` of the cache folder.
+"""Durations of stages in previous runs, stored in ``stages.json`` of the cache folder.
 
-They are a convenience: where the file cannot be read or written, no time is known.
+They are a convenience: if the file cannot be read or written, no durations are known.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["LEAST", "known", "note"]
 
-#: Minimum seconds of a stage that is noted; a faster one was cached or is not worth a line.
+#: Shortest duration, in seconds, that is recorded; a faster stage was cached or needs no line.
 LEAST = 2.0
-#: Number of the latest stages that are kept.
+#: Number of stages that are kept; the oldest are removed.
 _MOST = 100
 
 
 def _path() -> Path | None:
-    """The file in the cache folder, or None without such a folder, or if it is not the cache's."""
+    """Path of the file in the cache folder; None if there is no such folder, or it is not the cache's."""
     try:
         folder = cache_folder.checked()
     except (OSError, ToolError):
@@ -38,12 +38,12 @@ def _read() -> dict[str, float]:
 
 
 def known(stage: str) -> float | None:
-    """Seconds that a stage took when it last took :data:`LEAST` or more; None if it never did."""
+    """Most recent duration of a stage, in seconds, of at least :data:`LEAST`; None if there is none."""
     return _read().get(stage)
 
 
 def note(stage: str, seconds: float) -> None:
-    """Keep the seconds that a stage has taken, unless they are fewer than :data:`LEAST`."""
+    """Record the duration of a stage, in seconds, unless it is shorter than :data:`LEAST`."""
     path = _path()
     if seconds < LEAST or path is None:
         return

@@ -1,4 +1,4 @@
-"""The version of the program, for reports: the version of the package, and the commit when run from a repository."""
+"""Version of the program for reports: that of the package, and the commit if it runs from a repository."""
 
 import functools
 import importlib.metadata
@@ -21,24 +21,24 @@ def version() -> str:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of this file's repository, followed by + where files differ from it; None without a repository."""
+    """Commit of this file's repository, followed by + if files have been modified; None without a repository."""
     if not (_ROOT / ".git").exists():
         return None
     try:
         log = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"], cwd=_ROOT,
                              capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):  # no git, or no repository of this user
+    except (OSError, subprocess.SubprocessError):  # git is not installed, or the repository belongs to another user
         return None
     return log.stdout.strip() or None
 
 
 def program() -> dict[str, Any]:
-    """Name, version and commit, as reports have them."""
+    """Name, version and commit of the program, as they appear in reports."""
     return {"name": "gradring", "version": version(), "commit": commit()}
 
 
 def version_lines() -> list[str]:
-    """Lines with the version of the program, and of the packages that results depend on."""
+    """Lines with the versions of the program and of the packages that results depend on."""
     revision = commit()
     return [f"gradring {version()}" + (f", commit {revision}" if revision else ""),
             ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)]

@@ -6,12 +6,12 @@ __all__ = ["read_bytes"]
 
 
 def read_bytes(path: Path, *, largest: int) -> bytes:
-    """Content of a file that has at most ``largest`` bytes.
+    """Read a file of at most ``largest`` bytes.
 
     Raises
     ------
     ValueError
-        The file is larger; the caller puts its name before the message.
+        The file is larger; the caller prefixes the message with the file's name.
     OSError
         The file cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Checks of the types, bounds and fields of values that were read, before they are used."""
+"""Checks of the types, bounds and fields of values that have been read, before they are used."""
 
 import math
 import re
@@ -19,47 +19,47 @@ def integer(minimum: int, maximum: int) -> Check:
 
 
 def number(minimum: float = -math.inf, maximum: float = math.inf) -> Check:
-    """A finite number between two bounds; integers up to 2^53, which binary64 holds."""
+    """A finite number between two bounds; integers must be at most 2^53, which binary64 represents exactly."""
     return lambda value: (((isinstance(value, float) and math.isfinite(value)) or integer(-_EXACT, _EXACT)(value))
                           and minimum <= value <= maximum)
 
 
 def text(pattern: str) -> Check:
-    """A text that matches a regular expression."""
+    """A string that matches a regular expression."""
     compiled = re.compile(pattern, re.ASCII)
     return lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None
 
 
 def choice(choices: Collection[str]) -> Check:
-    """One of several texts."""
+    """One of several strings."""
     return lambda value: isinstance(value, str) and value in choices
 
 
 def several(check: Check, minimum: int, maximum: int) -> Check:
-    """A list of values that pass a check, with bounds on its length."""
+    """A list of bounded length, with values that all pass a check."""
     return lambda value: isinstance(value, list) and minimum <= len(value) <= maximum and all(map(check, value))
 
 
 def pair(first: Check, second: Check) -> Check:
-    """A list of two values."""
+    """A list of two values, each with its own check."""
     return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
 
 
 def mapping(key: Check, check: Check, maximum: int) -> Check:
-    """A dictionary of at most ``maximum`` entries, with checks of keys and values."""
+    """A dictionary of at most ``maximum`` entries, with checks for keys and values."""
     return lambda value: isinstance(value, dict) and len(value) <= maximum and all(
         key(name) and check(entry) for name, entry in value.items())
 
 
 def record(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """A dictionary of these fields and of optional further fields."""
+    """A dictionary with these fields, optional fields from ``_more``, and no other fields."""
     known = {**checks, **(_more or {})}
     return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() <= known.keys() and all(
         known[name](entry) for name, entry in value.items())
 
 
 def having(_more: dict[str, Check] | None = None, **checks: Check) -> Check:
-    """A dictionary of these fields, of optional further fields, and of any unchecked fields."""
+    """A dictionary with these fields, optional fields from ``_more``, and any unchecked fields."""
     more = _more or {}
     return lambda value: isinstance(value, dict) and checks.keys() <= value.keys() and all(
         check(value[name]) for name, check in {**checks, **more}.items() if name in value)

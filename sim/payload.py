@@ -1,7 +1,7 @@
-"""Conversion of payloads between the fields of an Amaranth layout and the bits of one port.
+"""Conversion of payloads between the fields of an Amaranth layout and the bits of a port.
 
-A struct payload is one vector in Verilog; tests pack and unpack it through the layout, never by hand. Fields are
-unsigned numbers: a signed or a floating-point field is its bit pattern.
+A struct payload is a single vector in Verilog; tests pack and unpack it through the layout, never by hand. Fields are
+unsigned numbers: signed and floating-point fields are given as bit patterns.
 
 Example
 -------
@@ -38,7 +38,7 @@ def leaves(layout: data.Layout) -> list[tuple[tuple[str | int, ...], int, int]]:
 
 
 def to_int(layout: Any, values: Any) -> int:
-    """Pack a payload's fields into bits: nested mappings and sequences, or a number if there is no layout."""
+    """Pack a payload's fields into bits: nested mappings and sequences, or a number if it has no layout."""
     if not isinstance(layout, data.Layout) or isinstance(values, int):
         return int(values)
     bits = 0
@@ -63,10 +63,10 @@ def from_int(layout: Any, bits: int) -> Any:
 
 
 def row_type(width: int) -> tuple[np.dtype[Any], int]:
-    """Type and number of elements per row of a port, as in Verilator's own representation.
+    """Element type and number of elements per row of a port, as Verilator represents it.
 
-    A port of up to 64 bits is one number of the smallest unsigned type; a wider one is words of 32 bits, low word
-    first.
+    A port of up to 64 bits is one number of the smallest unsigned type; a wider port is a sequence of 32-bit words,
+    low word first.
     """
     for bits in (8, 16, 32, 64):
         if width <= bits:
@@ -75,7 +75,7 @@ def row_type(width: int) -> tuple[np.dtype[Any], int]:
 
 
 def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Index, shift, earlier bits of the field and bits in this word, for each 32-bit word of a field."""
+    """Word index, shift, earlier bits of the field and bits in this word, for each 32-bit word of a field."""
     result = []
     done = 0
     while done < width:

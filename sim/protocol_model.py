@@ -1,13 +1,13 @@
-"""Small model of the ring's protocol, to search for deadlocks.
+"""Small model of the ring's protocol that is used to search for deadlocks.
 
-The model counts packets, without values. Every node sends and receives in the static order of a fused
-update, SR(0), SR(1), AG(0), SR(2), AG(1), …, with SR(t) and AG(t) the scatter-reduce and the all-gather of segment t
-of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so that its room is
-free only when all of it has passed; a packet that ends at this node needs a gradient bank of the optimizer, or
-nothing. Room is returned as credit, a whole packet at a time.
+The model counts packets and ignores their values. Every node sends and receives in the static order of a fused
+update, SR(0), SR(1), AG(0), SR(2), AG(1), …, where SR(t) and AG(t) are the scatter-reduce and the all-gather of
+segment t of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so its room
+becomes free only when all of it has passed. A packet that ends at this node needs a gradient bank of the optimizer,
+or no resource. Room is returned as credit, a whole packet at a time.
 
-Many rings are stepped at once, each with start times, stall rates and stalls of its own. In a step, each possible
-event happens with the probability of its link or node; a ring without a possible event is stuck for good.
+Many rings are stepped together, each with its own start times, stall rates and stalls. In a step, each possible event
+happens with the probability of its link or node; a ring without a possible event is deadlocked.
 """
 
 import dataclasses
@@ -20,32 +20,32 @@ __all__ = ["Kind", "Outcome", "Ring", "order", "simulate"]
 
 
 class Kind(enum.IntEnum):
-    """Origin of a packet that is sent, or destination of one that is received."""
+    """Source of a packet that is sent, or destination of a packet that is received."""
 
     MEMORY = 0
-    """From or to a memory, without waiting."""
+    """To or from a memory, without waiting."""
     FORWARD = 1
     """From the ingress to the egress."""
     OPTIMIZER = 2
-    """Into a gradient bank of the optimizer, or new weights from it."""
+    """Into a gradient bank of the optimizer, or new weights from the optimizer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-    """Parameters of the model.
+    """Parameters of the protocol model.
 
     Parameters
     ----------
     nodes : int
         Number of nodes, at least 2.
     segments : int
-        Segments per block; at least 1.
+        Number of segments per block, at least 1.
     packet_words : int
         Words of the longest packet.
     ingress_words : int
-        Words that the ingress of a node holds; at least one packet.
+        Number of words that the ingress of a node holds; at least one packet.
     banks : int
-        Segments that the optimizer can hold.
+        Number of segments that the optimizer can hold.
     """
 
     nodes: int
@@ -64,7 +64,7 @@ class Ring:
 
     @property
     def credits(self) -> int:
-        """Maximum number of packets in flight to a node or in its ingress; credit is for whole packets only."""
+        """Maximum number of packets in flight to a node or in its ingress; credits are for whole packets only."""
         return self.ingress_words // self.packet_words
 
 
@@ -75,11 +75,11 @@ class Outcome:
     Parameters
     ----------
     finished : array of bool
-        All packets were sent and received.
+        Whether all packets were sent and received.
     deadlocked : array of bool
-        No further event is possible, but not all packets were sent and received.
+        Whether no further event is possible although not all packets were sent and received.
     steps : int
-        Steps until the last ring had finished or was stuck.
+        Number of steps until the last ring was finished or stuck.
     """
 
     finished: NDArray[np.bool_]
@@ -90,8 +90,7 @@ class Outcome:
 def order(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Kinds of all packets that a node sends, and of all packets that it receives, in order.
 
-    A phase has ``nodes - 1`` packets. Packet k + 1 of a phase is the forwarded packet k of the
-    predecessor.
+    A phase has ``nodes - 1`` packets. Packet k + 1 of a phase is packet k of the predecessor, forwarded.
     """
     forwards = [Kind.FORWARD] * (ring.nodes - 2)
     phases: list[tuple[list[Kind], list[Kind]]] = []
@@ -121,7 +120,7 @@ def simulate(ring: Ring, *, count: int, seed: int) -> Outcome:
     begun, ended = np.zeros(shape, np.int64), np.zeros(shape, np.int64)  # packets sent
     heads, tails = np.zeros(shape, np.int64), np.zeros(shape, np.int64)  # packets arrived
     consumed = np.zeros(shape, np.int64)  # packets that have left the ingress
-    returned = np.zeros(shape, np.int64)  # credits that have come back to the sender
+    returned = np.zeros(shape, np.int64)  # credits that the sender has received back
     awake_at = generator.integers(0, 400, size=shape)
     rates = generator.uniform(0.05, 1.0, size=(6, *shape)).astype(np.float32)
 
@@ -129,7 +128,7 @@ def simulate(ring: Ring, *, count: int, seed: int) -> Outcome:
     while True:
         awake = step >= awake_at
         kind = sent_kind[begun]
-        due = begun - 1  # the packet that is forwarded
+        due = begun - 1  # the packet to be forwarded
         source = np.where(
             kind == Kind.FORWARD, (consumed == due) & (heads > due), updates[begun] < bursts[consumed]
         ) | (kind == Kind.MEMORY)

@@ -1,9 +1,9 @@
-"""Runner for cocotb tests of one component on Verilator.
+"""Runner for cocotb tests of a single component on Verilator.
 
 Example
 -------
-A test module holds the tests that pytest collects, and decorated tests that cocotb runs inside the simulator. Names
-of the latter do not begin with ``test``::
+A test module contains tests that pytest collects, and decorated tests that cocotb runs inside the simulator. The
+names of the latter do not begin with ``test``::
 
     @cocotb.test(timeout_time=1, timeout_unit="ms")
     async def keeps_order(dut):
@@ -14,8 +14,8 @@ of the latter do not begin with ``test``::
     def test_queue(depth):
         regression.run(Queue(shape=word_layout(), depth=depth), module=__name__, parameters={"depth": depth})
 
-The simulator is built once per design and version of the tools, and runs in a process of its own
-(:mod:`sim.simulations`). See :mod:`sim.streams` for drivers.
+The simulator is built once per design and tool version, and runs in a separate process (:mod:`sim.simulations`). See
+:mod:`sim.streams` for drivers.
 """
 
 import json
@@ -39,8 +39,8 @@ __all__ = ["parameters", "run"]
 
 _TAIL = 80
 
-#: Compiler option for the design. Tests lower it: a large unit takes ten times as long to optimize, and for a small
-#: one cocotb takes most of a cycle.
+#: Compiler option for the design. Tests lower it: for a large unit, optimization takes ten times as long, and for a
+#: small one, cocotb takes most of the time of a cycle.
 OPTIMIZATION = "-Os"
 
 _RUNTIME = ("verilated", "verilated_threads", "verilated_vpi")
@@ -48,13 +48,13 @@ _INCLUDED = ("verilated.h", "verilated_vpi.h", "memory", "string")
 
 
 def parameters() -> dict[str, Any]:
-    """Read the parameters given to :func:`run`, inside the simulator."""
+    """Read the parameters passed to :func:`run`, inside the simulator."""
     result: dict[str, Any] = json_files.parse_product(os.environ[simulations.PARAMETERS])
     return result
 
 
 def _control_file(design: Design) -> str:
-    """Verilator control file that exposes the ports in place of all signals.
+    """Verilator control file that exposes only the ports instead of all signals.
 
     Amaranth's Verilog has many wires, and making all of them visible slows a simulation several times.
     """
@@ -65,8 +65,8 @@ def _control_file(design: Design) -> str:
     return "\n".join([*lines, ""])
 
 
-#: Functions of the library for Cocotb's main program for Verilator and for its final steps. The memory of a design is
-#: set to zero, as in a fresh process, since Verilator leaves some of it unwritten until the first cycle.
+#: Library functions that act as cocotb's main program for Verilator and perform its final steps. The memory of a
+#: design is cleared, as in a fresh process, since Verilator leaves some of it unwritten until the first cycle.
 _MAIN = """\
 #include <cstdlib>
 #include <cstring>
@@ -114,7 +114,7 @@ def _build(design: Design, *, waves: bool) -> Path:
 
 
 def _filter(testcase: str | Sequence[str] | None) -> str | None:
-    """Regular expression for the full names of tests, in the form of cocotb's own runner."""
+    """Regular expression for the full names of tests, in the form used by cocotb's own runner."""
     if testcase is None:
         return None
     names = [testcase] if isinstance(testcase, str) else testcase
@@ -128,24 +128,24 @@ def _end(log: Path) -> str:
 def run(component: Component | Design, *, module: str, name: str | None = None,
         testcase: str | Sequence[str] | None = None, parameters: Mapping[str, Any] | None = None, seed: int = 1,
         waves: bool = False) -> None:
-    """Run the cocotb tests of a module on a component, and fail with the simulation's log if any of them fails.
+    """Run a module's cocotb tests on a component; fail with the simulation's log if any test fails.
 
     Parameters
     ----------
     component : Component or Design
-        Design under test, or its Verilog, which has a name already.
+        Design under test, or its Verilog, which already has a name.
     module : str
         Module of the tests, as imported from the repository's root: ``__name__`` of a test file.
     name : str or None
         Name of the design's top module; by default the name of the component's class.
     testcase : str, sequence of str or None
-        Tests to run; by default all.
+        Tests to run; all by default.
     parameters : mapping or None
         JSON values that the tests read with :func:`parameters`.
     seed : int
         Seed of cocotb's random module.
     waves : bool
-        Keep ``dump.vcd`` next to the simulator, in a folder that the log names.
+        Whether to keep ``dump.vcd`` next to the simulator, in a folder that the log names.
     """
     design = (component if isinstance(component, Design)
               else convert(component, name=name or type(component).__name__))

@@ -1,11 +1,11 @@
-"""Simulation server: a process that loads cocotb, Amaranth and the test modules once, and forks for each simulation.
+"""Simulation server that loads cocotb, Amaranth and test modules once, and forks per simulation.
 
-Starting Python and cocotb takes several times as long as most simulations. Each simulation still has its own process,
-with a fresh design and fresh Python modules, which ends with the simulation.
+Starting Python and cocotb takes several times as long as most simulations. Each simulation still runs in its own
+process, with a fresh design and fresh Python modules.
 
 The client, :func:`simulate`, writes one line of JSON per simulation to the server's standard input, and reads one
-line when the simulation has ended. When the client's end of the pipe is closed, the server ends, and ends a
-simulation that still runs.
+line when the simulation has ended. When the client's end of the pipe is closed, the server exits and ends any
+simulation that is still running.
 """
 
 import atexit
@@ -27,13 +27,13 @@ from sim import json_files
 
 __all__ = ["PARAMETERS", "Simulation", "seconds", "simulate"]
 
-#: Environment variable with the JSON of a simulation's parameters.
+#: Environment variable that contains a simulation's parameters as JSON.
 PARAMETERS = "GRADRING_PARAMETERS"
 
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """Task of one simulation.
+    """Parameters of one simulation.
 
     Members
     -------
@@ -52,7 +52,7 @@ class Simulation:
     folder : str
         Working folder, with the output in ``simulation.log`` and the results in ``results.xml``.
     waves : bool
-        Write waveforms; the design has been built for that.
+        Whether to write waveforms; the design must have been built for this.
     """
 
     library: str
@@ -65,19 +65,19 @@ class Simulation:
     waves: bool = False
 
 
-# --- client
+# --- Client
 
 _server: subprocess.Popen[str] | None = None
 _seconds = 0.0
 
 
 def seconds() -> float:
-    """CPU seconds of the server and its simulations so far, which the system reports only after the server's end."""
+    """CPU seconds of the server and its simulations so far, which are known only after the server has ended."""
     return _seconds
 
 
 def simulate(simulation: Simulation) -> int:
-    """Run one simulation to its end, and return its exit status, or -n if signal n has ended it."""
+    """Run one simulation to its end, and return its exit status, or -n if it was ended by signal n."""
     global _seconds
     server = _running()
     assert server.stdin is not None
@@ -88,7 +88,7 @@ def simulate(simulation: Simulation) -> int:
         answer = server.stdout.readline()
     except BrokenPipeError:
         answer = ""
-    except BaseException:  # a timeout or Ctrl-C: nobody would read the answer that is still to come
+    except BaseException:  # a timeout or Ctrl-C: the pending answer would not be read
         _stop()
         raise
     if not answer:
@@ -105,7 +105,7 @@ def _running() -> subprocess.Popen[str]:
         return _server
     _stop()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COCOTB_ANSI_OUTPUT": "0",
-                   # No threads, since a process with threads cannot be forked safely.
+                   # No threads are used, since a process with threads cannot be forked safely.
                    "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     _server = subprocess.Popen([sys.executable, "-m", __name__], env=environment, text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -130,7 +130,7 @@ def _stop() -> None:
     _server = None
 
 
-# --- server
+# --- Server
 
 
 def _serve() -> None:
@@ -139,8 +139,8 @@ def _serve() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends with the client
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # keep what modules print out of the answers
-    RegressionManager.setup_pytest_assertion_rewriting()  # for the modules that are loaded from now on
+    os.dup2(2, 1)  # keep the output of modules out of the answers
+    RegressionManager.setup_pytest_assertion_rewriting()  # for modules that are loaded from now on
     RegressionManager.setup_pytest_assertion_rewriting = classmethod(lambda cls: None)
     for line in sys.stdin:
         simulation = Simulation(**json_files.parse_product(line))
@@ -155,7 +155,7 @@ def _serve() -> None:
 
 
 def _forked(simulation: Simulation) -> int:
-    """Run a simulation in a process of its own. If the client ends meanwhile, the server ends too."""
+    """Run a simulation in a separate process. If the client ends in the meantime, the server ends too."""
     ended, ends = os.pipe()
     child = os.fork()
     if not child:
@@ -164,7 +164,7 @@ def _forked(simulation: Simulation) -> int:
     os.close(ends)
     readable, _, _ = select.select([0, ended], [], [])
     os.close(ended)
-    if 0 in readable:  # no request comes before the last answer, so that this is the end of input
+    if 0 in readable:  # no request is sent before the previous answer, so this is the end of input
         os.kill(child, signal.SIGKILL)
         os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -193,11 +193,11 @@ def _simulate(simulation: Simulation) -> NoReturn:
     })
     if simulation.tests is not None:
         os.environ["COCOTB_TEST_FILTER"] = simulation.tests
-    # PyDLL keeps the interpreter lock, as cocotb expects, which starts Python itself and releases the lock.
+    # PyDLL keeps the interpreter lock, as cocotb expects, because it starts Python itself and releases the lock.
     library: Any = ctypes.PyDLL(simulation.library)
 
     def end() -> NoReturn:
-        """Exit before cocotb finalises Python, on which the callers of this function still run."""
+        """Exit before cocotb finalizes Python, since the callers of this function still run on it."""
         failed = library.simulation_end()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -207,7 +207,7 @@ def _simulate(simulation: Simulation) -> NoReturn:
     cocotb.simulator.stop_simulator = end
     arguments = [simulation.top, *(["--trace"] if simulation.waves else [])]
     library.simulate(len(arguments), (ctypes.c_char_p * (len(arguments) + 1))(*map(str.encode, arguments), None))
-    os._exit(1)  # the regression has not come to its end
+    os._exit(1)  # the regression has not run to completion
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Stream drivers for cocotb, and the stall patterns that every test of a stream uses.
+"""Stream drivers for cocotb, and the stall patterns that all stream tests use.
 
-Reads after a rising edge see the values before it, and writes take effect after it, so that a driver samples and then
-drives once per cycle. Handles are fetched once.
+Reads after a rising edge return the values before it, and writes take effect after it, so a driver samples and then
+drives once per cycle. Handles are fetched only once.
 
 Example
 -------
@@ -35,22 +35,22 @@ __all__ = ["STALLS", "Monitor", "Sink", "Source", "cycles", "stall_array", "stal
 #: Names of the stall patterns.
 STALLS = ("none", "geometric", "freeze", "alternating")
 
-#: Cycles without any progress after which a driver gives up.
+#: Cycles without progress after which a driver gives up.
 PATIENCE = 20_000
 
 
 def stalls(kind: str, *, seed: int = 1, rate: float = 0.5) -> Iterator[bool]:
-    """Endless stall pattern: for each cycle, True if a side is ready to transfer.
+    """Endless stall pattern: yields, for each cycle, whether a side is ready to transfer.
 
     Parameters
     ----------
     kind : str
-        ``none``: always. ``geometric``: with a probability of ``rate`` in each cycle. ``freeze``: always, but for
-        pauses of 100 to 300 cycles. ``alternating``: every other cycle.
+        ``none``: always ready. ``geometric``: ready with a probability of ``rate`` in each cycle. ``freeze``: always
+        ready, except during pauses of 100 to 300 cycles. ``alternating``: ready in every other cycle.
     seed : int
         Seed of the random patterns.
     rate : float
-        Probability of the geometric pattern.
+        Probability used by the geometric pattern.
     """
     if kind not in STALLS:
         raise ValueError(f"Stall pattern must be one of {', '.join(STALLS)}, not {kind!r}")
@@ -83,7 +83,7 @@ async def cycles(dut: Any, count: int) -> None:
 
 
 async def start(dut: Any, *, reset: int = 2) -> None:
-    """Start the clock and hold reset for some cycles. An input that nothing drives is zero."""
+    """Start the clock and hold reset for some cycles. Undriven inputs are zero."""
     Clock(dut.clk, 2, unit="ns").start()
     dut.rst.value = 1
     await cycles(dut, reset)
@@ -105,18 +105,18 @@ class _Port:
 
 
 class Source(_Port):
-    """Driver that offers beats by the rules of the handshake; between offers the payload is noise.
+    """Driver that offers beats according to the handshake rules; between offers, the payload is noise.
 
     Parameters
     ----------
     dut : handle
-        Top of the design, with a port ``clk``.
+        Top module of the design, with a port ``clk``.
     name : str
         Flattened name of the stream, without ``__valid``.
     layout : ShapeLike
-        Payload; its beats are mappings of fields, or numbers.
+        Layout of the payload; beats are mappings of fields, or numbers.
     stalls : iterator of bool or None
-        For each cycle, True if an offer may begin; always, by default.
+        For each cycle, whether an offer may begin; by default always.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
@@ -130,7 +130,7 @@ class Source(_Port):
         self._payload.value = self._noise.getrandbits(len(self._payload))
 
     async def send(self, beats: Iterable[Any]) -> None:
-        """Offer the beats in order; return in the cycle after the last one is taken."""
+        """Offer the beats in order; return in the cycle after the last one has been accepted."""
         for done, beat in enumerate(beats):
             bits = to_int(self._layout, beat)
             if not next(self._stalls):
@@ -150,14 +150,14 @@ class Source(_Port):
 
 
 class Sink(_Port):
-    """Driver that takes beats.
+    """Driver that accepts beats.
 
     Parameters
     ----------
     dut, name, layout
         See :class:`Source`.
     stalls : iterator of bool or None
-        For each cycle of a receive, True if the sink is ready; always, by default. Otherwise it is never ready.
+        For each cycle of a receive call, whether the sink is ready; by default always. It is never ready otherwise.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
@@ -166,7 +166,7 @@ class Sink(_Port):
         self._ready.value = 0
 
     async def receive(self, count: int | None = None, *, until: Callable[[Any], bool] | None = None) -> list[Any]:
-        """Take ``count`` beats, or all up to and including the first one that ``until`` accepts."""
+        """Receive ``count`` beats, or all up to and including the first one that ``until`` accepts."""
         beats: list[Any] = []
         waited = 0
         while len(beats) != count:
@@ -186,20 +186,20 @@ class Sink(_Port):
         return beats
 
     async def packet(self) -> list[Any]:
-        """Take beats up to and including the next one with ``last`` set."""
+        """Receive beats up to and including the next one with ``last`` set."""
         return await self.receive(until=lambda beat: bool(beat["last"]))
 
 
 class Monitor(_Port):
-    """Monitor that watches a stream from its construction on, and fails the test at a breach of the handshake.
+    """Monitor that watches a stream from its construction on; a handshake violation fails the test.
 
-    It samples at the falling edge, when the values for the next rising edge are settled, so that a beat is in
+    It samples at the falling edge, when the values for the next rising edge have settled, so that a beat is added to
     :attr:`beats` before any driver sees its transfer.
 
     Members
     -------
     beats : list
-        Beats transferred.
+        Transferred beats.
     cycles : list of int
         Cycle of each transfer, counted from the monitor's construction.
     """

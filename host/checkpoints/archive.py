@@ -1,15 +1,15 @@
-"""The container of a checkpoint: a tar archive of a manifest, its HMAC-SHA256 and the regions, in that order.
+"""Container of a checkpoint: a tar archive with a manifest, its HMAC-SHA256 and the regions, in that order.
 
-The archive is canonical: names and sizes fix every other byte of a header, and a reader compares, so it takes nothing
-from headers but the size of the manifest. Regions are in the order of their names. ``tar xf`` unpacks the file.
+The archive is canonical: names and sizes determine every other byte of a header, and a reader compares these bytes,
+so it uses only the size of the manifest from headers. Regions are in order of name. ``tar xf`` unpacks the file.
 
-The manifest is canonical JSON: keys are sorted, without blanks, and all characters are ASCII, so that the same
-value has the same bytes. A manifest in another form is refused, so nothing can be hidden in it, such as a key with
-two values. Every field is checked before any of them is used. The state of a process has a region of canonical JSON,
-and regions with arrays as npy files.
+The manifest is canonical JSON: keys are sorted, there is no white space, and all characters are ASCII, so the same
+value always has the same bytes. Any other form is rejected, so nothing can be hidden in a manifest, such as a key
+with two values. All fields are validated before any is used. The state of a process consists of a region of canonical
+JSON, and regions with arrays as npy files.
 
-A reader reads no further than the sizes that it has checked: 512 bytes, the manifest of at most
-:data:`LARGEST_MANIFEST` bytes, and the regions that the manifest names.
+A reader reads no more than the sizes that it has checked: 512 bytes, the manifest of at most :data:`LARGEST_MANIFEST`
+bytes, and the regions listed in the manifest.
 """
 
 import dataclasses
@@ -39,11 +39,11 @@ __all__ = ["FAR", "FORMAT", "LARGEST", "LARGEST_MANIFEST", "LARGEST_REGION", "MA
 
 SCHEMA = "gradring.checkpoint"
 
-#: Window name of the far memory of a compute node.
+#: Name, in windows, of the far memory of a computing node.
 FAR = "far"
 FORMAT = 1
 
-#: Maximum number of regions of a checkpoint, and maximum bytes of one region.
+#: Maximum number of regions in a checkpoint, and maximum bytes of one region.
 MAX_REGIONS, LARGEST_REGION = 4096, 1 << 28
 _WORD = (1 << 32) - 1
 _MAX_NODES, _MAX_QUEUES, _MAX_WINDOWS = 16, 3, 64
@@ -51,28 +51,28 @@ _LARGEST_SPACE = 1 << 28
 
 
 def canonical(value: Any) -> bytes:
-    """Bytes of a value of numbers, texts, lists and dictionaries with texts as keys; a ``ValueError`` if a number is
-    not finite."""
+    """Canonical bytes of a value made of numbers, texts, lists and dictionaries with text keys; a ``ValueError`` if a
+    number is not finite."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def digests(regions: Mapping[str, bytes]) -> bytes:
-    """Canonical bytes of the SHA-256 of each region."""
+    """Encode the SHA-256 of each region as canonical bytes."""
     return canonical({name: hashlib.sha256(data).hexdigest() for name, data in regions.items()})
 
 
 def device_region(rank: int, space: str, base: int) -> str:
-    """Name of the region with the contents of a window."""
+    """Name of the region that contains a window."""
     return f"device/{rank:02d}/{space}/{base}"
 
 
 def program_region(rank: int, queue: int) -> str:
-    """Name of the region with the commands of a queue's program."""
+    """Name of the region that contains the commands of a queue's program."""
     return f"device/{rank:02d}/program/{queue}"
 
 
 def idle_region(rank: int, queue: int) -> str:
-    """Name of the region with the commands of a queue's program in the bank that does not run."""
+    """Name of the region that contains the commands of a queue's program in the idle bank."""
     return f"device/{rank:02d}/idle/{queue}"
 
 
@@ -89,7 +89,7 @@ _NODE = record(
     contract=mapping(_name, lambda value: isinstance(value, bool | str), 32),
     programs=_programs, windows=mapping(_name, _windows, MAX_SPACES))
 
-#: Banks of programs: the next set, the number of the latest edit, and the number and set of the waiting program.
+#: Banks of programs: next set, number of the latest edit, and number and set of the program that waits.
 _BANKS = record(set=integer(0, 0xFFFF), latest=integer(0, 0xFFFF), model=integer(0, 255),
                 due=optional(integer(0, 0xFFFF)))
 
@@ -117,8 +117,8 @@ _FIELDS = {
 def parse(data: bytes) -> dict[str, Any]:
     """Decode a manifest.
 
-    Raises ``MalformedError``: the bytes are no canonical JSON, or a field is missing, unknown or of another form;
-    ``BadVersionError``: the manifest is of another schema or format.
+    Raises ``MalformedError`` if the bytes are not canonical JSON, or a field is missing, unknown or invalid, and
+    ``BadVersionError`` if the manifest has a different schema or format.
     """
     try:
         value = json_files.parse(data)
@@ -146,7 +146,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 
 def _check_regions(manifest: dict[str, Any]) -> None:
-    """Raise ``MalformedError`` unless the frames name these regions, which must be in the order of their names."""
+    """Raise ``MalformedError`` unless the regions are those named by the frames, in order of name."""
     regions = {region["name"]: region for region in manifest["regions"]}
     if list(regions) != sorted(regions) or len(regions) != len(manifest["regions"]):
         raise MalformedError("regions must be in the order of their names, each of them once")
@@ -169,7 +169,7 @@ def _check_regions(manifest: dict[str, Any]) -> None:
 
 
 def _check_nodes(device: dict[str, Any]) -> None:
-    """Raise ``MalformedError`` unless a frame has all nodes of its ring, each with its banks."""
+    """Raise ``MalformedError`` unless a frame contains all nodes of its ring, each with its banks."""
     if {"idle" in node for node in device["nodes"]} != {"banks" in device}:
         raise MalformedError("nodes must have an idle bank where the frame has banks, and not elsewhere")
     size = device["ring"]["size"]
@@ -178,7 +178,7 @@ def _check_nodes(device: dict[str, Any]) -> None:
 
 
 def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size of each region with the contents of a window of a node; ``MalformedError`` for windows that overlap."""
+    """Size of each region that contains a window of a node; a ``MalformedError`` if windows overlap."""
     expected: dict[str, dict[str, Any]] = {}
     for space, windows in node["windows"].items():
         end = 0
@@ -193,7 +193,7 @@ def _windows_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _programs_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Size and digest of each region with a program of a node."""
+    """Size and digest of each region that contains a program of a node."""
     return {region(rank, queue): {"size": 64 * commands, "sha256": digest}
             for region, programs in ((program_region, node["programs"]), (idle_region, node.get("idle", [])))
             for queue, (commands, digest) in enumerate(programs)}
@@ -203,18 +203,18 @@ def _programs_of(rank: int, node: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 STATE = "process/state.json"
 
-#: Types of arrays, by the text that an npy file has for them.
+#: Types of arrays, by their notation in npy files.
 _TYPES = {np.dtype(name) for name in ("u1", "i1", "b1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8")}
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def array_region(number: int) -> str:
-    """Name of the region of an array."""
+    """Name of the region that contains an array."""
     return f"process/array/{number:04d}"
 
 
 def pack_state(value: Any) -> dict[str, bytes]:
-    """Regions of a state of None, numbers, texts and arrays, in lists and in dictionaries with texts as keys."""
+    """Convert a state of None, numbers, texts and arrays, in lists and dictionaries with text keys, to regions."""
     arrays: list[npt.NDArray[Any]] = []
     text = canonical(_pack(value, arrays))
     return {STATE: text, **{array_region(number): _npy(array) for number, array in enumerate(arrays)}}
@@ -223,7 +223,7 @@ def pack_state(value: Any) -> dict[str, bytes]:
 def unpack_state(regions: dict[str, bytes]) -> Any:
     """Unpack the state of a process from regions with checked digests.
 
-    Raises ``MalformedError`` if a region is not in the form of :func:`pack_state`.
+    Raises ``MalformedError`` if a region does not have the form that :func:`pack_state` creates.
     """
     try:
         state = _unpack(json_files.parse(regions[STATE], largest=LARGEST_REGION), regions)
@@ -236,7 +236,7 @@ def unpack_state(regions: dict[str, bytes]) -> Any:
 
 
 def _pack(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
-    """A value without its arrays, which are added to ``arrays``."""
+    """Return a value with references instead of arrays, which are appended to ``arrays``."""
     if isinstance(value, np.ndarray):
         arrays.append(value)
         return {"$array": len(arrays) - 1}
@@ -264,7 +264,7 @@ def _unpack(value: Any, regions: dict[str, bytes]) -> Any:
 
 
 def _npy(array: npt.NDArray[Any]) -> bytes:
-    """An array as a npy file, in little-endian order and rows."""
+    """Encode an array as an npy file, in little-endian and row-major order."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<")) if array.ndim else array
     if array.dtype not in _TYPES:
         raise ValueError(f"Arrays of a state must be of integers or floats, not {array.dtype}")
@@ -274,7 +274,7 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
 
 
 def _array(data: bytes) -> npt.NDArray[Any]:
-    """The array of a npy file; no memory is taken before its size is checked against the data."""
+    """Decode an array from an npy file; memory is allocated only after its size has been checked."""
     file = io.BytesIO(data)
     dtype, shape, fortran, length = read_header(file, "of a state")
     rest = data[length:]
@@ -286,7 +286,7 @@ def _array(data: bytes) -> npt.NDArray[Any]:
     return array
 
 
-# The container.
+# The tar archive.
 
 #: Maximum bytes of a manifest, and of all regions of a checkpoint together.
 LARGEST_MANIFEST, LARGEST = 1 << 22, 1 << 31
@@ -298,7 +298,7 @@ _END = bytes(2 * _BLOCK)
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-    """A checkpoint with a checked structure, and otherwise unchecked contents."""
+    """A checkpoint with validated structure, but contents that have not been checked."""
 
     manifest: dict[str, Any]
     regions: dict[str, bytes]
@@ -311,7 +311,7 @@ class Archive:
             raise BadMacError("manifest must have the HMAC of this key: it was changed, or made with another one")
 
     def check_regions(self) -> None:
-        """Raise ``BadRegionError`` for the first region with other contents than in the manifest."""
+        """Raise ``BadRegionError`` for the first region with contents that do not match the manifest."""
         for entry in self.manifest["regions"]:
             name = entry["name"]
             if hashlib.sha256(self.regions[name]).hexdigest() != entry["sha256"]:
@@ -322,15 +322,15 @@ class Archive:
 
 
 def listed(regions: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """Field ``regions`` of a manifest."""
+    """Field ``regions`` of a manifest, which lists the regions."""
     return [{"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in sorted(regions.items())]
 
 
 def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) -> bytes:
-    """The bytes of a checkpoint with these fields of the manifest, with schema, format and regions added.
+    """Encode a checkpoint with these manifest fields; schema, format and regions are added.
 
-    Raises ``ValueError``: the fields do not form a manifest, or the checkpoint would be too large.
+    Raises ``ValueError`` if the fields do not form a valid manifest, or the checkpoint would be too large.
     """
     raw = canonical({**fields, "schema": SCHEMA, "format": FORMAT, "regions": listed(regions)})
     parse(raw)
@@ -343,10 +343,10 @@ def pack(fields: Mapping[str, Any], regions: Mapping[str, bytes], key: bytes) ->
 
 
 def open_archive(source: bytes | BinaryIO) -> Archive:
-    """Read the structure of a checkpoint.
+    """Read and validate the structure of a checkpoint.
 
-    Raises ``MalformedError``: the bytes are no checkpoint, not a whole one, or not in the canonical form;
-    ``BadVersionError``: the file is of another format.
+    Raises ``MalformedError`` if the bytes are not a checkpoint, or it is incomplete or not canonical, and
+    ``BadVersionError`` if the file has a different format.
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     header = file.read(_BLOCK)
@@ -365,7 +365,7 @@ def open_archive(source: bytes | BinaryIO) -> Archive:
     if sum(sizes) > LARGEST:
         raise MalformedError(f"regions must have at most {LARGEST:,} bytes together")
     here, expected = file.tell(), sum(_BLOCK + size + -size % _BLOCK for size in sizes) + len(_END)
-    if file.seek(0, io.SEEK_END) - here != expected:  # before memory is taken for them
+    if file.seek(0, io.SEEK_END) - here != expected:  # checked before memory is allocated for them
         raise MalformedError(f"file must have {expected:,} bytes after its manifest, not {file.tell() - here:,}")
     file.seek(here)
     mac = _member(file, _MAC, _DIGITS)

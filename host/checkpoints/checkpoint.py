@@ -1,7 +1,7 @@
-"""Checkpoints of format 1: made of a process frame, a device frame or both, and restored after all checks.
+"""Checkpoints of format 1, with a process frame, a device frame or both, checked before a restore.
 
-:func:`examine` makes the checks that need no target, and then :func:`admit` the checks of a target, in the order of
-:class:`~host.checkpoints.rejections.Cause`. Until the last check has passed, nothing is written.
+:func:`examine` performs the checks that need no target, and :func:`admit` then checks against the target, in
+the order of :class:`~host.checkpoints.rejections.Cause`. Nothing is written before all checks have passed.
 """
 
 import contextlib
@@ -52,16 +52,16 @@ from host.driver.ring import Ring
 __all__ = ["Expectation", "ProcessFrame", "Stamp", "admit", "check_watermark", "examine", "given_back", "make",
            "restore", "watermark"]
 
-#: Memory spaces that have weights.
+#: Memory spaces that contain weights.
 _SPACES = ("weights", "masters", "codebook")
 
 
 def watermark(manifest: dict[str, Any], key: bytes) -> str:
-    """The watermark of the model that a manifest describes, in hexadecimal digits: an HMAC with the owner's key.
+    """Watermark of the model that a manifest describes, in hexadecimal digits: an HMAC with the owner's key.
 
-    The operator of the fabric has the key of the checkpoint's HMAC, and not this one: so a model with other weights,
-    or of another structure, cannot be passed off as the owner's. The structure is the contracts and the windows of
-    the nodes; the weights are the digests of their regions. A checkpoint without device frame is marked as a whole.
+    The operator of the fabric has the key of the checkpoint's HMAC, but not this key, so a model of different
+    weights or structure cannot be passed off as the owner's. The structure is the contracts and windows of the
+    nodes; the weights are the digests of their regions. A checkpoint without device frame is marked as a whole.
     """
     device, regions = manifest["device"], manifest["regions"]
     if device is None:
@@ -87,40 +87,40 @@ _SKEW = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """Origin of a checkpoint."""
+    """Origin of a checkpoint: its number, time and nonce."""
 
-    sequence: int = 0  # number of the checkpoint, larger than any earlier one
+    sequence: int = 0  # number of the checkpoint, greater than all earlier ones
     time: int = 0  # seconds since 1970
-    nonce: str = "0" * 32  # number that the target has drawn, in hexadecimal digits; zeros for any restore
+    nonce: str = "0" * 32  # random number chosen by the target, in hexadecimal digits; zeros allow any restore
     tenant: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """Checkpoints that a restore accepts."""
+    """Conditions that a checkpoint must meet to be restored."""
 
     tenant: int = 0
     now: int = 0  # seconds since 1970
-    oldest: int | None = None  # seconds that a checkpoint may be old; by default any age
+    oldest: int | None = None  # maximum age of a checkpoint in seconds; by default unlimited
     seen: int = -1  # largest sequence number that the target has seen; -1 for none
-    nonce: str | None = None  # number that the target has drawn for this restore
+    nonce: str | None = None  # random number that the target has chosen for this restore
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessFrame:
-    """Frame of the process that gives nodes their commands."""
+    """Frame of the process that sends commands to the nodes."""
 
     state: Any  # see :func:`host.checkpoints.archive.pack_state`
-    step: int = 0  # steps so far
-    epoch: int = 0  # pass over the examples
-    order: Any = None  # state of the order of the examples, for a digest in the manifest; None without an order
+    step: int = 0  # number of steps so far
+    epoch: int = 0  # number of passes over the examples
+    order: Any = None  # state of the order of examples, for a digest in the manifest; None without an order
     nodes: int = 1
-    words: dict[str, int] = dataclasses.field(default_factory=dict)  # words in use of each memory space of a node
+    words: dict[str, int] = dataclasses.field(default_factory=dict)  # used words of each memory space of a node
 
 
 def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes, owner: bytes | None = None,
          stamp: Stamp | None = None) -> bytes:
-    """The bytes of a checkpoint of one or two frames, which are the same for the same frames, stamp and keys.
+    """Encode a checkpoint of one or two frames; equal frames, stamps and keys give equal bytes.
 
     ``key`` is the key of the manifest's HMAC; the key of an ``owner`` adds a watermark.
     """
@@ -140,7 +140,7 @@ def make(process: ProcessFrame | None, device: DeviceFrame | None, *, key: bytes
 
 
 def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | None = None) -> Archive:
-    """Make the checks that need no target, up to STALE; a ``RejectionError`` if one fails."""
+    """Perform the checks that need no target, up to STALE; a ``RejectionError`` if one fails."""
     archive, expected = open_archive(source), Expectation() if expected is None else expected
     archive.authenticate(key)
     manifest = archive.manifest
@@ -160,8 +160,8 @@ def examine(source: bytes | BinaryIO, *, key: bytes, expected: Expectation | Non
 
 
 def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> DeviceFrame:
-    """Make the checks of a target, from TOO_SMALL to BAD_REGION, of the result of :func:`examine`; the check of the
-    watermark only with the key of its ``owner``."""
+    """Check the result of :func:`examine` against a target, from TOO_SMALL to BAD_REGION; the watermark is checked
+    only with the key of its ``owner``."""
     device = archive.manifest["device"]
     if device is None:
         raise TooSmallError("checkpoint must have a device frame to be restored on nodes")
@@ -188,11 +188,11 @@ def admit(archive: Archive, ring: Ring, *, owner: bytes | None = None) -> Device
 
 def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | None = None,
             expected: Expectation | None = None) -> tuple[Any, DeviceFrame]:
-    """Bring nodes to the state of a checkpoint, without starting anything, and check the watermark only with the key
-    of its ``owner``.
+    """Restore the state of nodes from a checkpoint, without starting anything. The watermark is checked only with the
+    key of its ``owner``.
 
-    Returns the state of the process, None without process frame, and the frame of the nodes. Raises
-    ``RejectionError``, and leaves the target as it was. The target must be in order and idle.
+    Returns the state of the process, None without a process frame, and the frame of the nodes. Raises
+    ``RejectionError``, and leaves the target unchanged. The target must be in order and idle.
     """
     archive = examine(source, key=key, expected=expected)
     frame = admit(archive, ring, owner=owner)
@@ -206,8 +206,8 @@ def restore(source: bytes | BinaryIO, ring: Ring, *, key: bytes, owner: bytes | 
 
 @contextlib.contextmanager
 def given_back(ring: Ring, before: DeviceFrame) -> Iterator[None]:
-    """Give nodes back the frame that they had ``before``, with the same windows as the loaded one, after a
-    ``ReadBackError``, which is raised again."""
+    """After a ``ReadBackError`` in the block, restore the frame that the nodes had ``before``, with the same windows
+    as the loaded frame, and raise the error again."""
     try:
         yield
     except ReadBackError:
@@ -233,7 +233,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
             raise TooSmallError(f"{where} must have two banks of programs")
         for programs in (node["programs"], node.get("idle", [])):
             longest = max((length for length, _ in programs), default=0)
-            # To nodes with one queue the process sends the commands of a program.
+            # Nodes with one queue receive the commands of a program from the process.
             if config.queues > 1 and (len(programs) > config.queues or longest > config.programs.depth):
                 raise TooSmallError(f"{where} must have {len(programs)} queues of {longest} commands, not "
                                     f"{config.queues} of {config.programs.depth}")
@@ -241,7 +241,7 @@ def _check_room(manifest: dict[str, Any], ring: Ring) -> None:
 
 
 def _check_peers(described: dict[str, Any], ring: Ring) -> None:
-    """Raise ``WrongPeersError`` unless the target is the ring described, and all of its nodes answer."""
+    """Raise ``WrongPeersError`` unless the target is the described ring, and all of its nodes answer."""
     peers = peers_of(ring.nodes)
     if (described["size"], described["topology"], described["peers"]) != (ring.nodes, "ring", peers):
         raise WrongPeersError(f"target must be a {described['topology']} of {described['size']} nodes with the peers "

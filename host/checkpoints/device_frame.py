@@ -1,7 +1,7 @@
-"""The device frame of a checkpoint: the nodes of a ring, read and written through their host ports.
+"""The device frame of a checkpoint: the state of a ring's nodes, read and written through their host ports.
 
-A frame has all that later commands depend on, and nothing of the fabric: a ring with other latencies, lanes, threads
-or intervals of the optimizer continues from it with the same bits. docs/checkpoints.md lists the rest, with reasons.
+A frame contains all that later commands depend on, but no properties of the fabric: a ring with different latencies,
+lanes, threads or optimizer intervals continues from it bit-identically. docs/checkpoints.md explains the omissions.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ __all__ = ["CARRIED", "MOST", "DeviceFrame", "Live", "Windows", "commands", "con
            "forget_programs", "load", "missing", "peers_of", "read", "scrub", "verify", "verify_programs", "whole",
            "windows_of"]
 
-#: Ranges of each memory space that are live: first element and number of elements, in order.
+#: Ranges of each memory space that are in use: first element and number of elements, in order.
 Windows: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 
-#: Windows of all nodes alike, or of each node.
+#: The same windows for all nodes, or separate windows for each node.
 Live: TypeAlias = Windows | Sequence[Windows]
 
-#: Settings of the fabric, which a target keeps, and one that acts when it is written.
+#: Settings of the fabric, which a target keeps, and one setting with an effect when it is written.
 _LEFT = ("CONTROL", "TIMEOUT", "THROTTLE_LINK", "THROTTLE_MEMORY", "THROTTLE_COMPUTE", "THROTTLE_HOST", "DELAY_LINK",
          "RESUMED_SET")
 
-#: Registers that a frame has.
+#: Registers that a frame includes.
 CARRIED = tuple(entry.name for entry in REGISTERS if entry.access is Access.SETTING and entry.name not in _LEFT)
 
-#: Bits of SLOT_n, "computing" and "taken" as busy, and of RESUMED_SET.
+#: Bits of SLOT_n, where busy means "computing" or "taken", and of RESUMED_SET.
 _PENDING, _BUSY, _SLOT, _READY = 1 << 17, 1 << 16 | 1 << 18, 1 << 16, 1 << 17
 
 
@@ -55,12 +55,12 @@ class DeviceFrame:
     """Frame of all nodes of a ring."""
 
     fields: dict[str, Any]  # field ``device`` of the manifest
-    # contents of windows, in little-endian words, and commands of programs, by the names of regions
+    # contents of windows, in little-endian words, and commands of programs, by name of region
     regions: dict[str, bytes]
 
     @property
     def live_words(self) -> int:
-        """Largest number of words that the windows of a node have."""
+        """Largest number of words in the windows of a node."""
         return max(sum(int(count) for windows in node["windows"].values() for _, count in windows)
                    for node in self.fields["nodes"])
 
@@ -71,10 +71,10 @@ class DeviceFrame:
 
 
 def contracts_of(configs: Sequence[Configuration]) -> list[dict[str, bool | str]]:
-    """Properties of each node of a ring that decide the bits of results.
+    """Properties of each node of a ring that affect the exact results.
 
-    No sum depends on lanes, segments, intervals and latencies. Roles, and whether weights can be fetched in formats,
-    count where there are workers: elsewhere a server does the same as any node.
+    No sum depends on lanes, segments, intervals and latencies. Roles, and whether weights can be broadcast in
+    formats, are included only if there are workers: otherwise a server behaves as any node.
     """
     relay = any(config.role.streams and not config.is_server for config in configs)
     return [_contract_of(config) | ({"role": name_of(type(config.role)),
@@ -90,7 +90,7 @@ def _contract_of(config: Configuration) -> dict[str, bool | str]:
 
 
 def whole(device: Device) -> Windows:
-    """Windows that cover all memories that a user of a node has, except for the trace, which cannot be written."""
+    """Windows that cover all memories available to a node's user, except for the trace, which cannot be written."""
     spaces = {space.name: device.room(space.name) for space in device.config.memory_map if space.name != "trace"}
     spaces[FAR] = far_words_of(device.config)
     return {name: [(0, words)] for name, words in spaces.items() if words}
@@ -103,15 +103,15 @@ def windows_of(frame: DeviceFrame) -> list[Windows]:
 
 
 def peers_of(nodes: int) -> list[list[int]]:
-    """Predecessor and successor of each rank of a ring."""
+    """Predecessor and successor of each rank in a ring."""
     topology = RingTopology(nodes)
     return [[topology.predecessor(rank), topology.successor(rank)] for rank in range(nodes)]
 
 
 def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
-    """Read windows of a ring's nodes, by default all memories, after all commands that were queued before.
+    """Read windows of a ring's nodes, by default all memories, after all queued commands have ended.
 
-    Raises ``RingError``: an earlier command has failed; ``RuntimeError``: a program runs.
+    Raises ``RingError`` if an earlier command has failed, and ``RuntimeError`` if a program runs.
     """
     ring.commands.wait()
     ring.collectives.quiesce()
@@ -151,10 +151,10 @@ def read(ring: Ring, live: Live | None = None) -> DeviceFrame:
 
 
 def load(ring: Ring, frame: DeviceFrame) -> None:
-    """Write a frame to the nodes of a ring that is in order and idle, after a reset of its links; nothing is started.
+    """Write a frame to the nodes of a ring, after its links have been reset; nothing is started.
 
-    Elements around the windows, and settings of the fabric, stay as they are. Raises ``ReadBackError`` if a node has
-    received other words of a program than it was sent.
+    The ring must be in order and idle. Elements around the windows, and settings of the fabric, are unchanged. Raises
+    ``ReadBackError`` if a node has received different words of a program than were sent.
     """
     devices = ring.devices
     _catch_up(ring, frame.fields["nodes"])
@@ -184,7 +184,7 @@ def load(ring: Ring, frame: DeviceFrame) -> None:
 
 
 def verify(ring: Ring, frame: DeviceFrame) -> None:
-    """Read a frame that :func:`load` has written; a ``ReadBackError`` if a node holds something else.
+    """Read a frame that :func:`load` has written; a ``ReadBackError`` if a node contains something else.
 
     Programs are compared as :func:`verify_programs` does.
     """
@@ -205,7 +205,7 @@ def verify(ring: Ring, frame: DeviceFrame) -> None:
 
 
 def scrub(ring: Ring) -> None:
-    """Clear the nodes after a job: zeros in all memories, registers as after reset, no program."""
+    """Clear the nodes after a job: zeros in all memories, registers with their reset values, no program."""
     ring.recover()
     _take_flags(ring)
     clear_far(ring.devices, {rank: [(0, words)] for rank, device in enumerate(ring.devices)
@@ -225,18 +225,18 @@ def scrub(ring: Ring) -> None:
 
 
 def digest(ring: Ring, live: Live | None = None) -> str:
-    """SHA-256 of a frame, by default of the whole nodes, except for numbers that are used once."""
+    """SHA-256 of a frame, by default of all memories, excluding numbers that are used only once."""
     numbers = ring.commands.numbers
     frame = read(ring, live)
     ring.commands.resume_from(*numbers)
     frame.fields["ring"] |= {"epoch": 0, "collective": 0}
     if "banks" in frame.fields:
-        frame.fields["banks"]["latest"] = 0  # number of an edit
+        frame.fields["banks"]["latest"] = 0  # the number of the latest edit
     return frame.digest
 
 
 def _take_flags(ring: Ring) -> None:
-    """Clear all flags: a command that waits for them takes them."""
+    """Clear all flags, by a command that waits for them."""
     flags = {rank: int(device.read_register("FLAGS")) for rank, device in enumerate(ring.devices)}
     for rank, bits in flags.items():
         if bits:
@@ -247,7 +247,7 @@ def _take_flags(ring: Ring) -> None:
 
 
 def _runs(names: Sequence[str]) -> list[list[str]]:
-    """Names of registers in runs of consecutive addresses."""
+    """Group names of registers into runs of consecutive addresses."""
     groups = itertools.groupby(enumerate(names), lambda pair: register(pair[1]).address - pair[0])
     return [[name for _, name in group] for _, group in groups]
 
@@ -261,21 +261,21 @@ def _bytes(words: npt.NDArray[np.uint32]) -> bytes:
 
 
 def _difference(actual: Any, expected: Any) -> str:
-    """Expected values that differ, each with the actual value."""
+    """Describe the expected values that differ, each with the actual value."""
     if isinstance(actual, dict):
         return ", ".join(f"{name} 0x{value:08x}, not 0x{actual[name]:08x}" for name, value in expected.items()
                          if actual[name] != value)
     return f"{expected!r}, not {actual!r}"
 
 
-# Counts of updates.
+# Counts of weight updates.
 
-#: Maximum number of broadcasts of a restore.
+#: Maximum number of broadcasts in a restore.
 MOST = 1 << 16
 
 
 def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> int:
-    """Broadcasts until all nodes have the counts of a frame; a ``TooSmallError`` if no number of them suffices."""
+    """Broadcasts needed for all nodes to reach a frame's counts; a ``TooSmallError`` if no number suffices."""
     most = MOST if devices[0].config.has_ring else 0
     counts = {node["rank"]: (node["version"] - int(device.read_register("WEIGHT_VERSION"))) % (1 << 32)
               for device, node in zip(devices, nodes, strict=False)
@@ -289,10 +289,10 @@ def missing(devices: Sequence[Device], nodes: Sequence[Mapping[str, Any]]) -> in
 
 
 def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Increase the counts of updates to the counts of a frame, by broadcasts; memories stay, and links are reset.
+    """Increase update counts to the counts of a frame, by broadcasts. Memories stay, and links are reset.
 
-    Nodes with SettableVersion get their WEIGHT_VERSION written instead. All other nodes, such as nodes of bitstreams,
-    must lack the same number.
+    For nodes with SettableVersion, WEIGHT_VERSION is written instead. All other nodes, such as bitstream nodes,
+    must lack the same number of updates.
     """
     count = missing(ring.devices, nodes)
     if not count:
@@ -308,17 +308,17 @@ def _catch_up(ring: Ring, nodes: Sequence[Mapping[str, Any]]) -> None:
 
 # Programs.
 
-#: Commands of each queue of each node.
+#: Commands for each queue of each node.
 _Programs = list[list[list[Command]]]
 
 
 def commands(data: bytes) -> list[Command]:
-    """Commands of the region of a program; a ``ValueError`` if they are none."""
+    """Decode the commands in a program's region; a ``ValueError`` if they are invalid."""
     return [Command.from_words(words) for words in _words(data).reshape(-1, DESCRIPTOR_WORDS)]
 
 
 def _program_regions(ring: Ring) -> dict[str, bytes]:
-    """Commands that nodes have confirmed, by the names of regions."""
+    """Commands that nodes have acknowledged, by name of region."""
     staged = ring.programs.staged
     kept = [(program_region, ring.programs.loaded[1]), (idle_region, [] if staged is None else staged[1])]
     return {region(rank, queue): b"".join(_bytes(command.words()) for command in own)
@@ -326,7 +326,7 @@ def _program_regions(ring: Ring) -> dict[str, bytes]:
 
 
 def _program_fields(ring: Ring, regions: Mapping[str, bytes]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Numbers, lengths and digests of the programs of each node, and the state of both banks."""
+    """Numbers, lengths and digests of each node's programs, and the state of both banks."""
     (model, loaded), staged = ring.programs.loaded, ring.programs.staged
 
     def listed(programs: _Programs, rank: int, region: Any) -> list[list[Any]]:
@@ -344,12 +344,12 @@ def _program_fields(ring: Ring, regions: Mapping[str, bytes]) -> tuple[list[dict
 
 
 def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, bytes]) -> None:
-    """Load the programs of a frame; nodes with two banks compare both with their digests.
+    """Load the programs of a frame; nodes with two banks verify both by their digests.
 
-    Programs of nodes cannot be read: a frame has the words that nodes have confirmed to the process. Nodes with two
-    banks form a CRC-32 of the words that they receive for the idle one: so there a restore loads each program into
-    the idle bank, makes the node compare the digest by an EDIT, and begins a set of no passes, which exchanges the
-    banks. Raises ``ReadBackError`` if a node has received other words.
+    Programs cannot be read from nodes: a frame contains the words that nodes have acknowledged. Nodes with two banks
+    compute a CRC-32 of the words that they receive for the idle bank. A restore therefore loads each program into the
+    idle bank, makes the node compare the digest by an EDIT, and starts a set without passes, which exchanges the
+    banks. Raises ``ReadBackError`` if a node has received different words.
     """
     nodes = fields["nodes"]
     model = nodes[0]["model"]
@@ -363,11 +363,11 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
         ring.programs.load(programs, model=model)
         return
     first, due = banks["set"], banks["due"]
-    # Later edits have numbers above all numbers of the source and of the target.
+    # Later edits need numbers greater than all numbers used by the source or the target.
     number = max(_latest(ring), banks["latest"] - 2) + 1
-    active = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set needs a program
-    ring.programs.load(active, model=(model - 1) % 256)  # so that the two banks have different numbers
-    _stage(ring, active, model=model)  # which cancels an edit that waits
+    active = programs if runs else [[[Command(operation=Operation.QUIESCE)]]] * ring.nodes  # a set requires a program
+    ring.programs.load(active, model=(model - 1) % 256)  # gives the two banks different numbers
+    _stage(ring, active, model=model)  # cancels a pending edit
     ring.programs.begin_set(first)
     _edit(ring, number=number, first=first, region="program")
     ring.programs.begin_set(first)
@@ -376,19 +376,19 @@ def _load_programs(ring: Ring, fields: Mapping[str, Any], regions: Mapping[str, 
     if any(idle):
         _stage(ring, idle, model=banks["model"])
         if due is None:
-            if all(map(any, idle)):  # an EDIT is for programs of all nodes
+            if all(map(any, idle)):  # an EDIT needs programs for all nodes
                 with _compared(ring, "idle"):
                     ring.programs.compare_staged(number=number + 1)
             return
         if due != first:
             ring.programs.begin_set(due)
         _edit(ring, number=number + 1, first=due, region="idle")
-        if due != first:  # the set is over, and the edit waits until it is run again
+        if due != first:  # the set is over; the edit waits for the next run of the set
             ring.programs.begin_set(first)
 
 
 def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
-    """Raise ``ReadBackError`` unless nodes with a program in a frame hold the program with this number."""
+    """Raise ``ReadBackError`` unless each node with a program in the frame has one with the same number."""
     for node, device in zip(fields["nodes"], ring.devices, strict=True):
         if device.config.queues < 2 or not any(length for length, _ in node["programs"]):
             continue
@@ -398,7 +398,7 @@ def verify_programs(ring: Ring, fields: Mapping[str, Any]) -> None:
 
 
 def forget_programs(ring: Ring) -> None:
-    """Overwrite all loaded programs, and leave none."""
+    """Overwrite all loaded programs, and leave the nodes without programs."""
     idle = [] if ring.programs.staged is None else ring.programs.staged[1]
     for programs, other in ((ring.programs.loaded[1], False), (idle, True)):
         for rank, queues in enumerate(programs):
@@ -418,7 +418,7 @@ def _banked(ring: Ring) -> bool:
 
 
 def _latest(ring: Ring) -> int:
-    """Largest number of an edit that a node has accepted."""
+    """Largest number of an edit that any node has accepted."""
     return max(device.read_fields("PROGRAM_SET")["latest"] for device in ring.devices)
 
 
@@ -434,7 +434,7 @@ def _edit(ring: Ring, *, number: int, first: int, region: str) -> None:
 
 @contextlib.contextmanager
 def _compared(ring: Ring, region: str) -> Iterator[None]:
-    """Add rank and region to the error of a node with another digest."""
+    """Add rank and region to the error of a node with a different digest."""
     try:
         yield
     except WrongProgramError as error:

@@ -1,4 +1,4 @@
-"""Keys of checkpoints, which are kept in files and appear in no report."""
+"""Keys of checkpoints, which are stored in files and do not appear in reports."""
 
 import contextlib
 import errno
@@ -10,15 +10,15 @@ from host.output import OutputError
 
 __all__ = ["key_of", "read_key", "user_key"]
 
-#: Variable of the environment that names the file of the user's key.
+#: Environment variable with the path of the user's key file.
 VARIABLE = "GRADRING_KEY"
 
-#: Bytes of a key, as of an HMAC-SHA256, and maximum bytes that are read.
+#: Number of bytes of a key, as for HMAC-SHA256, and maximum number of bytes that are read.
 BYTES, MOST = 32, 4096
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file.
+    """Read the key in a file.
 
     Raises ``ValueError`` if the file is too short or too long for a key, and ``OSError`` if it cannot be read.
     """
@@ -30,7 +30,7 @@ def read_key(path: Path) -> bytes:
 
 
 def key_of(path: Path) -> bytes:
-    """The key in a file; a missing file is made, for its owner only."""
+    """Read the key in a file; a missing file is created, accessible only to its owner."""
     with contextlib.suppress(FileExistsError):
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -40,22 +40,22 @@ def key_of(path: Path) -> bytes:
                 file.write(secrets.token_bytes(BYTES))
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(beside, path)  # which fails where there is a key, and never shows half of one
+            os.link(beside, path)  # fails if a key exists, and never exposes an incomplete key
         finally:
             beside.unlink()
     return read_key(path)
 
 
 def user_key() -> bytes:
-    """The key of this user: of the file that GRADRING_KEY names, or of the user's settings, which is made if need be.
+    """Key of this user, in the file GRADRING_KEY or the user's settings; it is created if necessary.
 
-    Raises ``OutputError`` if there is no key, and none can be made, and ``ValueError`` if the file has no key.
+    Raises ``OutputError`` if there is no key and none can be created, and ``ValueError`` if the key is invalid.
     """
     named, settings = os.environ.get(VARIABLE), os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     try:
         path = Path(named) if named else Path(settings).expanduser() / "gradring" / "checkpoint.key"
         return key_of(path)
-    except RuntimeError:  # of expanduser
+    except RuntimeError:  # raised by expanduser
         raise OutputError(errno.ENOENT, f"Home folder must be known for the key of checkpoints; set {VARIABLE} to a "
                                         f"file") from None
     except OSError as error:

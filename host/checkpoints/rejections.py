@@ -1,4 +1,4 @@
-"""Reasons to refuse a checkpoint, each with its own class."""
+"""Reasons to reject a checkpoint, with one exception class for each."""
 
 import enum
 from typing import ClassVar
@@ -9,7 +9,7 @@ __all__ = ["BadMacError", "BadRegionError", "BadVersionError", "Cause", "Foreign
 
 
 class Cause(enum.StrEnum):
-    """Causes of a rejection, in the order of the checks of a restore."""
+    """Causes of a rejection, in the order that a restore checks them."""
 
     MALFORMED = "MALFORMED"
     BAD_VERSION = "BAD_VERSION"
@@ -25,7 +25,7 @@ class Cause(enum.StrEnum):
 
 
 class RejectionError(ValueError):
-    """A checkpoint is refused; the message says why in one line."""
+    """A checkpoint is rejected; the message gives the reason in one line."""
 
     cause: ClassVar[Cause]
 
@@ -39,31 +39,31 @@ class RejectionError(ValueError):
 
 
 class MalformedError(RejectionError, cause=Cause.MALFORMED):
-    """The bytes are no checkpoint, or not a whole one."""
+    """The bytes are not a checkpoint, or not a complete one."""
 
 
 class BadVersionError(RejectionError, cause=Cause.BAD_VERSION):
-    """The file is of another format."""
+    """The file has a different format."""
 
 
 class BadMacError(RejectionError, cause=Cause.BAD_MAC):
-    """The manifest was not made with this key, or was changed."""
+    """The manifest was made with a different key, or was modified."""
 
 
 class ForeignTenantError(RejectionError, cause=Cause.FOREIGN_TENANT):
-    """The checkpoint is another tenant's."""
+    """The checkpoint belongs to a different tenant."""
 
 
 class StaleError(RejectionError, cause=Cause.STALE):
-    """The checkpoint is too old, was seen before, or was made for another restore."""
+    """The checkpoint is too old, was seen before, or was made for a different restore."""
 
 
 class TooSmallError(RejectionError, cause=Cause.TOO_SMALL):
-    """The target lacks something that the checkpoint needs."""
+    """The target lacks memory, registers or programs that the checkpoint needs."""
 
 
 class WrongContractError(RejectionError, cause=Cause.WRONG_CONTRACT):
-    """The target computes other bits."""
+    """The target would compute different results."""
 
 
 class WrongWatermarkError(RejectionError, cause=Cause.WRONG_WATERMARK):
@@ -71,21 +71,21 @@ class WrongWatermarkError(RejectionError, cause=Cause.WRONG_WATERMARK):
 
 
 class WrongPeersError(RejectionError, cause=Cause.WRONG_PEERS):
-    """The ring of the target is another one, or a node of it does not answer."""
+    """The ring of the target is not the one described, or one of its nodes does not answer."""
 
 
 class _RegionError(RejectionError):
-    """A region has wrong contents."""
+    """The contents of a region are wrong."""
 
     def __init__(self, node: int | None, region: str, reason: str):
         where = f"region {region}" if node is None else f"node {node}, region {region}"
         super().__init__(f"{where} {reason}")
-        self.node, self.region = node, region  # rank of its node, None for a region of the process
+        self.node, self.region = node, region  # rank of its node; None for a region of the process
 
 
 class BadRegionError(_RegionError, cause=Cause.BAD_REGION):
-    """A region has other contents than the manifest states."""
+    """The contents of a region do not match the manifest."""
 
 
 class ReadBackError(_RegionError, cause=Cause.READ_BACK):
-    """The target does not hold the written data."""
+    """The target does not contain the data that was written."""

@@ -20,7 +20,7 @@ _UNITS = {"w": (7 * 86400, "weeks"), "d": (86400, "days"), "h": (3600, "hours"),
 
 
 def _seconds(text: str) -> float:
-    """Seconds, from a text such as ``30d`` or ``12h``."""
+    """Convert a text such as ``30d`` or ``12h`` to seconds."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mhdw])\s*", text)
     if match is None:
         raise ValueError(f"Age must be a number with m, h, d or w for minutes, hours, days or weeks, as in 30d, not "
@@ -29,7 +29,7 @@ def _seconds(text: str) -> float:
 
 
 def _age(seconds: float) -> str:
-    """Age in the largest unit that is at most half of it."""
+    """Format an age in the largest unit that is at most half of it."""
     return next((f"{seconds / unit:.0f} {name} ago" for unit, name in _UNITS.values() if seconds >= 2 * unit), "now")
 
 

@@ -39,20 +39,20 @@ __all__ = ["launch_command"]
 
 
 class Backend(enum.StrEnum):
-    """Backends that the ring can replace: of tensors on the CPU."""
+    """Backends that the ring can replace, for tensors on the CPU."""
 
     GLOO = "gloo"
 
 
 @dataclasses.dataclass(frozen=True)
 class RankOptions(Section):
-    """Ranks, and their program."""
+    """Number of ranks, and the program that they run."""
 
     nodes: int = option(4, "--nodes", "-n", help="Ranks, and nodes in the ring, 1 to 16.")
     module: bool = option(False, "--module", "-m", help="SCRIPT is the name of a module.")
 
     def command(self, script: Sequence[str]) -> list[str]:
-        """Arguments of Python for a script and its arguments."""
+        """Arguments of Python to run a script with its arguments."""
         if not self.module and not Path(script[0]).is_file():
             raise ValueError(f"Script must be a file, not {script[0]!r}: options of gradring go before it")
         return [*(["-m"] if self.module else []), *script]
@@ -60,7 +60,7 @@ class RankOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class FormatOptions(Section):
-    """Formats of words on the ring."""
+    """Formats of data on the ring."""
 
     gradients: str | None = option(
         None, help=f"Codec of gradients and their sums; its error is added to the next gradients: "
@@ -90,7 +90,7 @@ class FormatOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class BackendOptions(Section):
-    """Backend of the script."""
+    """Backend that the script uses."""
 
     replace: Backend | None = option(
         None, help="Backend that means the ring where a script, or a framework, has its name: gloo.")
@@ -99,7 +99,7 @@ class BackendOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class SimulationOptions(Section):
-    """Simulation of the ring."""
+    """Options for the simulation of the ring."""
 
     transport: TransportOption = TransportName.VERILATED
     threads: Threads = None

@@ -1,4 +1,4 @@
-"""The commands: a new command is entered here."""
+"""Registry of commands; every new command must be added here."""
 
 from host.command_group import CommandGroup, Entry
 
@@ -23,7 +23,7 @@ COMMANDS = {
                      "Show the packets in a waveform of gradring wave, and write them as a waveform of their own."),
     "examples": Entry("host.commands.examples", "examples_command",
                       "Copy the examples to a folder of your own, where they can be run and changed."),
-    # Arguments after the script are options of the script.
+    # Arguments that follow the script belong to the script.
     "launch": Entry("host.commands.launch", "launch_command",
                     "Run a PyTorch script, one process for each node, with its sums over a simulated "
                     "ring.", {"allow_interspersed_args": False}),

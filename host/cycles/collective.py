@@ -1,20 +1,20 @@
-"""Walk through a collective, packet by packet, for all ranks at once: its cycles and the words that it sends.
+"""Cycle model of collectives, packet by packet for all ranks: the cycles, and the words that are sent.
 
-Every rank sends the packets of docs/ring/collective/theory.md in one static order. So the times of a packet follow
-from the times of earlier packets by maxima and sums only, a max-plus walk:
+Every rank sends the packets of docs/ring/collective/theory.md in one static order. The times of a packet therefore
+follow from the times of earlier packets by maxima and sums only, a max-plus recurrence, called the walk:
 
     payload begins = max(its words are there, the link is free + header, a credit is back + header)
     payload ends   = max(begin + words, its last word is there)
     words are there at the next rank = begin + wire + HOP, and the cycles that a sum or the optimizer adds
 
-With n credits, a credit is back when the packet sent n packets earlier has left the ingress of the successor. It
-waits for the units after the ingress: the adder, decoders, the optimizer, and queues of one or two segments. Each is
-free from some time on (:class:`Units`), and takes the cycles of its packets (:class:`~host.cycles.costs.Costs`). A
-time is an array over ranks. Units hand packets on as pairs of times, of their first and of their last word, so that a
-unit begins with a packet before the packet has ended.
+With n credits, a credit is back when the packet that was sent n packets earlier has left the successor's ingress.
+There it waits for the units after the ingress: the adder, decoders, the optimizer, and queues of one or two segments.
+The model stores when each unit is free (:class:`Units`), and how many cycles its packets take
+(:class:`~host.cycles.costs.Costs`). A time is an array over ranks. Units pass packets on as pairs of times, for their
+first and last word, so that a unit can start on a packet before it is complete.
 
-Where every block has whole segments, and all times have grown by one constant since one of the last segments, the
-rest repeats. The walk then skips all of these periods.
+If every block consists of whole segments, and all times have grown by the same constant since one of the last few
+segments, the remaining segments repeat this period. The walk then skips all such periods.
 """
 
 import collections
@@ -34,23 +34,23 @@ from sim.golden.ring import GROUP
 __all__ = ["Arrival", "CollectiveCycles", "Numbers", "There", "Units", "collective_cycles", "cycles_of_costs"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
-#: Times of the first and last word of a packet, or of its elements.
+#: Times of the first and last word of a packet, or of its first and last element.
 There: TypeAlias = tuple[Numbers, Numbers]
 
-#: Words of a header, and of a CRC.
+#: Words of a header and of a CRC.
 _HEADER, _CRC = 3, 1
 _CREDIT = constant("collectives", 2, "the last word that leaves an ingress to the header that its credit allows, "
                    "without the wire", COMPARED)
-#: Maximum number of packets that the walk looks back.
+#: Maximum number of earlier packets that the walk remembers.
 _BACK = 16
-#: Segments that fit the write-back buffer, and the optimizer's banks of gradients.
+#: Number of segments that fit into the write-back buffer, and into the optimizer's gradient banks.
 _ROOM = 2
-#: Time of an event that nothing has waited for yet.
+#: Time of an event that no packet has to wait for yet.
 _NEVER = -(10 ** 9)
 
 
 class Arrival(NamedTuple):
-    """A packet after the ingress: times of the first and last word of its payload, and the number of words."""
+    """A packet that has left the ingress: times of the first and last word of its payload, and number of words."""
 
     first: Numbers
     last: Numbers
@@ -58,16 +58,16 @@ class Arrival(NamedTuple):
 
 
 class Units:
-    """The units of a ring, starting with a planned command."""
+    """The units of a ring, from the start of a planned command."""
 
     def __init__(self, timing: Timing, *, nodes: int, latency: int, begin: int):
         self.timing, self.nodes, self.latency, self.begin = timing, nodes, latency, begin
         zero = np.full(nodes, begin, dtype=np.int64)
-        #: The link has room for a header; the last word has left the ingress.
+        #: Times when the link has room for a header, and when the last word has left the ingress.
         self.link = self.taken = zero
-        #: The adder of sums, the encoder of addends, the optimizer and the bank before its last.
+        #: Times when the adder of sums, the encoder of addends, the optimizer, and its second-last bank are free.
         self.adder = self.encoder = self.optimizer = self.bank = zero
-        #: The last own sum has been written back, with a codec of gradients.
+        #: Time when the last own sum has been written back; only with a gradient codec.
         self.rested = zero
         self.sent = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.left = collections.deque([zero + _NEVER] * timing.credits, maxlen=timing.credits)
@@ -75,22 +75,22 @@ class Units:
         self.decodes = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.weights = collections.deque([zero] * _BACK, maxlen=_BACK)
         self.stores = collections.deque([zero] * _ROOM, maxlen=_ROOM)
-        #: Rows that each other reader of the gradient memory still has to read ahead.
+        #: Rows that each of the other readers of the gradient memory has yet to prefetch.
         self.behind: list[Numbers] = []
         self.words = np.zeros(nodes, dtype=np.int64)
 
     def rows(self, elements: Numbers) -> Numbers:
-        """Memory rows of a number of elements."""
+        """Memory rows for a number of elements."""
         return np.asarray(-(-elements // self.timing.lanes))
 
     def beats(self, elements: Numbers) -> Numbers:
-        """Beats of an encoder or decoder of gradients; in zero-value form groups are whole."""
+        """Beats of a gradient encoder or decoder; in zero-value form, groups are complete."""
         if self.timing.grouped:
             return np.asarray(-(-elements // GROUP) * (GROUP // self.timing.lanes))
         return self.rows(elements)
 
     def send(self, there: There, words: Numbers) -> Arrival:
-        """Send a packet on every link, and return the packets that arrive."""
+        """Send a packet on every link, and return the arriving packets."""
         credit = np.roll(self.left[0], -1) + _CREDIT + self.latency
         ready = np.maximum(self.link, credit) + _HEADER
         first = np.where(words > 0, np.maximum(there[0], ready), ready)
@@ -102,37 +102,37 @@ class Units:
         return Arrival(np.roll(first, 1) + wire, np.roll(last, 1) + wire, np.roll(words, 1))
 
     def room(self, words: Numbers) -> Numbers:
-        """Time from which on the queue of outgoing packets has room for a packet."""
+        """Time when the queue of outgoing packets has room for a packet."""
         return self.sent[-_ahead(2 * self.timing.segment, words)]
 
     def take(self, arrival: Arrival) -> There:
-        """Times of the first and last word of a packet that leaves the ingress without a wait."""
+        """Times of the first and last word of a packet that leaves the ingress without waiting."""
         first = np.maximum(arrival.first, self.taken + _HEADER + _CRC)
         return first, np.maximum(first + arrival.words, arrival.last)
 
     def leave(self, end: Numbers) -> None:
-        """Return the credit of a packet after its last word has left the ingress."""
+        """Return the credit of a packet whose last word has left the ingress."""
         self.taken = end
         self.left.append(end)
 
     def read(self, rows: Numbers) -> Numbers:
-        """Cycles for a number of rows of the gradient memory; its readers take turns."""
+        """Cycles to read a number of rows of the gradient memory, whose readers alternate."""
         shares = [np.minimum(rows, backlog) for backlog in self.behind]
         self.behind = [backlog - share for backlog, share in zip(self.behind, shares, strict=True)]
         return rows + sum(shares, start=np.zeros_like(rows))
 
     def idle(self, cycles: Numbers) -> None:
-        """Leave the gradient memory to the other readers for some cycles."""
+        """Leave the gradient memory to the other readers for a number of cycles."""
         self.behind = [np.maximum(backlog - cycles, 0) for backlog in self.behind]
 
     def add(self, there: There, some: npt.NDArray[np.bool_]) -> None:
-        """Note that the adder has been busy with a packet."""
+        """Record the time that the adder is busy with a packet."""
         self.adder = np.where(some, there[1], self.adder)
         self.sums.append(np.where(some, there[0], self.adder))
 
     def decode(self, arrival: Arrival, elements: Numbers, *, room: int, weights: bool = False,
                lands: bool = True) -> There:
-        """Move a packet into a decoder's queue of ``room`` words; times of its first and last element."""
+        """Move a packet into a decoder's queue of ``room`` words; return times of its first and last element."""
         history = self.weights if weights else self.decodes
         first, last = self.take(arrival)
         some = elements > 0
@@ -146,12 +146,12 @@ class Units:
         return begun, end
 
     def land(self, end: Numbers, elements: Numbers) -> None:
-        """Store a segment after its last element is decoded at ``end``; only whole segments are stored."""
+        """Store a segment when its last element has been decoded, at ``end``; only whole segments are stored."""
         stored = np.maximum(self.stores[-1], end + self.timing.stored) + self.rows(elements)
         self.stores.append(np.where(elements > 0, stored, self.stores[-1]))
 
     def update(self, filled: Numbers, elements: Numbers) -> There:
-        """Update a segment with complete gradients; times of the first and last beat that enter the optimizer."""
+        """Update a segment with complete gradients; return times of the optimizer's first and last input beat."""
         some = elements > 0
         begun = np.maximum(filled, self.optimizer)
         end = begun + -(-elements // self.timing.update_lanes) * self.timing.interval
@@ -159,7 +159,7 @@ class Units:
         self.optimizer = np.where(some, end, self.optimizer)
         return begun, end
 
-    # State by which a walk detects that it repeats itself.
+    # State in which a walk detects periods.
 
     _TIMES = ("link", "taken", "adder", "encoder", "optimizer", "bank", "rested")
     _HISTORIES = ("sent", "left", "sums", "decodes", "weights", "stores")
@@ -170,7 +170,7 @@ class Units:
                          *(history for name in self._HISTORIES for history in getattr(self, name))])
 
     def move(self, cycles: int) -> None:
-        """Let ``cycles`` pass, during which the units repeat their work."""
+        """Advance all times by ``cycles``, in which the units repeat their work."""
         for name in self._TIMES:
             setattr(self, name, getattr(self, name) + cycles)
         for name in self._HISTORIES:
@@ -180,30 +180,30 @@ class Units:
 
 
 def _ahead(room: int, words: Numbers) -> int:
-    """Packets of ``words`` that fit a queue of ``room`` words, at least one."""
+    """Number of packets of ``words`` words that fit into a queue of ``room`` words, at least one."""
     return min(max(1, room // max(int(words.max(initial=0)), 1)), _BACK)
 
 
-#: Maximum segments of a period, and segments that a walk looks ahead.
+#: Maximum number of segments in a period, and number of segments that a walk looks ahead.
 _PERIODS, _AHEAD = 6, 5
-#: Segments that the optimizer has banks for.
+#: Number of segments for which the optimizer has banks.
 _BANKS = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectiveCycles:
-    """Result of a walk."""
+    """Result of the model of a collective."""
 
-    #: Cycles from the start of the command to its end, on the rank that takes longest.
+    #: Cycles from the start of the command to its end, on the slowest rank.
     cycles: int
-    #: Words of the rank that sends most, headers and CRCs included.
+    #: Words sent by the busiest rank, including headers and CRCs.
     words: int
-    #: Gradients among these words.
+    #: Words of scatter-reduce among these.
     scatter: int
 
 
 class _Collective:
-    """One collective, segment by segment."""
+    """One collective, modelled segment by segment."""
 
     def __init__(self, costs: Costs, timing: Timing, *, kind: Collective, latency: int):
         self._costs, self._timing = costs, timing
@@ -215,7 +215,7 @@ class _Collective:
         self.scatter_words = np.zeros(costs.nodes, dtype=np.int64)
         self._fused = kind is Collective.FUSED_UPDATE
         self._gathers = kind is not Collective.REDUCE_SCATTER
-        #: Whether gradients that are sent first share the memory with addends, which have a reader of their own.
+        #: Whether reads of the gradients sent first compete with reads of addends, which have a separate reader.
         self._shares = timing.grouped and (costs.nodes > 2 or not self._fused)
 
     def _rows(self, segment: int, distance: int) -> Numbers:
@@ -224,7 +224,7 @@ class _Collective:
     # Scatter-reduce.
 
     def scatter(self, segment: int) -> None:
-        """The scatter-reduce of a segment of each block."""
+        """Model the scatter-reduce of a segment of each block."""
         costs, timing, units = self._costs, self._timing, self.units
         before = units.words
         there = self._first_grouped(segment) if timing.grouped else self._first_coded(segment)
@@ -245,7 +245,7 @@ class _Collective:
         self.scatter_words = self.scatter_words + units.words - before
 
     def _read_ahead(self, segment: int) -> None:
-        """Add the rows that readers other than the addends' may read ahead from this segment on."""
+        """Add the rows that readers other than the addends' reader may prefetch from this segment on."""
         ahead = [*([(_AHEAD, 0)] if self._shares else []), *([(_BANKS, 1)] if self._fused else [])]
         more = [sum((self._rows(n, distance) for n in (range(count) if segment == 0 else [segment + count - 1])),
                     start=np.zeros_like(self._none)) for count, distance in ahead]
@@ -253,7 +253,7 @@ class _Collective:
         units.behind = more if segment == 0 else [n + new for n, new in zip(units.behind, more, strict=True)]
 
     def _first_grouped(self, segment: int) -> There:
-        """Words of the gradients that are sent first; they have an encoder of their own, which runs ahead."""
+        """Times of the gradients that are sent first; their separate encoder runs ahead."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         addends = [self._rows(segment, -1)] if self._shares else []
@@ -265,7 +265,7 @@ class _Collective:
             last = self._none + timing.loaded + BEHIND + np.maximum(rows + shared, words)
             self._read_ahead(segment)
             return first, last
-        if not self._shares:  # read long ago
+        if not self._shares:  # these rows were read long ago
             return self._none, self._none
         ahead = sum((self._rows(segment + number, 0) for number in range(1, _AHEAD - 1)), start=np.zeros_like(rows))
         left = np.maximum(units.behind[0] - ahead, 0)
@@ -278,7 +278,7 @@ class _Collective:
         return first, last
 
     def _first_coded(self, segment: int) -> There:
-        """Words of the gradients that are sent first, which take the path of all sums."""
+        """Times of the gradients that are sent first and take the same path as all sums."""
         timing, units = self._timing, self.units
         rows, words = self._rows(segment, 0), self._costs.scatter(0, segment, 0)
         self._read_ahead(segment)
@@ -288,7 +288,7 @@ class _Collective:
         return begun + timing.loaded + BEHIND, end + timing.loaded + BEHIND
 
     def _sum_grouped(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
-        """A sum of ``hop`` + 1 gradients, formed group by group."""
+        """Times of a sum of ``hop`` + 1 gradients that is formed group by group."""
         costs, timing, units = self._costs, self._timing, self.units
         elements = costs.elements(segment, -hop)
         some, words, own = elements > 0, costs.scatter(hop, segment, -hop), costs.own(hop, segment, -hop)
@@ -315,7 +315,7 @@ class _Collective:
         return out + BEHIND, out_end + BEHIND
 
     def _sum_coded(self, arrival: Arrival, hop: int, segment: int, *, last: bool) -> There:
-        """A sum of ``hop`` + 1 gradients, which are decoded, added and encoded again."""
+        """Times of a sum of ``hop`` + 1 gradients, which are decoded, added and encoded again."""
         costs, timing, units = self._costs, self._timing, self.units
         elements = costs.elements(segment, -hop)
         some, words = elements > 0, costs.scatter(hop, segment, -hop)
@@ -344,7 +344,7 @@ class _Collective:
             self._waiting = None
 
     def _update(self, arrival: Arrival, segment: int) -> There:
-        """New weights of the own block."""
+        """Times of the new weights of the own block."""
         timing, units = self._timing, self.units
         elements = self._costs.elements(segment, 1)
         units.decodes.append(np.maximum(units.decodes[-1], np.where(elements > 0, units.bank, 0)))
@@ -357,7 +357,7 @@ class _Collective:
     # All-gather.
 
     def gather(self, segment: int) -> None:
-        """The all-gather of a segment of each block."""
+        """Model the all-gather of a segment of each block."""
         costs, units = self._costs, self.units
         there = self.kept.pop(segment) if segment in self.kept else self._stored(segment)
         if not costs.sums and not self._timing.raw:
@@ -367,14 +367,14 @@ class _Collective:
             there = self._land(arrival, costs.elements(segment, -hop), passed=hop < costs.nodes - 2)
 
     def _stored(self, segment: int) -> There:
-        """Weights of the own block that a gather on its own reads."""
+        """Times of the weights of the own block that a separate all-gather reads."""
         words = self._costs.gather(segment, 1)
         begun = self.units.encoder
         self.units.encoder = begun + np.maximum(words, self._rows(segment, 1))
         return begun + self._timing.given, self.units.encoder + self._timing.given
 
     def _restore(self, there: There, segment: int) -> None:
-        """Write back the own block, decoded, before all other blocks."""
+        """Write back the decoded own block, before all other blocks."""
         units, elements = self.units, self._costs.elements(segment, 1)
         begun = np.maximum(there[0], units.weights[-1])
         end = np.maximum(begun + np.maximum(self._costs.gather(segment, 1), units.rows(elements)), there[1])
@@ -382,7 +382,7 @@ class _Collective:
         units.land(end + self._timing.landed, elements)
 
     def _land(self, arrival: Arrival, elements: Numbers, *, passed: bool) -> There:
-        """Write back a packet, and pass it on."""
+        """Write back a packet, and forward it."""
         costs, timing, units = self._costs, self._timing, self.units
         if passed:
             arrival = arrival._replace(last=np.maximum(arrival.last, units.room(arrival.words)))
@@ -410,7 +410,7 @@ class _Collective:
         return np.concatenate([self.units.times(), *(np.stack(pair) for pair in self.kept.values()), *waiting])
 
     def skip(self, cycles: int, periods: int, segments: int, words: tuple[Numbers, Numbers]) -> None:
-        """Skip ``periods``, each with these cycles, segments and words, of all packets and of gradients."""
+        """Skip ``periods`` periods, each with these cycles, segments, and total and gradient words."""
         units = self.units
         units.move(periods * cycles)
         units.words = units.words + periods * words[0]
@@ -423,10 +423,10 @@ class _Collective:
 
 
 class _Periods:
-    """Looks for a period in the times of a walk."""
+    """Detector of periods in the times of a walk."""
 
     def __init__(self, latency: int):
-        # Times before all events that are still waited for have no effect.
+        # Times before all events that can still cause a wait have no effect.
         self._past = 4096 + 4 * latency
         self._found: list[tuple[int, int, Numbers, list[Numbers], tuple[Numbers, Numbers]]] = []
 
@@ -447,15 +447,15 @@ class _Periods:
 
 def collective_cycles(kind: Collective, form: Format, timing: Timing, *, length: int, nodes: int,
                       latency: int) -> CollectiveCycles:
-    """Walk through a collective, in the format of the node that has these latencies, on a ring of two or more nodes
-    with links that take ``latency`` cycles for words and for credits."""
+    """Model a collective on a ring of two or more nodes, with these node latencies and this format; links delay words
+    and credits by ``latency`` cycles."""
     sums = kind is Collective.ALL_REDUCE
     return cycles_of_costs(kind, Costs(form, length=length, nodes=nodes, segment=timing.segment, sums=sums), timing,
                       latency=latency)
 
 
 def cycles_of_costs(kind: Collective, costs: Costs, timing: Timing, *, latency: int) -> CollectiveCycles:
-    """Walk through a collective with known costs."""
+    """Model a collective with known costs of packets."""
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
     walk = _Collective(costs, timing, kind=kind, latency=latency)

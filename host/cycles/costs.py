@@ -1,10 +1,10 @@
 """Costs of packets: elements, words and positions of each segment of each block at each hop.
 
-They equal the costs of :mod:`sim.golden.ring`: in closed form where the words of a codec follow from the elements,
-and expected numbers for zero-value compression of gradients of a given density. So no gradients are needed, and a
-ring of any size has its costs segment by segment. In short segments with zeros in the same positions on all nodes,
-numbers are spread over the blocks by a binomial distribution, since all other blocks wait for the fullest one. Where
-there are gradients, :class:`CountedCosts` counts their zeros.
+They equal the costs of :mod:`sim.golden.ring`: exactly if a codec's words follow from the number of elements, and as
+expected numbers for zero-value compression of gradients with a given density. Therefore no gradients are needed, and
+costs are available for rings of any size, segment by segment. In short segments with zeros in the same positions on
+all nodes, numbers vary between blocks by a binomial distribution, since all other blocks wait for the fullest one. If
+gradients are given, :class:`CountedCosts` counts their zeros.
 """
 
 import dataclasses
@@ -25,29 +25,29 @@ __all__ = ["Costs", "CountedCosts", "Format", "Zeros"]
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-#: Fraction of a turn; its multiples are spread evenly and without a pattern.
+#: Golden ratio as a fraction; the fractional parts of its multiples are spread evenly, without a pattern.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Zeros(enum.Enum):
-    """Positions of the zeros among gradients."""
+    """Positions of the zeros in gradients."""
 
     TOGETHER = "together"
-    """The same on all nodes, so that sums have the same number of zeros."""
+    """Zeros are in the same positions on all nodes, so sums have the same number of zeros."""
     APART = "apart"
-    """Each node has its own, at random, so that sums have fewer at every hop."""
+    """Zeros are in random positions, different on each node, so sums have fewer zeros after each hop."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
     """Encoding of gradients and weights on the links."""
 
-    #: Names of codecs.
+    #: Names of the codecs of gradients and weights.
     gradients: str = ZERO_VALUE
     weights: str = RAW
-    #: Fraction of gradients that are not zero, on each node.
+    #: Fraction of nonzero gradients on each node.
     density: float = 1.0
-    #: Positions of the zeros.
+    #: Positions of the zeros in gradients.
     zeros: Zeros = Zeros.TOGETHER
 
     def __post_init__(self) -> None:
@@ -67,9 +67,9 @@ class Format:
 
 @functools.cache
 def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
-    """Probabilities that at most 0, 1, … of ``count`` elements are not zero."""
+    """Probabilities that at most 0, 1, … of ``count`` elements are nonzero."""
     terms = np.ones(1)
-    for _ in range(count):  # only products and sums, which are the same on every processor
+    for _ in range(count):  # only products and sums, which are identical on every processor
         terms = np.append(terms * (1 - density), 0) + np.append(0, terms * density)
     return np.asarray(np.minimum(np.cumsum(terms), 1))
 
@@ -77,14 +77,14 @@ def _binomial(count: int, density: float) -> npt.NDArray[np.float64]:
 class Costs:
     """Costs of all packets of a vector.
 
-    Each is requested by the segment and the distance of the block from the rank, and is an array over ranks.
+    Costs are requested by segment, and by distance of the block from the rank; the result is an array over ranks.
 
     Parameters
     ----------
     length, nodes, segment : int
-        Elements of the vector, ranks, and elements of a segment.
+        Number of elements of the vector, of ranks, and of elements in a segment.
     sums : bool
-        Whether sums are gathered, as in an all-reduce, and not weights.
+        Whether sums are gathered, as in an all-reduce, instead of weights.
     """
 
     def __init__(self, form: Format, *, length: int, nodes: int, segment: int, sums: bool):
@@ -99,19 +99,19 @@ class Costs:
         self.sizes = GROUP * (each + (self.ranks < more)) + rest * (self.ranks == more)
         self.segments = int(-(-self.sizes.max(initial=0) // segment))
         self._spread: dict[int, Numbers] = {}
-        #: Words of a packet by its elements.
+        #: Words of a packet, by its number of elements.
         self._tables = {
             name: np.array([CODECS[name].max_words(count) for count in range(segment + 1)], dtype=np.int64)
             for name in (form.gradients, form.weights) if not CODECS[name].sums_coded}
 
     def elements(self, segment: int, distance: int) -> Numbers:
-        """Elements of a segment of block rank + ``distance``, on each rank."""
+        """Number of elements in a segment of block rank + ``distance``, on each rank."""
         blocks = (self.ranks + distance) % self.nodes
         return np.asarray(np.clip(self.sizes[blocks] - self.segment * segment, 0, self.segment))
 
     @property
     def full(self) -> int:
-        """First segments that have the same costs in every block."""
+        """Number of segments from the first on that have the same costs in every block."""
         return int(self.sizes.min() // self.segment)
 
     def scatter(self, hop: int, segment: int, distance: int) -> Numbers:
@@ -122,7 +122,7 @@ class Costs:
         return np.asarray(-(-elements // GROUP) + self._nonzeros(hop, segment, distance))
 
     def positions(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Positions with a sum of ``hop`` gradients, or an addend, that is not zero."""
+        """Number of positions where a sum of ``hop`` gradients, or an addend, is nonzero."""
         return self._nonzeros(hop, segment, distance)
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:
@@ -130,13 +130,13 @@ class Costs:
         return self.scatter(0, segment, distance)
 
     def gather(self, segment: int, distance: int) -> Numbers:
-        """Payload words of packets of finished blocks."""
+        """Payload words of packets with finished blocks."""
         if self.sums:
             return self.scatter(self.nodes - 1, segment, distance)
         return np.asarray(self._tables[self.form.weights][self.elements(segment, distance)])
 
     def _nonzeros(self, hop: int, segment: int, distance: int) -> Numbers:
-        """Elements of a sum of ``hop`` + 1 gradients that are not zero."""
+        """Number of nonzero elements in a sum of ``hop`` + 1 gradients."""
         if self.form.zeros is Zeros.TOGETHER and 0 < self.form.density < 1 and segment >= self.full:
             if segment not in self._spread:
                 self._spread[segment] = self._spread_over(segment)
@@ -144,7 +144,7 @@ class Costs:
         return np.asarray(np.rint(self.form.after(hop + 1) * self.elements(segment, distance)).astype(np.int64))
 
     def _spread_over(self, segment: int) -> Numbers:
-        """Elements that are not zero in a segment of each block: quantiles in an order without a pattern."""
+        """Number of nonzero elements in a segment of each block: quantiles, in an order without a pattern."""
         elements = np.clip(self.sizes - self.segment * segment, 0, self.segment)
         nonzeros = np.zeros(self.nodes, dtype=np.int64)
         for count in np.unique(elements):
@@ -156,8 +156,8 @@ class Costs:
 
 
 class CountedCosts(Costs):
-    """Costs of gradients of shape (nodes, length) in zero-value form, with counted zeros instead of numbers that a
-    density predicts."""
+    """Costs of gradients of shape (nodes, length) in zero-value form, with zeros that are counted instead of
+    predicted from a density."""
 
     def __init__(self, form: Format, gradients: npt.NDArray[np.float32], *, segment: int, sums: bool):
         nodes, length = gradients.shape
@@ -173,7 +173,7 @@ class CountedCosts(Costs):
 
     @property
     def full(self) -> int:
-        """Zero: all segments differ."""
+        """Return zero, since all segments differ."""
         return 0
 
     def own(self, hop: int, segment: int, distance: int) -> Numbers:

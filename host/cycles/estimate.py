@@ -1,8 +1,8 @@
-"""Cycles of a schedule's commands, before any of them has run.
+"""Estimated cycles of a schedule's commands, before any of them has run.
 
-COMPUTE takes the cycles of an engine with :attr:`Costs.macs` multiply-adds per cycle. For collectives a table has the
+For COMPUTE, an engine with :attr:`Costs.macs` multiply-adds per cycle is assumed. For collectives, a table contains
 cycles measured on Verilated nodes with the defaults of :class:`~hdl.config.NodeConfig`, dense gradients, raw weights,
-momentum and links of 16 cycles; between its entries the estimate is linear. Sparse gradients and codecs take less.
+momentum and links of 16 cycles; estimates between its entries are linear. Sparse gradients and codecs take less.
 """
 
 import bisect
@@ -13,14 +13,14 @@ from sim.golden.constants import constant
 
 __all__ = ["MACS", "Collective", "Costs"]
 
-#: Default multiply-adds per cycle of an engine.
+#: Default number of multiply-adds per cycle of an engine.
 MACS = 16
 
 _LATCH = constant("schedules", 4, "a LATCH", "assumed")
 
 
 class Collective(enum.Enum):
-    """Collectives, by the names of their operations; schedules have all but the all-reduce."""
+    """Collectives, by the names of their operations; schedules use all of them except the all-reduce."""
 
     FUSED_UPDATE = enum.auto()
     ALL_REDUCE = enum.auto()
@@ -66,7 +66,7 @@ _MEASURED: dict[Collective, dict[int, tuple[int, ...]]] = {
 
 
 def _between(xs: tuple[int, ...], ys: tuple[float, ...], x: int) -> float:
-    """Line through two neighbouring points, or through the first or last two beyond them."""
+    """Interpolate linearly between neighbouring points, or extrapolate from the first or last two."""
     if len(xs) == 1:
         return ys[0]
     right = min(max(bisect.bisect_left(xs, x), 1), len(xs) - 1)
@@ -76,13 +76,13 @@ def _between(xs: tuple[int, ...], ys: tuple[float, ...], x: int) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Durations of commands."""
+    """Estimated durations of commands."""
 
-    #: Examples of a node in each pass: the largest share of a batch.
+    #: Examples per node in each pass: the largest share of a batch.
     examples: int
     #: Multiply-adds per cycle.
     macs: int = MACS
-    #: Cycles of a LATCH.
+    #: Cycles that a LATCH takes.
     latch: int = _LATCH
 
     def __post_init__(self) -> None:
@@ -91,11 +91,11 @@ class Costs:
                 raise ValueError(f"{name} must be at least {least}, not {value!r}")
 
     def compute(self, multiplications: int) -> int:
-        """Cycles of COMPUTE for a number of multiply-adds of each example."""
+        """Cycles of a COMPUTE with this number of multiply-adds per example."""
         return -(-self.examples * multiplications // self.macs)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
-        """Cycles of a collective on ``nodes`` nodes; an update of one node moves nothing on the ring."""
+        """Cycles of a collective on ``nodes`` nodes; the update of a single node uses no links."""
         table = _MEASURED[kind]
         if length == 0 or nodes < min(table):
             return 0

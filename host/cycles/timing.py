@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Latencies of a node, from the units that it is made of, and constants that were fitted."""
+"""Latencies of a node, derived from its units, and fitted constants."""
 
 import dataclasses
 import functools
@@ -32,34 +32,34 @@ BEHIND = constant("collectives", 3, "a queue in block memory, such as the one af
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Latencies, rates and rooms of a node."""
+    """Latencies, rates and capacities of a node."""
 
-    #: Elements of a row, elements of a segment, and packets of the ingress.
+    #: Elements in a memory row, elements in a segment, and packets that fit into the ingress.
     lanes: int
     segment: int
     credits: int
-    #: Whether gradients are added in zero-value form, group by group; whether weights go through no codec.
+    #: Whether gradients are added in zero-value form, group by group; and whether weights have no codec.
     grouped: bool
     raw: bool
-    #: Additional cycles of a word of a sum, compared with a word that is passed on.
+    #: Additional cycles for a word of a sum, compared with a word that is forwarded.
     summed: int
-    #: Cycles from a command's start to the first word of a gradient, and of a weight that a gather on its own reads.
+    #: Cycles from a command's start to the first word of a gradient, and of a weight in a separate all-gather.
     loaded: int
     given: int
-    #: Cycles from the last word of a packet to its last element, of gradients and of weights.
+    #: Cycles from the last word of a packet to its last element, for gradients and for weights.
     decoded: int
     landed: int
-    #: Cycles of the write-back buffer.
+    #: Latency of the write-back buffer in cycles.
     stored: int
-    #: Cycles from the first beat that the optimizer takes to the first of its results, and from there to a word.
+    #: Cycles from the optimizer's first input beat to its first result, and from there to a word.
     updated: int
     first: int
-    #: Cycles from the last of its results to the last word.
+    #: Cycles from the optimizer's last result to the last word.
     kept: int
-    #: Elements that enter the optimizer together, and cycles from entry to entry.
+    #: Number of elements that enter the optimizer together, and cycles between such inputs.
     update_lanes: int
     interval: int
-    #: Bits of the number of a group.
+    #: Number of bits of a group number.
     address: int
 
     def planning(self, *, length: int, nodes: int) -> int:
@@ -75,8 +75,7 @@ class Timing:
 
 
 def _coding(name: str, lanes: int) -> tuple[int, int, int]:
-    """Beats of a block of a codec on words; cycles from its last beat to its first word, and from words to
-    elements."""
+    """Beats of a block of a codec; cycles from its last beat to its first word; and cycles from words to elements."""
     codec = CODECS[name]
     beats = max(int(getattr(codec, "block", 1)), lanes) // lanes
     encode, decode = (int(create_unit(unit, codec, lanes).latency + words.latency)
@@ -95,10 +94,10 @@ def _optimizer(config: NodeConfig) -> StreamedOptimizer:
 
 @functools.cache
 def timing_of(config: NodeConfig) -> Timing:
-    """Latencies of a node.
+    """Latencies of a node with this configuration.
 
-    Raises ``ValueError``: the node is an int16 node, or its codec of weights has a codebook; the walk does not model
-    its reading.
+    Raises ``ValueError`` for an int16 node, or a weight codec with a codebook, as the model does not include the time
+    to read it.
     """
     if not config.has_ring:
         raise ValueError("Node must have collectives to be predicted, not be an int16 node")

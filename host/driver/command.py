@@ -1,4 +1,4 @@
-"""Commands to a node, and the events that report their end."""
+"""Commands to a node, and the events that report their completion."""
 
 import dataclasses
 from typing import Any
@@ -25,30 +25,30 @@ class Command:
     # position of the node in the ring, and number of nodes
     rank: int = 0
     size: int = 1
-    port: int = 0  # number of the ring; 0 is the only one of a node with one port
+    port: int = 0  # number of the ring; always 0 on a node with one port
     # addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the words
-    # of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
+    # of external masks at ``state_base``; SPARSIFY has its errors at ``weight_base``, and INFER its layers.
     gradient_base: int = 0
     weight_base: int = 0
     state_base: int = 0
-    length: int = 0  # elements, or samples of INFER
-    # ``epoch`` and ``collective`` are in packets, to refuse packets of another command; the same on all nodes
+    length: int = 0  # number of elements, or of samples for INFER
+    # packets carry ``epoch`` and ``collective``, to reject packets of a different command; the same on all nodes
     epoch: int = 0
-    root: int = 0  # rank that a BROADCAST starts from, or that all groups belong to
+    root: int = 0  # rank that a BROADCAST starts from, or that owns all groups
     collective: int = 0
-    # flags to take before the start, and flags to set after a good end; 16 bits each
+    # flags to wait for, and clear, before the start, and flags to set after a successful end; 16 bits each
     wait: int = 0
     signal: int = 0
-    tag: int = 0  # number in the event; 16 bits
-    tenant: int = 0  # owner of the command; 0 is the only one
-    # commands of the first and of the second other queue's program that end before this one starts; 16 bits each, 0
-    # for none
+    tag: int = 0  # number reported in the event; 16 bits
+    tenant: int = 0  # owner of the command; always 0 on a node without tenants
+    # commands, in the programs of the first and second of the other queues, that must end before this one starts; 16
+    # bits each, 0 for none
     after_0: int = 0
     after_1: int = 0
-    # passes, 0 to 3, that these commands are earlier
+    # number of passes, 0 to 3, by which these commands are earlier
     lag_0: int = 0
     lag_1: int = 0
-    # with ``remote``, ``after_1`` and ``lag_1`` are about that queue of the node of rank ``unit``
+    # with ``remote``, ``after_1`` and ``lag_1`` refer to queue ``unit_queue`` of the node of rank ``unit``
     unit_queue: int = 0
     remote: int = 0
     round: int = 0  # whether the command takes part in a round of gradients
@@ -58,23 +58,23 @@ class Command:
     model: int = 0  # number of the model that a program belongs to
     unit: int = 0
     # partition of the groups of 32 elements: group j belongs to block (j + ``block_offset``) modulo ``size``, and is
-    # ``stride`` groups after the group before it
+    # ``stride`` groups after the previous group
     block_offset: int = 0
     stride: int = 1
-    # number of the round of a command with ``round`` that is pushed; in a program the node numbers it by the pass
+    # number of the round of a pushed command with ``round``; in a program the node derives it from the pass
     number: int = 0
-    duration: int = 0  # cycles of a COMPUTE of the compute stub
-    format: int = 0  # of a BROADCAST's weights: index in :data:`hdl.compression.registry.FETCH_FORMATS`
+    duration: int = 0  # cycles that a COMPUTE takes on the compute stub
+    format: int = 0  # format of a BROADCAST's weights: index into :data:`hdl.compression.registry.FETCH_FORMATS`
     entry: int = 0  # entry of a server's table of counts, 0 to 63, for a BROADCAST or PUSH; 64 to 255 for none
     root_reduce: int = 0  # whether ``root`` owns all groups of a FUSED_UPDATE or ALL_REDUCE; docs/ring/root_reduce.md
 
     def words(self) -> Words:
-        """The sixteen words of the descriptor; a ``ValueError`` if a field does not fit into its bits."""
+        """Return the sixteen words of the descriptor; a ``ValueError`` if a field does not fit into its bits."""
         return pack(_COMMAND, vars(self), "Command's")
 
     @classmethod
     def from_words(cls, words: Words) -> "Command":
-        """The command of a descriptor; a ``ValueError`` if the operation is unknown, or a reserved bit is set."""
+        """Decode a descriptor; a ``ValueError`` if the operation is unknown or a reserved bit is set."""
         values = fields(_COMMAND, int_of(words))
         names = {field.name for field in dataclasses.fields(cls)}
         command = cls(**{**{name: value for name, value in values.items() if name in names},
@@ -90,47 +90,47 @@ class ProgramRun:
 
     passes: int
     model: int = 0  # number of the program that is loaded
-    parity: int = 0  # copy of the weights, 0 or 1, that the first pass takes in commands with ``alternate``
-    # number that is added to the numbers of collectives in the first pass, and its increase from pass to pass
+    parity: int = 0  # copy of the weights, 0 or 1, that commands with ``alternate`` use in the first pass
+    # number added to the numbers of collectives in the first pass, and its increase from pass to pass
     collective: int = 0
     collectives: int = 0
-    # number of the run, 1 to 63: the same on all nodes of a ring, and none of the last 62 runs. With 0, nodes do not
-    # show each other their progress, so no command can wait for another node.
+    # number of the run, 1 to 63: the same on all nodes of a ring, and different from the last 62 numbers. With
+    # 0, nodes do not show each other their progress, so no command can wait for another node.
     number: int = 0
-    # position of the node in the ring of its control words
+    # position of the node in the ring that carries its control words, and size of that ring
     rank: int = 0
     size: int = 0
-    # passes since weights were written, modulo 2^16, for versions of weights; with 0 a node counts its own updates
+    # passes since the weights were written, modulo 2^16, for weight versions; with 0 a node counts its own updates
     first: int = 0
 
     def __post_init__(self) -> None:
-        self.words()  # a value that does not fit is an error here
+        self.words()  # a value that does not fit raises an error here
 
     def words(self) -> Words:
-        """The payload of RUN."""
+        """Return the payload of RUN."""
         return pack(_RUN, vars(self), "Run's")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
-    """End of a command."""
+    """End of a command, as reported by a node."""
 
     tag: int  # tag of the command
     status: EventStatus
     flags: EventFlag
     detail: int  # details of the status, see docs/protocol.md
     cycles: int | None  # cycles that the command took; None where they are not modelled (docs/simulation.md)
-    weight_version: int  # updates that the node's weights have seen
-    queue: int = 0  # queue of the node that the command was in
+    weight_version: int  # number of updates that the node's weights have received
+    queue: int = 0  # queue of the node that held the command
 
     @classmethod
     def from_words(cls, words: Words) -> "Event":
-        """Decode an event from four words; raise ``ValueError`` if its status is unknown."""
+        """Decode an event from four words; a ``ValueError`` if its status is unknown."""
         values: dict[str, Any] = fields(_EVENT, int_of(words))
         return cls(**{**values, "status": EventStatus(values["status"]), "flags": EventFlag(values["flags"])})
 
     def check(self, name: str = "node") -> "Event":
-        """Return this event if the command ended well; a ``CollectiveError`` if it failed."""
+        """Return this event if the command succeeded; raise ``CollectiveError`` if it failed."""
         if self.status is not EventStatus.OK:
             raise CollectiveError(self, name)
         return self
@@ -147,8 +147,8 @@ class CollectiveError(DeviceError):
         super().__init__(f"{name}: command with tag {event.tag} ended with {event.status.name}: {meaning}")
 
 
-#: Lowest bit and width of the fields of details: of a refused packet the value received (``high``) and expected, of a
-#: time-out the packets received and sent, of an AFTER_TIMEOUT the command that it waited for, and of a READ_DEAD.
+#: Lowest bit and width of the fields of an event's detail: the received (``high``) and expected value of a rejected
+#: packet, the packets received and sent before a time-out, the command that timed out, or a dead read.
 _DETAIL = {"high": (16, 16), "low": (0, 16), "lag": (16, 2), "elsewhere": (18, 1), "rank": (20, 4), "queue": (24, 2),
            "instruction": (0, 8), "row": (8, 24)}
 
@@ -222,7 +222,7 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.OVER_BUDGET: "it took more cycles than BUDGET; ask the privileged host for more, or for less at once",
 }
 
-#: Statuses of a refused command, which a node would refuse again.
+#: Statuses of a rejected command, which a node would reject again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
            EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE, EventStatus.READ_DEAD,

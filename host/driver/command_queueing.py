@@ -1,4 +1,4 @@
-"""Queue of the commands on the nodes of a ring, the wait for their events, and the diagnosis of failures."""
+"""Queue of the commands on the nodes of a ring, their completion, and the diagnosis of failures."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ __all__ = ["CommandQueueing", "PendingCommand"]
 T = TypeVar("T")
 
 _SETTLING = 8
-"""Looks at links that may still move words."""
+"""Maximum number of checks whether links still move words."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -27,31 +27,31 @@ class PendingCommand(Generic[T]):
     """A command with a pending result."""
 
     operation: Operation
-    commands: dict[int, Command]  # the command of each node that has one, by rank
-    nodes: int  # of the ring
+    commands: dict[int, Command]  # command of each node that has one, by rank
+    nodes: int  # number of nodes of the ring
     patience: int  # maximum cycles of each poll for an event
-    # whether nodes carry the command out together, so that words move on the ring while it is under way
+    # whether nodes carry out the command together, so that words move on the ring while it runs
     on_ring: bool
     _wait: Callable[["PendingCommand[T]"], object]
     _conclude: Callable[["PendingCommand[T]"], T]
     events: dict[int, Event] = dataclasses.field(default_factory=dict)  # events so far, by rank
-    collected: bool = False  # whether no more events will come
+    collected: bool = False  # whether no more events are expected
     _outcome: T | None = None
     _error: RingError | None = None
     _concluded: bool = False
 
     @property
     def every(self) -> list[Event | None]:
-        """Event of each node of the ring; None for a node that gave none."""
+        """Event of each node of the ring; None for a node that has reported none."""
         return [self.events.get(rank) for rank in range(self.nodes)]
 
     @property
     def well(self) -> bool:
-        """Whether every node that has the command has ended it well."""
+        """Whether the command has succeeded on every node that has it."""
         return all(rank in self.events and self.events[rank].status == EventStatus.OK for rank in self.commands)
 
     def result(self) -> T:
-        """Wait for the command and all that were queued before it. A second call returns the same result.
+        """Wait for the command and all earlier ones. Later calls return the same result.
 
         Raises ``RingError`` if the command failed on at least one node.
         """
@@ -59,7 +59,7 @@ class PendingCommand(Generic[T]):
         return self.conclude()
 
     def abandon(self, error: RingError) -> None:
-        """Make this error the result, in place of events that will not come."""
+        """Make this error the result, in place of events that will not arrive."""
         self.collected = self._concluded = True
         self._error = error
 
@@ -87,36 +87,36 @@ class CommandQueueing:
         self._epoch = 0
         self._latest = 0
         self._queued: list[PendingCommand[Any]] = []
-        # Queue of each operation; an operation that may be in any queue is pushed to the last one.
+        # Queue of each operation; an operation that any queue accepts is pushed to the last one.
         last = devices.config.queues - 1
         self._queues = {operation.code: last if operation.queue is None else min(operation.queue, last)
                         for config in devices.configs for operation in operations(config)}
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Epoch, and number of the latest collective."""
+        """Current epoch, and number of the latest collective."""
         return self._epoch, self._latest
 
     def resume_from(self, epoch: int, collective: int) -> None:
-        """Number the next commands as another ring would, on nodes with links that have been reset since."""
+        """Continue with the numbers of a different ring, on nodes with links that have been reset since."""
         self._epoch, self._latest = epoch, collective
 
     def take_numbers(self, count: int) -> int:
-        """Reserve numbers of collectives, and return the first."""
+        """Reserve ``count`` numbers of collectives, and return the first."""
         first = (self._latest + 1) % (1 << 16)
         self._latest = (self._latest + count) % (1 << 16)
         return first
 
     def begin_epoch(self) -> None:
-        """Number the next epoch, which distinguishes packets that are left on the ring from later ones."""
+        """Start the next epoch, which distinguishes packets left on the ring from later ones."""
         self._epoch = (self._epoch + 1) % 256
 
     def knows(self, operation: Operation) -> bool:
-        """Whether nodes have an operation."""
+        """Whether the nodes support an operation."""
         return operation in self._queues
 
     def abandon(self) -> None:
-        """Make all pending commands fail before the ring is put in order."""
+        """Make all pending commands fail, before the ring is put in order."""
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")
             pending.abandon(RingError(f"{name} failed: the ring was brought in order before it had ended", cause=None,
@@ -124,7 +124,7 @@ class CommandQueueing:
         self._queued.clear()
 
     def drain(self) -> None:
-        """Take events until no node has an event or a command."""
+        """Discard events until no node has an event or a command."""
         waiting = list(self._devices)
         while waiting:
             events = results_of([
@@ -133,9 +133,9 @@ class CommandQueueing:
             waiting = [device for device, event in zip(waiting, events, strict=True) if event is not None]
 
     def wait(self, *pending: PendingCommand[Any]) -> list[Any]:
-        """Wait for commands, by default all pending ones, and for all that were queued before them.
+        """Wait for commands, by default all pending ones, and for all commands queued before them.
 
-        Returns the result of each, in order. Raises the ``RingError`` of the first failure, after all commands.
+        Returns their results, in order. If commands fail, the first ``RingError`` is raised after all have ended.
         """
         wanted = pending or tuple(self._queued)
         while self._queued and not all(command.collected for command in wanted):
@@ -144,9 +144,9 @@ class CommandQueueing:
 
     def _push(self, operation: Operation, commands: dict[int, Command], *, patience: int, on_ring: bool,
               conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
-        """Queue a command on the nodes that have one, after a wait for the oldest if their queues are full.
+        """Queue a command on its nodes, after waiting for the oldest command if their queues are full.
 
-        Two queues of a node do not wait for each other, so a command for one waits until the other one is empty.
+        The queues of a node do not wait for each other, so a command for one waits until the other is empty.
         """
         queue = self._queues.get(operation)
         while self._queued and (len(self._queued) >= QUEUE_DEPTH
@@ -158,10 +158,10 @@ class CommandQueueing:
         return pending
 
     def _collect(self) -> None:
-        """Take the events of the oldest command. A collective may take any time while words move on the ring.
+        """Collect the events of the oldest command. A collective may take any time while words move on the ring.
 
-        A failure is explained as soon as all later commands have ended: while they move words on the ring, missing
-        words cannot be counted.
+        A failure is explained after all later commands have ended: missing words cannot be counted while these
+        commands move words on the ring.
         """
         pending = self._queued[0]
         moved = -1
@@ -180,11 +180,11 @@ class CommandQueueing:
         if not pending.well:
             while self._queued:
                 self._collect()
-            with contextlib.suppress(RingError):  # which `result` raises
+            with contextlib.suppress(RingError):  # raised by `result`
                 pending.conclude()
 
     def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
-        """Return the queued command of an event: the command with its tag, or else the oldest one."""
+        """Return the queued command that an event belongs to: the one with its tag, or else the oldest."""
         return next((command for command in self._queued
                      if rank in command.commands and command.commands[rank].tag == event.tag), self._queued[0])
 
@@ -193,11 +193,11 @@ class CommandQueueing:
     def submit_together(self, operation: Operation, conclude: Callable[[PendingCommand[T]], T],
                         fields: Sequence[dict[str, int]], *,
                         explain: Callable[[PendingCommand[T]], RingError] | None = None) -> PendingCommand[T]:
-        """Queue one collective on all nodes, with further ``fields`` of each node's command, in order of rank, which
-        may replace its rank and size.
+        """Queue one collective on all nodes. ``fields`` are further fields of each node's command, in order of rank,
+        and may replace its rank and size.
 
-        The result of a command that ended well on every node comes from ``conclude``; the error of one that failed
-        comes from ``explain``, by default :meth:`diagnose`.
+        ``conclude`` makes the result of a command that succeeded on every node; ``explain``, by default
+        :meth:`diagnose`, makes the error of a failed one.
         """
         tag = self.take_numbers(1)
         commands = {rank: Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag,
@@ -213,7 +213,7 @@ class CommandQueueing:
         return self._push(operation, commands, patience=4 * self._timeout, on_ring=True, conclude=checked)
 
     def diagnose(self, operation: Operation, events: list[Event | None]) -> RingError:
-        """Make the error of a failed command, once no word moves; late events are added to ``events``."""
+        """Create the error of a failed command when words no longer move. Late events are added to ``events``."""
         missing, rest = self.settle(events)
         return explain_failure(operation, events, devices=self._devices, missing=missing, rest=rest)
 
@@ -221,7 +221,7 @@ class CommandQueueing:
         """Wait until no word moves, and add late events to ``events``.
 
         Returns the words missing after each link since the ring was last in order, or None if words still move, and
-        the cycles without a word before that count.
+        the number of cycles without a word before they were counted.
         """
         rest = 2 * self._timeout
         moved = self._counters.moved()
@@ -235,13 +235,13 @@ class CommandQueueing:
                 return self._counters.missing(moved), rest
         return None, rest
 
-    # Commands that need no other node.
+    # Commands of single nodes.
 
     def submit_apart(self, commands: dict[int, Command], *, patience: int = 0) -> PendingCommand[dict[int, Event]]:
-        """Queue different commands, by rank of their nodes, with ``patience`` cycles more than usual for each."""
+        """Queue different commands, by rank of their nodes, with ``patience`` more cycles than usual for each."""
         tag = self.take_numbers(1)
         tagged = {rank: dataclasses.replace(command, tag=tag) for rank, command in commands.items()}
-        # At most one element and one word of a mask per cycle.
+        # A node processes at least one element, or one word of a mask, per cycle.
         patience += 4 * self._timeout + 2 * max(command.length for command in commands.values())
 
         def checked(pending: PendingCommand[dict[int, Event]]) -> dict[int, Event]:
@@ -250,7 +250,7 @@ class CommandQueueing:
             rank = next(rank for rank in pending.commands if rank not in pending.events
                         or pending.events[rank].status != EventStatus.OK)
             event, operation = pending.events.get(rank), pending.commands[rank].operation
-            # An operation that this driver does not have is named by its code.
+            # An operation that this driver does not know is named by its code.
             name = operation.name.lower() if isinstance(operation, Operation) else f"operation {operation}"
             reason = (report(rank, event, self._devices).strip() if event is None
                       else CollectiveError(event, self._devices[rank].name))

@@ -1,8 +1,8 @@
-"""Driver of one node: registers, memories, commands and events, over any transport, by docs/protocol.md.
+"""Driver of one node: registers, memories, commands and events, over any transport; see docs/protocol.md.
 
-Every call exists twice. ``device.read_memory(...)`` waits for the answer; ``device.submit_read_memory(...)`` only
-sends the request, and returns a :class:`~host.driver.transport.Pending`, which waits in ``result()``. A node serves
-its requests in order, so requests that are submitted to several nodes before the first wait are served in parallel.
+Every call exists in two forms. ``device.read_memory(...)`` waits for the answer; ``device.submit_read_memory(...)``
+only sends the request and returns a :class:`~host.driver.transport.Pending`, with a ``result()`` that waits. A node
+serves its requests in order, and requests submitted to several nodes before the first wait are served in parallel.
 
 Example
 -------
@@ -56,14 +56,14 @@ _LOAD, _IDLE = places(program_header_layout()), places(program_header_layout(ban
 _HEADER = places(header_layout())
 
 TIMEOUT = 1_000_000
-"""Cycles that an answer may take beyond the cycles of the request itself."""
+"""Cycles that an answer may take in addition to the cycles of the request itself."""
 
 PACKET_WORDS = 16_384
-"""Payload words of the largest packet: longer transfers take several."""
+"""Payload words of the largest packet; longer transfers use several packets."""
 
 
 def _waits(submit: Callable[Concatenate[Any, P], Pending[T]]) -> Callable[Concatenate["Device", P], T]:
-    """Make the call that waits for the answer from the call that only sends the request."""
+    """Derive the call that waits for the answer from the call that only sends the request."""
     def call(self: "Device", *arguments: P.args, **options: P.kwargs) -> T:
         pending: Pending[T] = getattr(self, submit.__name__)(*arguments, **options)
         return pending.result()
@@ -73,7 +73,7 @@ def _waits(submit: Callable[Concatenate[Any, P], Pending[T]]) -> Callable[Concat
 
 
 class Device:
-    """Driver of one node, with a name for messages.
+    """Driver of one node; its name appears in messages.
 
     Parameters
     ----------
@@ -82,11 +82,11 @@ class Device:
     timeout : int
         Cycles of the node's clock that an answer may take, in addition to the cycles of the request itself.
     tenant : int or None
-        Sender of the requests to a node with tenants: 0 for the privileged host, or a tenant. None where the
-        transport names it, as the transport of a tenant's own driver does.
+        Sender of the requests to a node with tenants: 0 for the privileged host, or a tenant. None if the transport
+        adds the sender, as the transport of a tenant's own driver does.
     """
 
-    latest_run: int = 0  # number of the run that the node got last; 0 if it has none
+    latest_run: int = 0  # number of the latest run that was started on the node; 0 if there was none
 
     def __init__(self, transport: Transport, config: Configuration, *, name: str = "node",
                  timeout: int = TIMEOUT, tenant: int | None = PRIVILEGED) -> None:
@@ -105,16 +105,16 @@ class Device:
         self._tag = 0
 
     def room(self, name: str) -> int:
-        """Words of a memory space that the sender may use; 0 if there is no such space."""
+        """Number of words of a memory space that the sender may use; 0 if the space does not exist."""
         return int(self.config.memory_map[name].words) if name in self.config.memory_map else 0
 
     @property
     def privileged(self) -> bool:
-        """Whether it may write privileged registers."""
+        """Whether the sender may write privileged registers."""
         return self._privileged
 
     def named(self, command: Command) -> Command:
-        """Return the command in the name of the sending tenant, unless it names one itself."""
+        """Return the command with the sending tenant as its owner, unless it names an owner itself."""
         return dataclasses.replace(command, tenant=self._tenant) if self._tenant and not command.tenant else command
 
     def close(self) -> None:
@@ -122,9 +122,9 @@ class Device:
         self.transport.close()
 
     def connect(self) -> None:
-        """Check that a node answers and that it has this configuration.
+        """Check that a node answers, and that it has this configuration.
 
-        Raises ``ConfigurationError`` if another design answers, or a node of another configuration.
+        Raises ``ConfigurationError`` if a different design answers, or a node of a different configuration.
         """
         identifier, configuration = self._read_registers(register("ID"), 2, lambda words: words.tolist()).result()
         if identifier != IDENTIFIER:
@@ -148,12 +148,12 @@ class Device:
 
     def _ask(self, opcode: Opcode, asked: str, combine: Callable[[Words], T], *, count: int, words: Sequence[Words],
              answer: int, patience: int = 0) -> Pending[T]:
-        """Send a request, with an answer made from the payload of its response."""
+        """Send a request; ``combine`` makes the answer from the payload of its response."""
         request = self._submit(opcode, asked, count=count, words=words, answer=answer, patience=patience)
         return Pending(self.complete, [request], lambda payloads: combine(payloads[0]))
 
     def complete(self, request: Request) -> None:
-        """Take responses in their order, up to the response to this request."""
+        """Receive responses in their order, up to the response to this request."""
         while not request.done:
             first = self._outstanding[0]
             try:
@@ -165,7 +165,7 @@ class Device:
             self._settle(first, response)
 
     def _settle(self, request: Request, response: Words) -> None:
-        """Check a response against its request, and settle the request."""
+        """Check a response against its request, and complete the request."""
         def mismatch(what: str) -> ProtocolError:
             return ProtocolError(f"{self.name}: response to {request.asked} {what}; the transport has lost or "
                                  f"changed words, open it again")
@@ -199,7 +199,7 @@ class Device:
     # Ping.
 
     def submit_ping(self, words: Words) -> Pending[Words]:
-        """Make the node echo up to 64 words."""
+        """Send up to 64 words, which the node returns."""
         if words.size > PING_WORDS:
             raise ValueError(f"Ping must be of at most {PING_WORDS} words, not {words.size!r}")
         return self._ask(Opcode.PING, f"a ping of {words.size} words", lambda payload: payload, count=words.size,
@@ -215,10 +215,10 @@ class Device:
                          words=[np.array([first.address], np.uint32)], answer=count)
 
     def submit_read_register(self, name: str) -> "Pending[int | float]":
-        """Read a register: a float if its kind is float32, else a number of 32 bits.
+        """Read a register: a float if its kind is float32, otherwise a number of 32 bits.
 
-        A node of 16-bit integers has signed numbers of 32 bits in place of floats. A name that is none of
-        :data:`hdl.control.registers.REGISTERS` is a ``KeyError``, which lists them.
+        A node of 16-bit integers has signed 32-bit numbers in place of floats. A name that is not in
+        :data:`hdl.control.registers.REGISTERS` raises a ``KeyError``, which lists the names.
         """
         entry = register(name)
         return self._read_registers(entry, 1, lambda words: from_bits(entry, words, integers=self._integers))
@@ -226,11 +226,11 @@ class Device:
     read_register = _waits(submit_read_register)
 
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
-        """Set a register; one of kind float32 takes a float, rounded to binary32, or on a node of 16-bit integers a
-        signed integer.
+        """Set a register. Kind float32 accepts a float, rounded to binary32, or a signed integer on a node of 16-bit
+        integers.
 
-        Raises ``ReadOnlyError``: the register cannot be written; ``TypeError, ValueError``: the register cannot hold
-        the value; ``KeyError``: there is no such register.
+        Raises ``ReadOnlyError`` if the register cannot be written, ``TypeError`` or ``ValueError`` if it cannot hold
+        the value, and ``KeyError`` if it does not exist.
         """
         entry = register(name)
         bits = to_bits(entry, value, integers=self._integers)
@@ -240,7 +240,7 @@ class Device:
     write_register = _waits(submit_write_register)
 
     def read_fields(self, name: str) -> dict[str, int]:
-        """Read the fields of a register of kind bitfield."""
+        """Read a bitfield register, and return its fields."""
         entry = register(name)
         if entry.kind is not Kind.BITFIELD:
             raise ValueError(f"Register must be of kind bitfield, not {entry.name} of kind {entry.kind.value}")
@@ -272,10 +272,10 @@ class Device:
         return title.removesuffix(" memory")
 
     def submit_read_memory(self, space: int, address: int, count: int) -> Pending[Words]:
-        """Read ``count`` elements of a :class:`Space` from ``address`` on, as bits; state plane p is
+        """Read ``count`` elements of a :class:`Space`, starting at ``address``, as bits; state plane p is
         ``Space.STATE + p``.
 
-        Raises ``BadAddressError``: the memory does not exist, or is smaller.
+        Raises ``BadAddressError`` if the memory does not exist, or is too small.
         """
         requests = [
             self._submit(Opcode.READ_MEMORY, f"a read of {name}", count=size, words=[access], answer=size,
@@ -286,11 +286,11 @@ class Device:
     read_memory = _waits(submit_read_memory)
 
     def submit_write_memory(self, space: int, address: int, elements: NDArray[Any]) -> Pending[None]:
-        """Write bits (uint32) or numbers (float32), in one dimension, to elements from ``address`` on; see
+        """Write a one-dimensional array of bits (uint32) or numbers (float32), starting at ``address``; see
         :meth:`submit_read_memory`.
 
-        Raises ``BadAddressError``: the memory does not exist, or is smaller. In a transfer of several packets, the
-        packets that fit are written.
+        Raises ``BadAddressError`` if the memory does not exist, or is too small. In a transfer of several packets,
+        the packets that fit are written.
         """
         words = bits_of(elements)
         requests = [
@@ -300,7 +300,7 @@ class Device:
         return Pending(self.complete, requests, _nothing)
 
     def _packets(self, space: int, address: int, count: int) -> Iterator[tuple[int, int, Words, str]]:
-        """Offset, size, word of the access, and name in messages of each packet of a transfer."""
+        """Offset, size, access word and name in messages of each packet of a transfer."""
         if not 0 <= space < 16:
             raise ValueError(f"Memory space must be between 0 and 15, not {space!r}")
         if address < 0 or count < 0 or address + count > 1 << 28:
@@ -317,7 +317,7 @@ class Device:
     # Commands and events.
 
     def submit_push(self, command: Command) -> Pending[None]:
-        """Queue a command; its event reports any error in it.
+        """Queue a command; an error in the command is reported by its event.
 
         Raises ``QueueFullError`` if the queue is full; pop an event first.
         """
@@ -327,9 +327,9 @@ class Device:
     push = _waits(submit_push)
 
     def submit_pop_event(self, timeout: int) -> "Pending[Event | None]":
-        """Take the next event, after at most ``timeout`` cycles of waiting; ``None`` if none has come by then.
+        """Take the next event, waiting at most ``timeout`` cycles; ``None`` if there is none by then.
 
-        The node answers no other request meanwhile. See :meth:`Event.check`.
+        Meanwhile the node answers no other request. See :meth:`Event.check`.
         """
         if not 0 <= timeout < 1 << 32:
             raise ValueError(f"Timeout must be a number of 32 bits, not {timeout!r}")
@@ -343,21 +343,21 @@ class Device:
 
     def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0,
                             idle: bool = False) -> Pending[None]:
-        """Load the last commands of a queue's program, from a slot on.
+        """Load the last commands of a queue's program, starting at a slot.
 
-        Raises ``ProgramTooLongError``: the program has no room for all of them; ``ProgramRunningError``: a program
-        runs.
+        Raises ``ProgramTooLongError`` if the commands do not fit into the program memory, and ``ProgramRunningError``
+        if a program runs.
 
         Parameters
         ----------
         queue : int
             0 computes, 1 communicates.
         commands : sequence of Command
-            Commands; a load of none at slot 0 empties the program.
+            Commands; loading none at slot 0 empties the program.
         model : int
-            Number of the program, which :meth:`run` names; the number of the latest load holds for all queues.
+            Number of the program, which :meth:`run` refers to; the number of the latest load applies to all queues.
         idle : bool
-            Whether the load is for the bank that does not run, of a node with two; a program may run then.
+            Whether to load the bank that does not run, on a node with two banks; a program may run meanwhile.
         """
         header = pack(_IDLE if idle else _LOAD, {"queue": queue, "slot": slot, "model": model, "idle": idle},
                       "Program's")
@@ -373,11 +373,11 @@ class Device:
         return self._ask(Opcode.EDIT, name, _nothing, count=EDIT_WORDS, words=[edit], answer=0)
 
     def submit_run(self, run: ProgramRun) -> Pending[None]:
-        """Start the programs of all queues; each of their commands gives an event in each pass.
+        """Start the programs of all queues; each command reports an event in each pass.
 
-        A node keeps few events, and starts no command while it has no room for another. Raises
-        ``ProgramNotLoadedError`` if another program is loaded, or none, and ``ProgramRunningError`` if a program runs
-        already.
+        A node stores few events, and starts no command while it has no room for another event. Raises
+        ``ProgramNotLoadedError`` if no program or a different one is loaded, and ``ProgramRunningError`` if a program
+        already runs.
         """
         self.latest_run = run.number
         return self._ask(Opcode.RUN, f"a run of {run.passes} passes of program {run.model}", _nothing,
@@ -389,9 +389,9 @@ class Device:
         """Read starts and ends of the latest commands, in the order of the node's records.
 
         A node keeps 256 records; records that it overwrites during the read are missing. ``since`` is the value of
-        register TRACE_POINTER before the first record to return, where nothing is recorded meanwhile.
+        register TRACE_POINTER before the first record to return; it needs a node that records nothing meanwhile.
 
-        Raises ``TraceError``: there were more records since then than a node keeps.
+        Raises ``TraceError`` if there were more records since then than a node keeps.
         """
         space = self.config.memory_map["trace"]
         if since is None:
@@ -399,7 +399,7 @@ class Device:
             return records(words, int(self.read_register("TRACE_POINTER")), since)
         pointer = int(self.read_register("TRACE_POINTER"))
         first, count = 2 * since % space.words, 2 * (pointer - since)
-        if not 0 <= count <= space.words - first:  # wanted records are at the end and at the beginning, or too many
+        if not 0 <= count <= space.words - first:  # wanted records wrap around the end of the memory, or are too many
             first, count = 0, space.words
         words = np.zeros(space.words, np.uint32)
         if count:

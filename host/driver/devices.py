@@ -1,8 +1,8 @@
-"""Devices of the nodes of a ring, by rank, the formats that they have alike, and requests to all of them.
+"""Devices of the nodes of a ring, by rank, their common formats, and requests to all of them.
 
 A request to all nodes is sent to each of them before the wait for the first answer, so that they work at the same
-time. Nodes may have different configurations, as long as they agree on :data:`ALIKE`; the smallest memory of a region
-then bounds its buffers.
+time. Nodes may have different configurations that agree on :data:`ALIKE`; buffers must then fit into the smallest
+memory of a region.
 """
 
 import operator
@@ -24,12 +24,12 @@ TIMEOUT = 1 << 17
 
 ALIKE = ("element", "segment", "weights", "gradients", "link", "has_quorum", "queues", "role.root_reduce",
          "role.interleaved")
-"""Sections and properties of a configuration that all nodes of a ring must have alike, of packets, links, master
+"""Sections and properties of a configuration that must be the same on all nodes of a ring: packets, links, master
 weights and programs."""
 
 
 def alike(configs: Sequence[Configuration], name: str) -> Any:
-    """Value of a parameter, which all nodes must have alike."""
+    """Value of a parameter that must be the same on all nodes."""
     values = list(dict.fromkeys(map(operator.attrgetter(name), configs)))
     if len(values) > 1:
         raise ValueError(f"Nodes of a ring must have the same {name}, not {' and '.join(map(repr, values))}")
@@ -37,24 +37,24 @@ def alike(configs: Sequence[Configuration], name: str) -> Any:
 
 
 class Formats:
-    """Formats of elements, memory rows, segments and codecs, of configurations that must agree on :data:`ALIKE`."""
+    """Formats of elements, memory rows, segments and codecs; the configurations must agree on :data:`ALIKE`."""
 
     def __init__(self, configs: Sequence[Configuration]):
         for name in ALIKE:
             alike(configs, name)
         config, self._configs = configs[0], configs
-        self.segment = int(config.segment)  # elements in a segment
+        self.segment = int(config.segment)  # number of elements in a segment
         self.elements = element_format(config)
         self.weight_codec = str(config.weights.codec)  # name of the codec of new weights in a fused update
-        self.has_codebook = bool(config.codebook_words)  # whether it has centroids, which the host loads
+        self.has_codebook = bool(config.codebook_words)  # whether the codec has a codebook, which the host loads
         self.gradient_codec = str(config.gradients)  # name of the codec of gradients and their sums
-        # whether nodes keep master weights of their blocks, in addition to the weights that all compute with
+        # whether nodes keep master weights of their blocks, in addition to the weights that all nodes compute with
         self.has_master = bool(config.weights.has_master)
         self.has_residual = bool(config.has_residual)  # whether nodes keep the residual of the gradient codec
 
     @property
     def lanes(self) -> int:
-        """Elements in a memory row; a ``ValueError`` if nodes differ."""
+        """Elements in a memory row; a ``ValueError`` if nodes differ in it."""
         return int(alike(self._configs, "lanes"))
 
 
@@ -69,19 +69,19 @@ class Devices(tuple[Device, ...]):
             raise ValueError("A ring must have at least one node")
         if not 1 <= timeout < 1 << 30:
             raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
-        # each configuration of a node, and the one of rank 0, for parameters that are alike
+        # the distinct configurations of nodes, and the one of rank 0, for parameters that are the same on all nodes
         self.configs: list[Configuration] = list(dict.fromkeys(device.config for device in self))
         self.config = self.configs[0]
         self.formats = Formats(self.configs)
-        self.timeout = timeout  # cycles without a word on a node's links until it abandons a command
+        self.timeout = timeout  # cycles without a word on a node's links after which it abandons a command
 
     @property
     def privileged(self) -> bool:
-        """Whether all may write privileged registers."""
+        """Whether all devices may write privileged registers."""
         return all(device.privileged for device in self)
 
     def ask(self, submit: Callable[[int, Device], Pending[T]], ranks: Iterable[int] | None = None) -> list[T]:
-        """Ask all nodes, or some ranks, then wait for all answers."""
+        """Send a request to all nodes, or to some ranks, then wait for all answers."""
         ranks = range(len(self)) if ranks is None else ranks
         return results_of([submit(rank, self[rank]) for rank in ranks])
 
@@ -90,16 +90,16 @@ class Devices(tuple[Device, ...]):
         self.ask(lambda rank, device: device.submit_write_register(name, value))
 
     def write_space(self, name: str, base: int, contents: Mapping[int, Vector]) -> None:
-        """Write words, by rank, to a memory space from one address on; a ``KeyError`` if a node has none."""
+        """Write words, by rank, to a memory space from ``base`` on; a ``KeyError`` if a node lacks the space."""
         numbers = self._numbers(name, contents)
         self.ask(lambda rank, device: device.submit_write_memory(numbers[rank], base, contents[rank]), contents)
 
     def read_space(self, name: str, base: int, counts: Mapping[int, int]) -> dict[int, Words]:
-        """Read numbers of words, by rank, of a memory space; see :meth:`write_space`."""
+        """Read ``counts`` words of a memory space, by rank; see :meth:`write_space`."""
         numbers = self._numbers(name, counts)
         words = self.ask(lambda rank, device: device.submit_read_memory(numbers[rank], base, counts[rank]), counts)
         return dict(zip(counts, words, strict=True))
 
     def _numbers(self, name: str, ranks: Iterable[int]) -> dict[int, int]:
-        """Number of a memory space on the wire; nodes of different configurations have their own."""
+        """Number of a memory space in packets; it depends on a node's configuration."""
         return {rank: int(self[rank].config.memory_map[name].number) for rank in ranks}

@@ -1,7 +1,7 @@
 """Diagnosis of a failed collective from the events and counters of its nodes.
 
-A node that refuses a packet reports the reason. A node that stands still cannot name the cause, so the diagnosis
-names a link, if words are missing after it when no word moves any more.
+A node that rejects a packet reports the reason. A node that waits in vain cannot name the cause, so the diagnosis
+names a link if words are missing after it when words no longer move.
 """
 
 from collections.abc import Sequence
@@ -23,22 +23,22 @@ class RingError(ExpectedError):
 
     def __init__(self, message: str, *, cause: int | None, events: list[Event | None]):
         super().__init__(message)
-        # node that refused a packet or a command, not one that timed out because another did; or the node before the
-        # only link that has not delivered words; None if neither is known
+        # node that rejected a packet or a command, not one that timed out as a consequence; or the node before the
+        # only link with undelivered words; None if neither is known
         self.cause = cause
-        self.events = events  # event of each node; None for a node that gave none
+        self.events = events  # event of each node; None for a node that reported none
 
     @property
     def transient(self) -> bool:
-        """Whether the same command may end well once the ring has recovered, since no node refused it."""
+        """Whether the same command may succeed after the ring has recovered, since no node rejected it."""
         return not any(event is not None and event.status in REFUSED for event in self.events)
 
 
 def explain(operation: int, events: list[Event | None], *, devices: Sequence[Device],
             missing: Sequence[int] | None, rest: int) -> RingError:
-    """Make the error of a failed command, by the event of each node, None for a node that gave none.
+    """Create the error of a failed command from the nodes' events, None for a node that reported none.
 
-    An operation that this driver does not have is a code. ``missing`` and ``rest`` are the result of
+    An operation that this driver does not know is given as a code. ``missing`` and ``rest`` are the result of
     :meth:`host.driver.command_queueing.CommandQueueing.settle`.
     """
     topology = RingTopology(len(devices))
@@ -67,7 +67,7 @@ def explain(operation: int, events: list[Event | None], *, devices: Sequence[Dev
 
 
 def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:
-    """Describe in one line the work of a node and the neighbour that it waited for."""
+    """Describe in one line the progress of a node, and the neighbour that it waited for."""
     name = devices[rank].name
     if event is None:
         fields = devices[rank].read_fields("STATUS")

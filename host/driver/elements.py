@@ -1,4 +1,4 @@
-"""Format of the elements in nodes' memories, as the host has them."""
+"""Format of the elements in nodes' memories, as seen by the host."""
 
 from typing import Any
 
@@ -13,29 +13,29 @@ __all__ = ["ElementFormat", "element_format"]
 
 
 class ElementFormat:
-    """Elements that are binary32 numbers."""
+    """Format of elements that are binary32 numbers."""
 
     dtype: type[np.generic] = np.float32  # type of elements on the host
-    integers = False  # whether registers of numbers have integers
+    integers = False  # whether numbers in registers are integers
 
     def to_words(self, vector: Vector) -> npt.NDArray[Any]:
-        """Words of elements, in the form that the host writes."""
+        """Convert elements to words, in the form that the host writes."""
         return vector
 
     def from_words(self, words: Words) -> Vector:
-        """Elements of words that the host has read."""
+        """Convert words that the host has read to elements."""
         return words.view(np.float32)
 
     def stored(self, words: Words) -> Words:
-        """Words read back from a memory after these were written."""
+        """Words that a memory returns after these words were written to it."""
         return words
 
     def number(self, name: str, value: float, least: int, end: int) -> int | float:
-        """Value for a register; a format of integers checks that it is from ``least`` to below ``end``."""
+        """Value for a register; an integer format checks that it is at least ``least`` and below ``end``."""
         return float(np.float32(value))
 
 
 def element_format(config: Configuration) -> ElementFormat:
-    """Format of the elements of a node."""
+    """Element format of a node."""
     formats = (feature.elements() for feature in features_of(config))
     return next((form for form in formats if form is not None), ElementFormat())

@@ -14,25 +14,25 @@ __all__ = [
 
 
 class TransportStatus(enum.IntEnum):
-    """Status of a response that a transport has made, in addition to the statuses of nodes."""
+    """Status of a response that a transport has created, in addition to the statuses of nodes."""
 
     NO_ANSWER = 1 << 16
 
 
 class DeviceError(ExpectedError):
-    """A node could not carry out a request."""
+    """A node has not carried out a request."""
 
 
 class UnknownOpcodeError(DeviceError):
-    """The node does not know the request."""
+    """The node does not support the request."""
 
 
 class BadLengthError(DeviceError):
-    """The packet's length differs from the one in its header, or its count is not allowed."""
+    """The packet's length differs from the length in its header, or its count is not allowed."""
 
 
 class BadAddressError(DeviceError):
-    """The register or memory does not exist, or the memory is smaller."""
+    """The register or memory does not exist, or the memory is too small."""
 
 
 class ReadOnlyError(DeviceError):
@@ -44,19 +44,19 @@ class QueueFullError(DeviceError):
 
 
 class ProgramTooLongError(DeviceError):
-    """The node's program memory has no room for the commands."""
+    """The commands do not fit into the node's program memory."""
 
 
 class ProgramRunningError(DeviceError):
-    """The node runs a program."""
+    """The request is not possible while the node runs a program."""
 
 
 class ProgramNotLoadedError(DeviceError):
-    """The node has another program, or none."""
+    """The node has a different program, or none."""
 
 
 class WrongSetError(DeviceError):
-    """An edit is for another set than the next one."""
+    """An edit is for a different set than the next one."""
 
 
 class OldEditError(DeviceError):
@@ -64,7 +64,7 @@ class OldEditError(DeviceError):
 
 
 class WrongProgramError(DeviceError):
-    """The node's idle bank has another program than an edit names, or none."""
+    """The node's idle bank has a different program than an edit names, or none."""
 
 
 class OutOfWindowError(DeviceError):
@@ -72,11 +72,11 @@ class OutOfWindowError(DeviceError):
 
 
 class ForeignTenantError(DeviceError):
-    """The request is not for this tenant."""
+    """The request is not available to this tenant."""
 
 
 class NoAnswerError(DeviceError):
-    """The node, which is reached through another one, has not answered in time, and the request was abandoned."""
+    """A node that is reached through another node has not answered in time, and the request was abandoned."""
 
 
 class ProtocolError(DeviceError):
@@ -84,11 +84,11 @@ class ProtocolError(DeviceError):
 
 
 class ConfigurationError(DeviceError):
-    """The node is not the one that the driver was set up for."""
+    """The node differs from the node that the driver was set up for."""
 
 
 class DeviceTimeoutError(DeviceError, TimeoutError):
-    """No response in time."""
+    """No response arrived in time."""
 
 
 REFUSALS: dict[Status | TransportStatus, tuple[type[DeviceError], str]] = {

@@ -1,8 +1,8 @@
-"""Contents of the far memories of nodes that compute, which host requests cannot reach.
+"""Contents of the far memories of computing nodes, which host requests cannot reach.
 
-Moves bring them through the activation memory, part by part: a part is moved in and read, or written and moved out.
-The contents of the activation memory are always restored at the end; its rows then have the owner 0, as after
-any write of the host. All nodes work at the same time.
+Move commands transfer them through the activation memory, one part after another: a part is moved in and read, or
+written and moved out. The contents of the activation memory are restored at the end; its rows then have owner 0, as
+after any write by the host. All nodes work at the same time.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from host.driver.words import Words
 
 __all__ = ["clear_far", "far_words_of", "read_far", "write_far"]
 
-#: Cycles of a poll for the event of a move, which ends in any case, also with a silent far memory.
+#: Cycles of a poll for the event of a move. A move always ends, even if the far memory does not respond.
 _LOOK = 100_000
 
-#: Windows of each node, by rank: first element, a multiple of 32, and number of elements.
+#: Windows of each node, by rank: first element (a multiple of 32) and number of elements.
 _Windows = Mapping[int, Sequence[tuple[int, int]]]
 
 
 def far_words_of(config: Configuration) -> int:
-    """Words of a far memory that is no memory space: of a node that computes, not of a server."""
+    """Words of a node's far memory that is not a memory space: that of a computing node, not of a server."""
     return 0 if config.compute is None else int(config.compute.far)
 
 
 def read_far(devices: Devices, windows: _Windows) -> dict[tuple[int, int], Words]:
-    """Contents of windows of the far memories, by rank and first element; a ``DeviceError`` if one is silent."""
+    """Read windows of far memories, by rank and first element; a ``DeviceError`` if a far memory does not respond."""
     contents: dict[tuple[int, int], list[Words]] = {(rank, base): [] for rank, own in windows.items()
                                                     for base, _ in own}
     with _staged(devices, windows):
@@ -57,7 +57,7 @@ def write_far(devices: Devices, contents: Mapping[tuple[int, int], Words]) -> No
 
 
 def clear_far(devices: Devices, windows: _Windows) -> None:
-    """Fill windows of far memories with zeros; see :func:`read_far`."""
+    """Fill windows of the far memories with zeros; see :func:`read_far`."""
     with _staged(devices, windows) as used:
         devices.write_space("activations", 0, {rank: np.zeros(count, np.uint32) for rank, count in used.items()})
         for step in _steps(devices, windows):
@@ -66,7 +66,7 @@ def clear_far(devices: Devices, windows: _Windows) -> None:
 
 @contextlib.contextmanager
 def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
-    """Use the start of activation memories for parts of these windows: numbers of words, by rank."""
+    """Borrow the start of the activation memories to hold parts of these windows: numbers of words, by rank."""
     used = {rank: min(max((count for _, count in own), default=0), int(devices[rank].config.compute.activations))
             for rank, own in windows.items()}
     before = devices.read_space("activations", 0, used)
@@ -77,7 +77,7 @@ def _staged(devices: Devices, windows: _Windows) -> Iterator[dict[int, int]]:
 
 
 def _steps(devices: Devices, windows: _Windows) -> Iterator[dict[int, tuple[int, int, int]]]:
-    """Parts that fit into the activation memories: by rank the window, and first element and length of the part."""
+    """Parts that fit into the activation memories: by rank, the window, and the part's first element and length."""
     parts = {rank: [(base, first, min(int(devices[rank].config.compute.activations), base + count - first))
                     for base, count in own
                     for first in range(base, base + count, int(devices[rank].config.compute.activations))]
@@ -91,7 +91,7 @@ def _move(devices: Devices, operation: Operation, step: Mapping[int, tuple[int, 
     for rank, (_, first, count) in step.items():
         device = devices[rank]
         device.push(device.named(Command(operation=operation, weight_base=0, state_base=first, length=count)))
-    events = {rank: _event(devices[rank]) for rank in step}  # of all nodes, before the first is checked
+    events = {rank: _event(devices[rank]) for rank in step}  # collected from all nodes before the first is checked
     for rank, event in events.items():
         event.check(devices[rank].name)
 

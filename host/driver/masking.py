@@ -1,11 +1,11 @@
 """Masks of matrices, and the layout of matrices in a node's memories for masking.
 
-A command of a node masks one region of its gradient memory, where each row of each matrix starts at a new memory row.
-The weight memory has a list of jobs, with shapes and masks, and then the words of external masks. :func:`plan` lays
-out the regions that all jobs need.
+A mask command masks one region of a node's gradient memory, where each row of each matrix starts at a new memory row.
+The weight memory contains a list of jobs, with shapes and masks, and after it the words of external masks.
+:func:`plan` lays out the regions that all jobs need.
 
-Nodes of 16-bit integers have matrices of integers, and no external masks. Their list has each word of a job as two
-elements, the low half first.
+Nodes of 16-bit integers mask matrices of integers, and have no external masks. Their lists store each word of a job
+as two elements, the low half first.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ _LAYOUT = places(mask_job_layout())
 _JOB_ELEMENTS = {FP32: MASK_JOB_WORDS, INT16: 2 * MASK_JOB_WORDS}
 _TYPES: dict[str, type[np.generic]] = {FP32: np.float32, INT16: np.int16}
 
-#: Parameters of a mask that are numbers without a sign.
+#: Parameters of a mask that are unsigned numbers.
 BOUNDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask(golden.Mask):
-    """Mask of a matrix with parameters for nodes: see :class:`sim.golden.masking.Mask`, docs/masking/masking.md.
+    """Mask of a matrix, for nodes: see :class:`sim.golden.masking.Mask` and docs/masking/masking.md.
 
-    Raises ``ValueError`` if a parameter has more bits than a list of jobs holds.
+    Raises ``ValueError`` if a parameter has more bits than a list of jobs can hold.
     """
 
     def __post_init__(self) -> None:
@@ -52,11 +52,11 @@ class Mask(golden.Mask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class MaskJob:
-    """Matrices of one shape under one mask."""
+    """Matrices of one shape with the same mask."""
 
     matrices: Matrices  # of shape (count, rows, columns)
     mask: Mask
-    # for an external mask only: in the same shape, True for each element that it keeps
+    # only for an external mask: an array of the same shape, True for each element that is kept
     external: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class MaskJob:
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """Consecutive matrices of a job in one region."""
+    """Consecutive matrices of a job within one region."""
 
     job: int
     first: int
@@ -101,8 +101,8 @@ class Region:
     """Region of the memories that one command masks."""
 
     pieces: list[_Piece]  # jobs and matrices that the region holds
-    data: Words  # words for the gradient memory
-    words: Words  # words for the weight memory: the list of jobs, and the words of external masks
+    data: Words  # contents of the gradient memory
+    words: Words  # contents of the weight memory: the list of jobs, and the words of external masks
     externals: int  # offset of the words of external masks, a multiple of 32
 
 
@@ -111,11 +111,11 @@ def _up(value: int, multiple: int) -> int:
 
 
 def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, element: str = FP32) -> list[Region]:
-    """Lay jobs out in regions, in their order; a job that does not fit is split between two matrices.
+    """Lay out jobs in regions, in their order; a job that does not fit is split between two matrices.
 
-    Memory rows have ``lanes`` elements; a region has room for ``elements`` of matrices, and for ``words`` of the
-    list of jobs and external masks. Raises ``ValueError``: there is no room for one matrix, or nodes of this type
-    of ``element``, fp32 or int16, cannot do the job.
+    Memory rows have ``lanes`` elements; a region has room for ``elements`` elements of matrices, and for ``words``
+    words of the list of jobs and of external masks. Raises ``ValueError`` if there is no room for one matrix, or
+    nodes of type ``element``, fp32 or int16, cannot do the job.
     """
     for job in jobs:
         if job.matrices.dtype != _TYPES[element]:
@@ -126,7 +126,7 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
     each_job = _JOB_ELEMENTS[element]
     regions: list[Region] = []
     pieces: list[_Piece] = []
-    used = external = 0  # elements, and words of external masks, of these pieces
+    used = external = 0  # elements, and words of external masks, in these pieces
     for number, job in enumerate(jobs):
         each = job.rows * _up(job.columns, lanes)
         first = 0
@@ -178,7 +178,7 @@ def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int, element: 
 
 
 def _job_words(job: MaskJob, piece: _Piece) -> Words:
-    """Words of a job in memory."""
+    """Encode a job as words in memory."""
     values = {**vars(job.mask), "count": piece.count, "rows": job.rows, "columns": job.columns,
               "elements": piece.elements, "kinds": sum(getattr(job.mask, kind) << n for n, kind in enumerate(KINDS)),
               "diagonal": job.mask.diagonal & (1 << _LAYOUT["diagonal"][1]) - 1}  # in two's complement
@@ -186,13 +186,13 @@ def _job_words(job: MaskJob, piece: _Piece) -> Words:
 
 
 def _bits(mask: npt.NDArray[np.bool_]) -> Words:
-    """One bit per element, without gaps, and zeros at the end of the last word."""
+    """Pack a mask into one bit per element, without gaps, with zeros at the end of the last word."""
     padded = np.pad(mask.reshape(-1), (0, -mask.size % _WORD))
     return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
 
 
 def unpack(jobs: Sequence[MaskJob], regions: Sequence[Region], data: Sequence[Words]) -> list[Matrices]:
-    """Unpack the matrices of each job from ``data``, the words of each region in the gradient memory, where
+    """Unpack the matrices of each job. ``data`` is the contents of each region in the gradient memory, and
     ``regions`` is the result of :func:`plan`."""
     results: list[Matrices] = [np.empty_like(job.matrices) for job in jobs]
     for region, words in zip(regions, data, strict=True):

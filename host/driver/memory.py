@@ -1,8 +1,8 @@
-"""Memories of a ring's nodes: buffers, the allocator that keeps them apart, and room for a run's vectors.
+"""Memories of a ring's nodes: buffers, an allocator that prevents overlaps, and the memory that a run needs.
 
 A buffer is at the same address on every node, in a region of the memory map (:mod:`hdl.memory_map`): ``gradients``,
-with residuals, ``weights``, or ``state``, with state planes and master weights. A command has one base per region,
-so a buffer of ``state`` reserves the same words in all memories of that region.
+with residuals, ``weights``, or ``state``, with state planes and master weights. A command has one base per region, so
+a buffer of ``state`` reserves the same words in all memories of that region.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from sim.golden.ring import largest_block
 __all__ = ["WORDS", "Allocation", "Allocator", "Buffer", "Buffers", "Where", "aligned", "distance_of", "errors_base",
            "fitted", "packed_words", "place"]
 
-#: Words of the largest memory that a node can have.
+#: Size in words of the largest memory that a node can have.
 WORDS = 1 << 24
 
 
@@ -27,12 +27,12 @@ def aligned(words: int) -> int:
 
 
 def packed_words(elements: int, packed_state: bool) -> int:
-    """Words of state elements, which may be packed as bfloat16, two to a word."""
+    """Words that state elements occupy; packed elements are bfloat16, two to a word."""
     return -(-elements // 2) if packed_state else elements
 
 
 def errors_base(length: int) -> int:
-    """Default base of the errors in the weight memory: the first group of 32 after ``length`` weights."""
+    """Default base of the errors in the weight memory: the first multiple of 32 after ``length`` weights."""
     return aligned(length)
 
 
@@ -42,7 +42,7 @@ class Buffer:
 
     space: str  # region: ``gradients``, ``weights`` or ``state``
     base: int  # address of the first word, a multiple of 32
-    length: int  # words; in gradients and weights a word is an element
+    length: int  # in words; a word of gradients or weights is one element
 
     def __post_init__(self) -> None:
         if self.space not in REGION_BASES:
@@ -59,7 +59,7 @@ class Buffer:
         return self.base + self.length
 
     def overlaps(self, other: "Buffer") -> bool:
-        """Whether the two buffers have a word in common."""
+        """Whether the two buffers overlap."""
         return self.space == other.space and max(self.base, other.base) < min(self.end, other.end)
 
     def __str__(self) -> str:
@@ -68,12 +68,12 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffers:
-    """The buffers of one vector of parameters."""
+    """Buffers of one vector of parameters."""
 
     # one word per element of the vector
     gradients: Buffer
     weights: Buffer
-    state: Buffer | None = None  # words of the largest block that a node owns, in each state plane and master weights
+    state: Buffer | None = None  # words of the largest block of a node, in each state plane and in the master weights
     # in the weight memory: values that :meth:`host.driver.node_operations.NodeOperations.sparsify` has not sent
     errors: Buffer | None = None
 
@@ -87,18 +87,18 @@ class Buffers:
 
     @property
     def length(self) -> int:
-        """Elements of the vector."""
+        """Number of elements of the vector."""
         return self.weights.length
 
 
-#: A vector: its buffers, its buffer in the region in question, or its length if it is at the start of each region.
+#: A vector: its buffers, its one buffer in a region, or its length if it is at the start of each region.
 Where = int | Buffer | Buffers
 
 
 def place(where: Where, part: str) -> Buffer:
-    """Find the buffer of one part of a vector: gradients, weights, state or errors.
+    """Return the buffer of one part of a vector: gradients, weights, state or errors.
 
-    Raises ``ValueError``: the vector has no such buffer, or the buffer is in another space.
+    Raises ``ValueError`` if the vector has no such buffer, or the buffer is in a different region.
     """
     space = "weights" if part == "errors" else part
     if isinstance(where, Buffers):
@@ -114,19 +114,19 @@ def place(where: Where, part: str) -> Buffer:
 
 
 class Allocator:
-    """Buffers that do not overlap, at the same addresses in the memories of all nodes."""
+    """Allocator of buffers that do not overlap, at the same addresses in the memories of all nodes."""
 
     def __init__(self, *memories: Any) -> None:
-        self._memories = memories  # memory map of each kind of nodes
+        self._memories = memories  # memory map of each kind of node
         self._buffers: list[Buffer] = []
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Buffers that are reserved, in order of space and base."""
+        """Reserved buffers, in order of space and base."""
         return tuple(sorted(self._buffers, key=lambda buffer: (list(REGION_BASES).index(buffer.space), buffer.base)))
 
     def room(self, space: str) -> int:
-        """Words of the smallest memory of a region; a ``ValueError`` if a node has no such memory."""
+        """Size in words of the smallest memory of a region; a ``ValueError`` if a node has no such memory."""
         try:
             return min(int(memory.words) for memories in self._memories for memory in memories.region(space))
         except KeyError as error:
@@ -144,7 +144,7 @@ class Allocator:
                          f"{length:,}: free another buffer, or take nodes with larger memories")
 
     def claim(self, buffer: Buffer) -> Buffer:
-        """Reserve this buffer; a ``ValueError`` if it ends beyond the memory, or overlaps a reserved one."""
+        """Reserve this buffer; a ``ValueError`` if it extends beyond the memory or overlaps a reserved one."""
         room = self.room(buffer.space)
         if buffer.end > room:
             raise ValueError(f"Buffer of {buffer.space} must end within the {room:,} words of a node, not at "
@@ -156,7 +156,7 @@ class Allocator:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Return a buffer; a ``ValueError`` if it is not reserved."""
+        """Release a buffer; a ``ValueError`` if it is not reserved."""
         if buffer not in self._buffers:
             raise ValueError(f"Buffer to free must be one that is reserved, not {buffer}")
         self._buffers.remove(buffer)
@@ -166,25 +166,25 @@ class Allocator:
 class Allocation:
     """Vectors in the memories of a ring's nodes: gradients, weights, state and errors."""
 
-    length: int  # elements of the vectors
-    planes: int = 0  # state planes of the optimizer; a node keeps its own block of each
+    length: int  # number of elements of the vectors
+    planes: int = 0  # state planes of the optimizer; a node keeps only its own block of each
     packed_state: bool = False  # whether state is stored as bfloat16
-    errors: bool = False  # whether errors of :meth:`host.driver.node_operations.NodeOperations.sparsify` are kept
+    errors: bool = False  # whether errors of :meth:`host.driver.node_operations.NodeOperations.sparsify` are stored
     root_reduce: bool = False  # whether one node owns all groups, so that its block is the whole vector
 
     def block(self, nodes: int) -> int:
-        """Elements of the largest block."""
+        """Number of elements of the largest block."""
         return largest_block(self.length, 1 if self.root_reduce else nodes)
 
     def state_words(self, config: Configuration, *, nodes: int) -> int:
-        """Words of state in a node, or of master weights, which are never packed."""
+        """Words that state, or master weights (which are never packed), occupy in a node."""
         block = self.block(nodes)
         if config.weights.has_master:
             return block
         return packed_words(block, self.packed_state) if self.planes else 0
 
     def check(self, config: Configuration, *, nodes: int) -> None:
-        """Raise ``ValueError`` unless a ring of ``nodes`` is possible, and has room for the vectors."""
+        """Raise ``ValueError`` unless a ring of ``nodes`` nodes is possible and has room for the vectors."""
         config.check_ring(nodes)
         room = min(config.memories.gradient, config.memories.weight)
         if self.length > room:
@@ -211,10 +211,10 @@ class Allocation:
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
 
     def place(self, allocator: Allocator, config: Configuration, *, nodes: int) -> Buffers:
-        """Reserve buffers for the vectors next to all buffers that the allocator has reserved before.
+        """Reserve buffers for the vectors, apart from all buffers that are already reserved.
 
-        Raises ``ValueError``, and reserves nothing, if there is no room between those buffers, or no such ring has
-        room.
+        Raises ``ValueError``, and reserves nothing, if there is no room between those buffers, or if no ring of this
+        size could hold the vectors.
         """
         self.check(config, nodes=nodes)
         state = self.state_words(config, nodes=nodes)
@@ -235,17 +235,17 @@ class Allocation:
 
 
 def distance_of(node: NodeConfig) -> int:
-    """Elements from the first copy of weights to the second, where layers have two; of inputs, labels and lists as
-    well."""
+    """Distance in elements from the first copy of weights to the second, for layers with two copies; it also applies
+    to inputs, labels and lists."""
     return int(node.memories.weight) // 2
 
 
 def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
            planes: int | None = None) -> NodeConfig:
-    """A simulated node with memories large enough for a run: its own ones, or the next powers of two.
+    """Return a simulated node with memories large enough for a run: its own sizes, or the next powers of two.
 
-    It has ``planes`` state planes, by default as the optimizers need, since a node without a second plane is
-    simulated 1.5 times as fast. Raises ``ValueError`` if no node can have such memories.
+    It has ``planes`` state planes, by default as many as the optimizers need, since a node without a second plane is
+    simulated 1.5 times as fast. Raises ``ValueError`` if no node can have such large memories.
     """
     memories = node.memories
     wanted = {"gradient": memories.gradient, "weight": memories.weight, "state": memories.state}

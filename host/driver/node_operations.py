@@ -1,4 +1,4 @@
-"""Operations of single nodes: masks, and sparse gradients."""
+"""Operations of single nodes: masking, and sparsification of gradients."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["NodeOperations"]
 
 
 class NodeOperations:
-    """Operations of single nodes, in any ring."""
+    """Operations that each node carries out on its own, in any ring."""
 
     def __init__(self, devices: Devices, memory: RingMemory, settings: RingSettings, commands: CommandQueueing):
         self._devices = devices
@@ -30,13 +30,13 @@ class NodeOperations:
 
     def mask(self, jobs: Sequence[Sequence[MaskJob]], *, alternative: float, behind: int = 0,
              data: Buffer | None = None, lists: Buffer | None = None) -> MaskOutcome:
-        """Mask matrices on the nodes, in a buffer of their gradient memories, which loses its contents.
+        """Mask matrices on the nodes, in a buffer of their gradient memories, which is overwritten.
 
         If the buffers have no room for all jobs of a node, several commands run one after the other; commands of
         different nodes run at the same time.
 
-        Raises ``RingError``: a command failed on at least one node; ``ValueError``: there is no room for even one
-        matrix.
+        Raises ``RingError`` if a command failed on at least one node, and ``ValueError`` if there is no room for even
+        one matrix.
 
         Parameters
         ----------
@@ -45,11 +45,11 @@ class NodeOperations:
         alternative : float
             Value of elements that a mask does not keep; an integer on int16 nodes.
         behind : int
-            Elements at the start of the weight memory that stay, without ``lists``.
+            Elements at the start of the weight memory that are preserved; ignored with ``lists``.
         data : Buffer, optional
-            Buffer in gradients for the matrices; by default the whole memory.
+            Buffer in the gradient memory for the matrices; by default the whole memory.
         lists : Buffer, optional
-            Buffer in weights for lists of jobs and words of external masks.
+            Buffer in the weight memory for lists of jobs and words of external masks.
         """
         if len(jobs) != len(self._devices):
             raise ValueError(f"Jobs must be one sequence per node, {len(self._devices)}, not {len(jobs)}")
@@ -78,7 +78,7 @@ class NodeOperations:
 
     def _mask(self, regions: Sequence[Region | None], data: int,
               lists: int) -> tuple[dict[int, Event], dict[int, npt.NDArray[np.uint32]]]:
-        """Run a command on each node with a region, and return events and contents of the gradient memories."""
+        """Run a command on each node with a region; return events and contents of the gradient memories."""
         present = {rank: region for rank, region in enumerate(regions) if region is not None}
         self._devices.write_space("gradients", data, {rank: region.data for rank, region in present.items()})
         self._devices.write_space("weights", lists, {rank: region.words for rank, region in present.items()})
@@ -90,10 +90,10 @@ class NodeOperations:
             rank: len(region.data) for rank, region in present.items()})
 
     def sparsify(self, where: Where, *, threshold: float) -> SparsifyOutcome:
-        """Add the errors of each node to its gradients, and keep elements with at least the ``threshold`` as their
-        magnitude, an integer on int16 nodes; the other elements are the new errors.
+        """Add the errors of each node to its gradients, and keep elements with a magnitude of at least ``threshold``,
+        an integer on int16 nodes; the other elements are the new errors.
 
-        The errors of a vector that is named by its length are after its weights.
+        If a vector is given by its length, its errors are stored after its weights.
         """
         gradients, errors = place(where, "gradients"), place(where, "errors")
         elements = self._devices.formats.elements

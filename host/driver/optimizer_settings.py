@@ -10,7 +10,7 @@ from hdl.optimizer.rules import Rule
 
 __all__ = ["SCALARS", "FixedSettings", "Rule", "Settings"]
 
-#: Registers of numbers.
+#: Registers that hold numbers.
 SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
            "SECOND_GAIN", "EPSILON")
 
@@ -19,15 +19,15 @@ SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DE
 class Settings:
     """Settings of a node's optimizer; numbers are rounded to binary32.
 
-    docs/registers.md has the registers of the same names, and :mod:`host.training.optimizers` derives these from the
-    parameters of well-known optimizers.
+    docs/registers.md describes the registers of the same names, and :mod:`host.training.optimizers` derives the
+    settings from the parameters of well-known optimizers.
     """
 
     rule: Rule
-    gradient_scale: float  # factor of the summed gradient
-    learning_rate: float  # factor of the step
+    gradient_scale: float  # factor by which the summed gradient is multiplied
+    learning_rate: float  # factor of the optimizer's step
     clip: float = math.inf  # largest magnitude of a scaled gradient
-    # factor of the weight with AdamW, else the share of the weight that is added to its gradient
+    # factor of the weight with AdamW, otherwise the fraction of the weight that is added to its gradient
     weight_factor: float = 0.0
     # factors of the first state plane and of the gradient that is added to it
     first_decay: float = 0.0
@@ -36,11 +36,11 @@ class Settings:
     second_decay: float = 0.0
     second_gain: float = 0.0
     epsilon: float = 0.0  # term that is added to the square root of the second state plane
-    nesterov: bool = False  # whether momentum looks ahead
+    nesterov: bool = False  # whether momentum is Nesterov's
     packed_state: bool = False  # whether state is stored as bfloat16, two elements to a word
 
     def registers(self) -> dict[str, int | float]:
-        """The value of each register."""
+        """Return the values of all registers, by name."""
         optimizer = sum(int(getattr(self, field.name)) << field.bit for field in register("OPTIMIZER").fields)
         return {"OPTIMIZER": optimizer, **{name: float(np.float32(getattr(self, name.lower()))) for name in SCALARS}}
 
@@ -52,7 +52,7 @@ class FixedSettings:
     A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/rules.md.
     """
 
-    # numbers of 18 bits, with 65536 for one; two is out of range
+    # 18-bit numbers, in which 65536 represents one; two is out of range
     gradient_scale: int
     learning_rate: int
 
@@ -63,6 +63,6 @@ class FixedSettings:
                 raise ValueError(f"{name} must be an integer of 18 bits, not {value!r}")
 
     def registers(self) -> dict[str, int | float]:
-        """The value of each register."""
+        """Return the values of all registers, by name."""
         return {"OPTIMIZER": int(Rule.SGD), "GRADIENT_SCALE": self.gradient_scale,
                 "LEARNING_RATE": self.learning_rate}

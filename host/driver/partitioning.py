@@ -1,4 +1,4 @@
-"""Rates of a ring's links, measured, and the partition of vectors that is fastest on them.
+"""Measured rates of a ring's links, and the partition of vectors that is fastest with these rates.
 
 Example
 -------
@@ -20,13 +20,13 @@ from sim.golden.ring_cycles import best_owner
 
 __all__ = ["MIN_GAIN", "Partitioning", "choose", "link_rates"]
 
-#: Smallest share of the cycles that another partition must save, by the model, to be chosen.
+#: Smallest fraction of the cycles, by the model, that a different partition must save to be chosen.
 MIN_GAIN = 0.05
 
-#: Segments of the two broadcasts at a root; their difference cancels the cycles at the ends of a command.
+#: Segments of the two broadcasts at a root; their difference cancels the start and end of a command.
 _SEGMENTS = 4, 12
 
-#: Links with costs of a word that differ by less are alike.
+#: Links are considered equally fast if their costs per word differ by a smaller factor.
 _ALIKE = 1.03
 
 
@@ -35,13 +35,13 @@ class Partitioning:
     """A partition of vectors, and the reason for its choice."""
 
     root: int | None  # rank that owns all groups; None if each rank owns a block
-    rates: tuple[float, ...]  # words per cycle of the link from each rank
-    # cycles of a fused update by the model, for each root and for a block of each rank (None)
+    rates: tuple[float, ...]  # rate of the link from each rank, in words per cycle
+    # modelled cycles of a fused update, for each root, and for one block per rank (None)
     cycles: dict[int | None, float]
 
     @property
     def gain(self) -> float:
-        """Share of the cycles that it saves by the model."""
+        """Fraction of the cycles that the partition saves, by the model."""
         return 1 - self.cycles[self.root] / self.cycles[None]
 
     def __str__(self) -> str:
@@ -55,9 +55,9 @@ class Partitioning:
 def link_rates(ring: Ring) -> tuple[float, ...]:
     """Measure the link of each rank by broadcasts, which overwrite the weights at the start of the memories.
 
-    A broadcast uses all links except the one to its root, and takes as long as the slowest. So the slowest link
-    leads to the root with the fastest broadcast, and any other broadcast shows its rate. The fastest broadcast shows
-    the rate of the second slowest link, which is returned for all other links.
+    A broadcast uses all links except the one to its root, and takes as long as the slowest of them. So the fastest
+    broadcast is from the root that the slowest link leads to, and any other broadcast shows the rate of that link.
+    The fastest one shows the rate of the second slowest link, which is returned for all other links.
     """
     if ring.nodes < 2:
         return (1.0,) * ring.nodes
@@ -80,10 +80,10 @@ def link_rates(ring: Ring) -> tuple[float, ...]:
 
 
 def choose(ring: Ring, length: int, rates: Sequence[float], *, planes: int = 0, latency: int = 16) -> Partitioning:
-    """Choose the partition of ``length`` elements that is fastest by the model, if it saves :data:`MIN_GAIN`.
+    """Choose the fastest partition of ``length`` elements by the model, if it saves at least :data:`MIN_GAIN`.
 
-    Links from each rank have ``rates`` in words per cycle, and a ``latency`` in cycles. An owner of all groups must
-    have room for the state ``planes`` of the optimizer.
+    The link from each rank carries ``rates[rank]`` words per cycle; ``latency`` is the latency of links in cycles. An
+    owner of all groups must have room for the state ``planes`` of the optimizer.
     """
     config = ring.devices[0].config
     if ring.nodes < 2:

@@ -1,6 +1,6 @@
-"""Protocols of rings of nodes, from vectors in memories to training: one ring, or the rings of a grid.
+"""Interfaces (typing protocols) of rings of nodes: one ring, or the rings of a grid.
 
-Access to a part that nodes lack raises ``ValueError``.
+Accessing a part that the nodes lack raises ``ValueError``.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -23,7 +23,7 @@ __all__ = ["FlatRing", "TrainingRing", "VectorRing"]
 
 
 class VectorRing(Protocol):
-    """Nodes with vectors in their memories, and owners of the elements."""
+    """Nodes with vectors in their memories, and the owners of their elements."""
 
     @property
     def nodes(self) -> int:
@@ -31,7 +31,7 @@ class VectorRing(Protocol):
 
     @property
     def config(self) -> Configuration:
-        """Configuration of the first node, for parameters that all have alike."""
+        """Configuration of the first node, for parameters that are the same on all nodes."""
 
     @property
     def formats(self) -> Formats:

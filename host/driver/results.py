@@ -1,4 +1,4 @@
-"""Results of commands that ended well on a ring."""
+"""Results of commands that have succeeded on a ring."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ from host.driver.masking import Matrices
 
 __all__ = ["Cycles", "MaskOutcome", "Outcome", "SparsifyOutcome", "known", "slowest", "total"]
 
-#: Number of cycles; None for a command of golden nodes without a model of its cycles.
+#: Number of cycles; None for a command of golden nodes that has no cycle model.
 Cycles: TypeAlias = int | None
 
 
 def known(cycles: Cycles) -> int:
-    """Return cycles that must be known; a ``ValueError`` for None."""
+    """Return cycles, which must be known; a ``ValueError`` for None."""
     if cycles is None:
         raise ValueError("Cycles of the command must be measured, not those of golden nodes, which have no model of "
                          "them: take transport verilated")
@@ -21,40 +21,40 @@ def known(cycles: Cycles) -> int:
 
 
 def total(cycles: Iterable[Cycles]) -> Cycles:
-    """Sum of cycles; None where some are not known."""
+    """Sum of cycles; None if any are unknown."""
     every = list(cycles)
     return None if None in every else sum(map(known, every))
 
 
 def slowest(cycles: Iterable[Cycles]) -> Cycles:
-    """Largest number of cycles; None where some are not known."""
+    """Largest number of cycles; None if any are unknown."""
     every = list(cycles)
     return None if None in every else max(map(known, every))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of a collective that ended well."""
+    """Result of a collective that has succeeded."""
 
-    cycles: Cycles  # cycles from the command's start to its end, on the slowest node
-    # nodes that saw a NaN among their gradients, and nodes that saw a sum that was not finite
+    cycles: Cycles  # cycles from the start of the command to its end, on the slowest node
+    # ranks of nodes that saw a NaN in their gradients, and of nodes that saw a sum that was not finite
     local_nan: tuple[int, ...] = ()
     not_finite: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskOutcome:
-    """Result of masking."""
+    """Result of a mask operation."""
 
     results: list[list[Matrices]]  # masked matrices of each job, for each node
-    replaced: list[int]  # elements on each node that became the alternative
-    cycles: Cycles  # sum over commands that ran one after the other, each counted on its slowest node
+    replaced: list[int]  # number of elements on each node that were replaced by the alternative
+    cycles: Cycles  # sum over successive commands, each counted on its slowest node
     commands: int  # number of these commands
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparsifyOutcome:
-    """Result of sparsifying."""
+    """Result of a sparsify operation."""
 
-    dropped: list[int]  # elements on each node that were moved to its errors
+    dropped: list[int]  # number of elements on each node that became errors
     cycles: Cycles  # cycles on the slowest node

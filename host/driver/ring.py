@@ -1,8 +1,8 @@
-"""Driver of a ring: vectors in and out, collectives, and errors that name their cause.
+"""Driver of a ring: transfers of vectors, collectives, and errors that name their cause.
 
-Vectors are in buffers (:mod:`host.driver.memory`); a vector that is named by its length is at the start of each
-memory. Commands run one after the other on every node. Submitted commands are queued in order, and ``commands.wait``
-waits for them.
+Vectors are stored in buffers (:mod:`host.driver.memory`); a vector that is given by its length is at the start of
+each memory. Commands run one after the other on every node. Submitted commands are queued in order, and
+``commands.wait`` waits for them.
 
 Example
 -------
@@ -50,22 +50,22 @@ __all__ = ["ConnectedNodes", "Ring"]
 
 
 class ConnectedNodes:
-    """Nodes with links between them, of the arguments of :class:`host.driver.devices.Devices`."""
+    """Nodes with links between them; the arguments are as for :class:`host.driver.devices.Devices`."""
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         self.devices = Devices(devices, timeout=timeout)
         self.nodes = len(self.devices)
-        self.config: Configuration = self.devices.config  # of the first node, for parameters that all have alike
+        self.config: Configuration = self.devices.config  # for parameters that are the same on all nodes
         self.formats = self.devices.formats
         self.settings = RingSettings(self.devices)
         self.counters = RingCounters(self.devices)
         self.commands = CommandQueueing(self.devices, self.counters)
 
     def connect(self) -> None:
-        """Check that every device is a node of the expected configuration, and put the ring in order, as a privileged
-        host has already done for a tenant's own driver.
+        """Check that every device is a node of the expected configuration, and put the ring in order, unless the
+        driver is a tenant's own: the privileged host has then done so.
 
-        Raises ``ConfigurationError`` if a device is another design, or a node of another configuration.
+        Raises ``ConfigurationError`` if a device is a different design, or a node of a different configuration.
         """
         for device in self.devices:
             device.connect()
@@ -74,10 +74,10 @@ class ConnectedNodes:
             self.recover()
 
     def recover(self) -> None:
-        """Put the ring in order after a failure: stop all commands, drop all words on the links and all events.
+        """Put the ring in order after a failure: stop all commands, and drop all events and all words on the links.
 
-        Memories and settings stay unchanged, and pending commands fail. Raises ``RingError`` if the devices are a
-        tenant's: the privileged host must do it, also for the job of a tenant.
+        Memories and settings stay unchanged, and pending commands fail. Raises ``RingError`` if the devices belong to
+        a tenant: only the privileged host can recover the ring, also for a tenant's job.
         """
         if not self.devices.privileged:
             raise RingError("The ring must be brought in order by the privileged host: Ring(host.devices(tenant))"
@@ -85,7 +85,7 @@ class ConnectedNodes:
         self.commands.abandon()
         self.settings.forget()
         self.devices.write_register("CONTROL", 1)
-        # With the links held in reset, the running command ends at once, and a queued one when it starts.
+        # With the links held in reset, the running command ends immediately, and a queued one when it starts.
         self.commands.drain()
         present = features_of(self.config)
         for present_feature in present:
@@ -99,27 +99,27 @@ class ConnectedNodes:
 
 
 def _part(name: str) -> Any:
-    """Part of a ring that a feature has, made when it is used."""
+    """Create the property of a ring that a feature provides, on its first use."""
     return functools.cached_property(lambda ring: feature(name).part(ring))
 
 
 class Ring(ConnectedNodes):
-    """Nodes in a ring, in the order of their ranks; :class:`~hdl.ring.topology.RingTopology` has the neighbours."""
+    """Nodes in a ring, in order of rank; :class:`~hdl.ring.topology.RingTopology` defines the neighbours."""
 
     def __init__(self, devices: Iterable[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)
-        #: Lists that nodes may run.
+        #: Lists of layers that nodes may run.
         self.planned = PlannedLists()
         self.partition = RingPartition(self.devices)
         self.memory = RingMemory(self.devices, self.partition)
         self.collectives = RingCollectives(self.partition, self.memory, self.settings, self.commands, self.formats)
         self.local = NodeOperations(self.devices, self.memory, self.settings, self.commands)
 
-    #: Programs; nodes without program memories are sent their commands.
+    #: Programs; nodes without program memories receive the commands one by one.
     programs: "functools.cached_property[RingPrograms]" = _part("programs")
-    #: Updates that wait for a quorum; a ``ValueError`` if nodes have no rounds.
+    #: Updates that wait for a quorum; a ``ValueError`` if nodes do not support rounds.
     quorum: "functools.cached_property[QuorumUpdates]" = _part("quorum")
-    #: Lists of layers; a ``ValueError`` if nodes do not compute.
+    #: Computation by lists of layers; a ``ValueError`` if nodes do not support it.
     compute: "functools.cached_property[ListCompute]" = _part("compute")
-    #: Quantized inference; a ``ValueError`` if nodes have none.
+    #: Quantized inference; a ``ValueError`` if nodes do not support it.
     inference: "functools.cached_property[NodeInference]" = _part("quantization")

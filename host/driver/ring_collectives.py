@@ -22,7 +22,7 @@ __all__ = ["RingCollectives", "WeightUpdates", "outcome_of"]
 
 
 def outcome_of(pending: PendingCommand[Outcome]) -> Outcome:
-    """Outcome of a collective that has ended well on every node."""
+    """Result of a collective that has succeeded on every node."""
     done = pending.events
     return Outcome(
         cycles=slowest(event.cycles for event in done.values()),
@@ -31,7 +31,7 @@ def outcome_of(pending: PendingCommand[Outcome]) -> Outcome:
 
 
 class WeightUpdates:
-    """Updates by collectives, and distribution of weights by updates, in any rings."""
+    """Weight updates by collectives, and distribution of weights by updates, in one ring or several."""
 
     def __init__(self, memory: RingMemory, settings: RingSettings, commands: CommandQueueing, formats: Formats):
         self._memory = memory
@@ -40,18 +40,18 @@ class WeightUpdates:
         self._formats = formats
 
     def fused_update(self, where: Where) -> Outcome:
-        """Sum gradients, update each block at its owner, and bring the new weights to all nodes."""
+        """Sum gradients, update each block on its owner, and copy the new weights to all nodes."""
         raise NotImplementedError
 
     def distribute(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
         """Give all nodes the same weights, in the form that a fused update leaves.
 
-        On nodes with master weights each block becomes the master of the node that owns it. With a weight codec all
-        nodes then get its decoded codes: a fused update of zeros does this, with settings of its own. Gradients and
-        residuals are zeros afterwards.
+        On nodes with master weights, each block becomes the master weights of the node that owns it. With a weight
+        codec, all nodes then receive its decoded codes, by a fused update of zeros with its own settings. Gradients
+        and residuals are zero afterwards.
         """
         vector = len(weights) if where is None else where
-        if self._formats.has_residual:  # a residual would be added to these zeros
+        if self._formats.has_residual:  # the residual would otherwise be added to these zeros
             self._memory.clear_residual(vector)
         if self._formats.has_master:
             self._memory.write_master(weights, vector)
@@ -63,7 +63,7 @@ class WeightUpdates:
         self.fused_update(vector)
 
 
-#: Parts of a vector that each collective works on.
+#: Parts of a vector that each collective uses.
 _PARTS = {
     Operation.FUSED_UPDATE: ("gradients", "weights", "state"),
     Operation.ALL_REDUCE: ("gradients",),
@@ -73,12 +73,12 @@ _PARTS = {
     Operation.QUIESCE: (),
 }
 
-#: Operations with a choice of one rank that owns all groups.
+#: Operations that can have one rank own all groups.
 _OWNED = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE)
 
 
 class RingCollectives(WeightUpdates):
-    """Collectives of all nodes of a ring."""
+    """Collectives that all nodes of a ring carry out."""
 
     def __init__(self, partition: RingPartition, memory: RingMemory, settings: RingSettings,
                  commands: CommandQueueing, formats: Formats):
@@ -89,22 +89,22 @@ class RingCollectives(WeightUpdates):
                first: int = 0, length: int | None = None) -> PendingCommand[Outcome]:
         """Queue a collective on all nodes after earlier commands, without waiting for it.
 
-        The optimizer takes the settings that registers hold when the command starts.
+        The optimizer uses the settings in the registers at the time when the command starts.
 
-        A command may be for a part of the vector, with the same results, bit for bit, as a command for the whole
-        vector: the block of a group of 32 elements depends only on its position in the vector.
+        A command may cover a part of the vector, with bit-identical results to a command for the whole vector: the
+        block of a group of 32 elements depends only on its position in the vector.
 
-        Raises ``ValueError``: the operation is another one, the vector lacks a buffer that the operation needs, or
-        there is no such part.
+        Raises ``ValueError`` if the operation is not a collective, the vector lacks a buffer that the operation
+        needs, or there is no such part.
 
         Parameters
         ----------
         operation : Operation
-            One that nodes carry out together, or QUIESCE.
+            Operation that nodes carry out together, or QUIESCE.
         root : int
             Rank that a BROADCAST starts from.
         owner : int, optional
-            Rank that owns all groups in this FUSED_UPDATE or ALL_REDUCE, and has all state; by default
+            Rank that owns all groups in this FUSED_UPDATE or ALL_REDUCE, and holds all state; by default
             :attr:`host.driver.ring_memory.RingPartition.root`.
         first, length : int
             First element and number of elements of the part: multiples of 32, or up to the end of the vector.
@@ -134,7 +134,7 @@ class RingCollectives(WeightUpdates):
         return self._commands.submit_together(operation, outcome_of, fields)
 
     def _owner(self, operation: Operation, owner: int | None) -> int | None:
-        """Rank that owns all groups in a command, by request or default; None if each rank owns a block."""
+        """Rank that owns all groups in a command, as requested or by default; None if each rank owns a block."""
         if operation in _OWNED:
             owner = self._partition.root if owner is None else owner
         elif owner is not None:
@@ -145,9 +145,9 @@ class RingCollectives(WeightUpdates):
         return owner
 
     def submit_owned_update(self, where: Where) -> PendingCommand[Outcome]:
-        """Queue the update of each block at its owner, by the sums that reduce-scatters left in its memory.
+        """Queue the update of each block on its owner, with the sums of an earlier reduce-scatter.
 
-        With an all-gather of the new weights afterwards the three operations are a fused update, bit for bit.
+        A reduce-scatter, this update and an all-gather of the new weights equal a fused update, bit for bit.
         """
         if self._partition.root is not None:
             raise ValueError(f"Groups must be dealt to all nodes for each to update its own, not to rank "
@@ -155,7 +155,7 @@ class RingCollectives(WeightUpdates):
         parts = self._parts(Operation.FUSED_UPDATE, where, None)
         fields = []
         for rank, owned in enumerate(self._partition.owned(parts["weights"].length)):
-            # Each block begins with the group of its own number, and its groups are one per round of all nodes.
+            # Each block begins with the group of the block's number, and contains every n-th group for n nodes.
             first = GROUP * self._partition.block_of(rank) if len(owned) else 0
             bases = {REGION_BASES[part]: buffer.base + (0 if part == "state" else first)
                      for part, buffer in parts.items()}
@@ -163,7 +163,7 @@ class RingCollectives(WeightUpdates):
         return self._commands.submit_together(Operation.FUSED_UPDATE, outcome_of, fields)
 
     def _parts(self, operation: Operation, where: Where, owner: int | None) -> dict[str, Buffer]:
-        """Buffers that a collective works on."""
+        """Buffers that a collective uses."""
         parts = {part: place(where, part) for part in _PARTS[operation]
                  if part != "state" or not isinstance(where, Buffers) or self._state_words(where.length, owner)}
         if "state" in parts and isinstance(where, Buffers):
@@ -174,7 +174,7 @@ class RingCollectives(WeightUpdates):
         return parts
 
     def _state_offset(self, groups: int) -> int:
-        """Words of state, or of master weights, of a number of groups, by the latest settings."""
+        """Words of state, or of master weights, in ``groups`` groups, by the latest settings."""
         packed = bool(self._settings.optimizer_field("packed_state"))
         if groups and packed and self._formats.has_master:
             raise ValueError("Part of a vector must have state in binary32 on nodes with a weight codec, whose "
@@ -187,30 +187,30 @@ class RingCollectives(WeightUpdates):
         if self._formats.has_master or "OPTIMIZER" not in self._settings.known:
             return block
         rule, packed = map(self._settings.optimizer_field, ("rule", "packed_state"))
-        if rule not in list(Rule) or not Rule(rule).planes:  # a node refuses an unknown rule
+        if rule not in list(Rule) or not Rule(rule).planes:  # a node rejects an unknown rule
             return 0
         return packed_words(block, bool(packed))
 
     def fused_update(self, where: Where, *, owner: int | None = None) -> Outcome:
-        """Sum gradients, update each block at its owner, and bring the new weights to all nodes; see :meth:`submit`
-        for an ``owner`` of all of them."""
+        """Sum gradients, update each block on its owner, and copy the new weights to all nodes; see :meth:`submit`
+        for an ``owner`` of all blocks."""
         return self.submit(Operation.FUSED_UPDATE, where, owner=owner).result()
 
     def all_reduce(self, where: Where, *, owner: int | None = None) -> Outcome:
-        """Replace the gradients of all nodes by their sum, which one ``owner`` may form: see :meth:`submit`."""
+        """Replace the gradients of all nodes by their sum; see :meth:`submit` for a single ``owner``."""
         return self.submit(Operation.ALL_REDUCE, where, owner=owner).result()
 
     def reduce_scatter(self, where: Where) -> Outcome:
-        """Replace, on each node, the gradients of its own block by their sum."""
+        """Replace the gradients of each node's own block by their sum."""
         return self.submit(Operation.REDUCE_SCATTER, where).result()
 
     def all_gather(self, where: Where) -> Outcome:
-        """Bring each block of weights from its owner to all nodes, the owner too: decoded ones in nodes with a weight
-        codec."""
+        """Copy each block of weights from its owner to all nodes, including the owner. With a weight codec, decoded
+        weights are copied."""
         return self.submit(Operation.ALL_GATHER, where).result()
 
     def broadcast(self, where: Where, *, root: int) -> Outcome:
-        """Bring the weights of one node to all nodes, unchanged."""
+        """Copy the weights of one node to all nodes, unchanged."""
         return self.submit(Operation.BROADCAST, where, root=root).result()
 
     def quiesce(self) -> Outcome:

@@ -1,4 +1,4 @@
-"""Memories of a ring's nodes: transfer of vectors, whole or by blocks, and the ranks that own these."""
+"""Memories of a ring's nodes: transfer of vectors, whole or by blocks, and the ranks that own the blocks."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ Rows = Sequence[npt.NDArray[Any]]
 
 
 class RingPartition:
-    """Owners of the elements of vectors."""
+    """Partition of vectors: the ranks that own their elements."""
 
     def __init__(self, devices: Devices):
         self._devices = devices
@@ -34,10 +34,10 @@ class RingPartition:
         return self._root
 
     def set_root(self, root: int | None) -> None:
-        """Make one rank own all groups in later fused updates and all-reduces, or with None each rank a block, as at
-        the start: docs/ring/root_reduce.md.
+        """Make one rank own all groups in later fused updates and all-reduces; with None, each rank owns a block, as
+        initially. See docs/ring/root_reduce.md.
 
-        Another partition is another order of sums. State and master weights stay where they are: see
+        A different partition changes the order of sums. State and master weights stay on their nodes: see
         :meth:`RingMemory.move_state`. Raises ``ValueError`` as :meth:`check_root` does.
         """
         if root is not None:
@@ -52,7 +52,7 @@ class RingPartition:
             raise ValueError("Nodes must have role RootReduce(), for one of them to own all groups")
 
     def block_of(self, rank: int) -> int:
-        """Number of the block that a rank owns if each rank owns one."""
+        """Number of the block that a rank owns when each rank owns one."""
         return int(self._topology.owned_block(rank))
 
     def largest_block(self, length: int) -> int:
@@ -75,15 +75,15 @@ class RingPartition:
 class RingMemory:
     """Vectors in the memories of all nodes, with state and master weights at the owners of a partition.
 
-    The argument ``where`` is a vector's buffers, the single buffer in question, or a length for a vector at the
-    start of each memory.
+    The argument ``where`` is a vector's buffers, the one buffer that is meant, or the length of a vector at the start
+    of each memory.
     """
 
     def __init__(self, devices: Devices, partition: RingPartition):
         self._devices = devices
         self._formats = devices.formats
         self._partition = partition
-        self.allocator = Allocator(*(config.memory_map for config in devices.configs))  # of buffers on these nodes
+        self.allocator = Allocator(*(config.memory_map for config in devices.configs))  # for buffers on these nodes
 
     def require(self, allocation: Allocation) -> None:
         """Raise ``ValueError`` unless the nodes have room for the allocation."""
@@ -91,10 +91,10 @@ class RingMemory:
             allocation.check(config, nodes=len(self._devices))
 
     def allocate(self, allocation: Allocation) -> Buffers:
-        """Reserve buffers for a vector, its state and its errors, after the buffers that are reserved already; a
-        ``ValueError`` if there is no room.
+        """Reserve buffers for a vector, its state and its errors, after all reserved buffers; a ``ValueError`` if
+        there is no room.
 
-        The first buffers are at the start of each memory, where operations on a vector of some length expect them.
+        The first buffers are at the start of each memory, where a vector that is given by its length must be.
         """
         self.require(allocation)
         return allocation.place(self.allocator, self._devices.config, nodes=len(self._devices))
@@ -103,43 +103,43 @@ class RingMemory:
         """Buffer that covers a whole memory."""
         return Buffer(space, 0, self.allocator.room(space))
 
-    # Vectors that every node holds whole, its own or the same.
+    # Vectors that every node holds completely, the same or different ones.
 
     def write_gradients(self, gradients: Rows, where: Where | None = None) -> None:
-        """Write one vector per node, in order of rank."""
+        """Write one vector of gradients per node, in order of rank."""
         self._write_vectors("gradients", gradients, where)
 
     def read_gradients(self, where: Where) -> Vector:
-        """Read one row per node."""
+        """Read the gradients, one row per node."""
         return self._read("gradients", place(where, "gradients"))
 
     def write_weights(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
-        """Write the same vector to all nodes, without the master weights of
+        """Write the same vector to all nodes. Master weights are not written: see
         :meth:`host.driver.ring_collectives.WeightUpdates.distribute`."""
         self.write_weights_of([weights] * len(self._devices), where)
 
     def write_weights_of(self, weights: Rows, where: Where | None = None) -> None:
-        """Write one vector per node, in order of rank."""
+        """Write one vector of weights per node, in order of rank."""
         self._write_vectors("weights", weights, where)
 
     def read_weights(self, where: Where, ranks: Sequence[int] | None = None) -> Vector:
-        """Read one row per node, or per rank."""
+        """Read the weights, one row per node, or per rank in ``ranks``."""
         return self._read("weights", place(where, "weights"), ranks)
 
     def clear_errors(self, where: Where) -> None:
-        """Write zeros as the errors of a vector; see :meth:`host.driver.node_operations.NodeOperations.sparsify`."""
+        """Set the errors of a vector to zero; see :meth:`host.driver.node_operations.NodeOperations.sparsify`."""
         self._write_zeros("weights", place(where, "errors"))
 
     def write_errors(self, errors: Rows, where: Where | None = None) -> None:
-        """Write errors of each node, in order of rank; see :meth:`clear_errors`."""
+        """Write one vector of errors per node, in order of rank; see :meth:`clear_errors`."""
         self._write_vectors("errors", errors, where)
 
     def read_errors(self, where: Where) -> Vector:
-        """Read one row per node; see :meth:`clear_errors`."""
+        """Read one row of errors per node; see :meth:`clear_errors`."""
         return self._read("weights", place(where, "errors"))
 
     def clear_residual(self, where: Where) -> None:
-        """Write zeros to the residual of the gradient codec, on every node."""
+        """Set the residual of the gradient codec to zero on every node."""
         self._write_zeros(self._residuals(), place(where, "gradients"))
 
     def write_residual(self, residuals: Rows, where: Where | None = None) -> None:
@@ -157,11 +157,11 @@ class RingMemory:
         return "residuals"
 
     def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
-        """Write the same centroids, of :func:`host.features.codebook.codebooks.codebook`, to all nodes, and return
-        the sum of the words that were written; the weight codec must have centroids.
+        """Write the same centroids, see :func:`host.features.codebook.codebooks.codebook`, to all nodes, and return
+        the sum of the written words; the weight codec must have a codebook.
 
-        Every fused update loads the codebook at its start, so it takes effect with the next update, and must not be
-        written while one runs. Before the first write its centroids are zeros.
+        Every fused update loads the codebook at its start, so a new codebook applies from the next update, and must
+        not be written while an update runs. Before the first write, all centroids are zero.
         """
         if not self._formats.has_codebook:
             raise ValueError(f"Nodes must have a weight codec with a codebook, not {self._formats.weight_codec}")
@@ -169,10 +169,10 @@ class RingMemory:
         self.write_space("codebook", [words] * len(self._devices))
         return len(self._devices) * len(words)
 
-    # Vectors with each block on the node that owns it.
+    # Vectors stored in blocks, each on the node that owns it.
 
     def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
-        """Write the master weights of the whole vector, each block to its owner, without the decoded weights of
+        """Write the master weights of the whole vector, each block to its owner. Decoded weights are not written: see
         :meth:`host.driver.ring_collectives.WeightUpdates.distribute`."""
         self._write_blocks(self._masters(), self._to_owners(weights), where)
 
@@ -186,7 +186,7 @@ class RingMemory:
         return "masters"
 
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
-        """Write zeros to every state plane, for the optimizer of a vector."""
+        """Set every state plane of a vector to zero."""
         block = self._partition.largest_block(_length(where))
         zeros = np.zeros(packed_words(block, packed_state), dtype=np.uint32)
         for plane in range(max(config.memories.planes for config in self._devices.configs)):
@@ -207,10 +207,10 @@ class RingMemory:
         return self._from_owners(f"state_{plane}", where, packed_state=packed_state)
 
     def move_state(self, root: int | None, where: Where, *, packed_state: bool = False) -> None:
-        """Partition a vector again (:meth:`RingPartition.set_root`), and move its state and its master weights from
-        the old owners to the new ones.
+        """Change the partition of a vector (:meth:`RingPartition.set_root`), and move its state and master weights
+        from the old owners to the new ones.
 
-        Raises ``ValueError``, and changes nothing, if there is no such owner, or it has no room for all state.
+        Raises ``ValueError``, and changes nothing, if the rank cannot own all groups or has no room for all state.
         """
         if root is not None:
             self._partition.check_root(root)
@@ -238,11 +238,11 @@ class RingMemory:
                              f"{room:,}: rank {root} cannot own them")
 
     def _to_owners(self, vector: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        """Blocks of a vector, in order of the ranks that own them."""
+        """Split a vector into its blocks, in order of the ranks that own them."""
         return [vector[owned] for owned in self._partition.owned(len(vector))]
 
     def _from_owners(self, space: str, where: Where, *, packed_state: bool) -> Vector:
-        """Vector from the block of each rank."""
+        """Assemble a vector from the block of each rank."""
         length, base = _length(where), place(where, "state").base
         owned = self._partition.owned(length)
         blocks = self._devices.read_space(space, base, {rank: packed_words(len(index), packed_state)
@@ -261,20 +261,20 @@ class RingMemory:
             raise ValueError(f"Block must have at most the {buffer.length:,} words of its buffer, not {longest:,}")
         self.write_space(space, blocks, base=buffer.base, ranks=ranks)
 
-    # Activations of nodes that compute.
+    # Activations of computing nodes.
 
     def write_activations(self, vectors: Rows, base: int) -> None:
-        """Write one vector per node, in order of rank, from element ``base`` of the activation memory on."""
+        """Write one vector per node, in order of rank, starting at element ``base`` of the activation memory."""
         self.write_space("activations", vectors, base=base)
 
     def read_activations(self, base: int, length: int) -> Vector:
-        """Read one row per node."""
+        """Read the activations, one row per node."""
         return self._read("activations", Buffer("activations", base, length))
 
-    # Words.
+    # Transfers of words.
 
     def _write_vectors(self, part: str, vectors: Rows, where: Where | None, *, space: str | None = None) -> None:
-        """Write one vector per node into the buffer of a part."""
+        """Write one vector per node into the buffer for a part of the vectors."""
         length = max((len(vector) for vector in vectors), default=0)
         buffer = place(length if where is None else where, part)
         if length > buffer.length:
@@ -298,7 +298,7 @@ class RingMemory:
 
 
 def _length(where: Where) -> int:
-    """Elements of the vector; a buffer of state does not give their number."""
+    """Number of elements of the vector, which a buffer of state does not give."""
     if isinstance(where, Buffer):
         raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
     return where if isinstance(where, int) else where.length

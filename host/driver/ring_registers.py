@@ -1,4 +1,4 @@
-"""Registers of the nodes of a ring: settings for commands, counters, and the words that links have not delivered."""
+"""Registers of the nodes of a ring: settings for commands, counters, and words missing on links."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ __all__ = ["RingCounters", "RingSettings"]
 
 
 class RingSettings:
-    """Registers of settings, with the same values on all nodes."""
+    """Registers with settings, which have the same values on all nodes."""
 
     def __init__(self, devices: Devices):
         self._devices = devices
@@ -20,11 +20,11 @@ class RingSettings:
 
     @property
     def known(self) -> dict[str, int | float]:
-        """Registers that this driver has written since the ring was last put in order, with their values."""
+        """Registers, with values, that this driver has written since the ring was last put in order."""
         return dict(self._known)
 
     def forget(self) -> None:
-        """Take no values as known, so that all are written the next time."""
+        """Treat no values as known, so that all are written the next time."""
         self._known = {}
 
     def write(self, settings: Settings | FixedSettings) -> None:
@@ -34,39 +34,39 @@ class RingSettings:
     def write_registers(self, values: dict[str, int | float]) -> None:
         """Write the values of registers that differ from the known ones."""
         written = {**self._known, **values}
-        # Text distinguishes -0.0 from 0.0.
+        # The text distinguishes -0.0 from 0.0.
         changed = [name for name in values if repr(self._known.get(name)) != repr(values[name])]
-        self._known = {}  # unknown while writes are under way, and after one that fails
+        self._known = {}  # unknown while writes are in progress, and after a failed write
         results_of([device.submit_write_register(name, values[name]) for device in self._devices for name in changed])
         self._known = written
 
     def optimizer_field(self, name: str) -> int:
-        """Field of register OPTIMIZER, as it was written last; 0 if it is unknown."""
+        """Field of register OPTIMIZER as last written; 0 if it is unknown."""
         return field_values("OPTIMIZER", int(self._known.get("OPTIMIZER", 0)))[name]
 
     def set_flags(self, flags: int) -> None:
-        """Set flags, of 16 bits, that commands of all nodes wait for."""
+        """Set flags, a 16-bit mask, that commands of all nodes wait for."""
         self._devices.write_register("FLAGS", flags)
 
     def set_weight_stride(self, elements: int) -> None:
-        """Set the distance of the weights of odd passes, for commands of a program with ``alternate``."""
+        """Set the offset of the weights in odd passes, for commands of a program with ``alternate``."""
         self._devices.write_register("WEIGHT_STRIDE", elements)
 
 
-#: Counts of words that a node has sent and received.
+#: Numbers of words that a node has sent and received.
 Moved = tuple[int, int]
 
 
 class RingCounters:
-    """Counters of all nodes."""
+    """Counters of all nodes of a ring."""
 
     def __init__(self, devices: Devices):
         self._devices = devices
         self._topology = RingTopology(len(devices))
-        self._lost = [0] * len(devices)  # words missing after each link when the ring was last in order
+        self._lost = [0] * len(devices)  # words that were missing after each link when the ring was last in order
 
     def read(self) -> list[dict[str, int]]:
-        """All counters of each node; golden nodes have no counters of cycles."""
+        """Read all counters of each node; golden nodes have no cycle counters."""
         return self._devices.ask(lambda rank, device: device.submit_counters())
 
     def clear(self) -> None:
@@ -75,18 +75,18 @@ class RingCounters:
         self._lost = [0] * len(self._devices)
 
     def moved(self) -> list[Moved]:
-        """Counts of words that each node has sent and received."""
+        """Read the numbers of words that each node has sent and received."""
         return [(counters["WORDS_SENT"], counters["WORDS_RECEIVED"]) for counters in self.read()]
 
     def mark(self) -> None:
-        """Count the words that are missing now as lost in an earlier failure."""
+        """Attribute the words that are missing now to an earlier failure."""
         self._lost = self._differences(self.moved())
 
     def missing(self, moved: Sequence[Moved]) -> list[int]:
-        """Words missing after each link since the ring was last in order; negative if words have come late."""
+        """Words missing after each link since the ring was last in order; negative if words have arrived late."""
         return [(now - then + (1 << 31)) % (1 << 32) - (1 << 31)
                 for now, then in zip(self._differences(moved), self._lost, strict=True)]
 
     def _differences(self, moved: Sequence[Moved]) -> list[int]:
-        """Words that each link has taken and not delivered, modulo 2**32."""
+        """Words that each link has accepted but not delivered, modulo 2**32."""
         return [(moved[start][0] - moved[end][1]) % (1 << 32) for start, end in self._topology.links]

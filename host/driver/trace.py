@@ -9,35 +9,34 @@ __all__ = ["TraceError", "TraceRecord", "records"]
 
 _RECORD = places(trace_record_layout())
 
-#: Records that may be in the memory of the trace before its pointer counts them, or be overwritten meanwhile.
+#: Records that may be written before the pointer counts them, or overwritten during the read.
 _UNDER_WAY = 1
 
 
 class TraceError(Exception):
-    """A trace that lacks records, or does not belong to the program."""
+    """A trace lacks records, or does not belong to the program."""
 
 
 class TraceRecord(NamedTuple):
-    """Start or end of a command."""
+    """A record in a trace: start or end of a command."""
 
     queue: int
     tag: int  # tag of the command
-    end: bool  # whether the command ended; else it started
-    time: int  # cycle of the node, modulo 2**32
-    # updates of the weights that the command computes with, modulo 2**13; 0 where they are not counted
+    end: bool  # whether this is the end of the command, otherwise its start
+    time: int  # cycle of the node's clock, modulo 2**32
+    # updates of the weights that the command computes with, modulo 2**13; 0 if they are not counted
     version: int = 0
 
 
 def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
-    """Decode a trace, oldest record first: the words of the whole memory space, and register TRACE_POINTER, which was
-    read after them.
+    """Decode a trace, oldest record first. ``words`` are the whole memory space, read before the pointer.
 
-    ``since`` is the pointer before the first record to return, where nothing is recorded meanwhile; by default all
-    kept records are returned. Raises ``TraceError``: there were more records since then than a node keeps.
+    ``pointer`` is register TRACE_POINTER; ``since`` is its value before the first record to return, if nothing is
+    recorded during the read, by default before the oldest. Raises ``TraceError`` if records since then were lost.
     """
     kept = words.size // 2
     if since is None:
-        # The pointer wraps after 2^32 records; then, as at the start, a small value means few records.
+        # The pointer wraps after 2^32 records; a small value then means few records, as it does at the start.
         since = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
     count = (pointer - since) % (1 << 32)
     if count > kept:

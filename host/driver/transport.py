@@ -17,12 +17,12 @@ class Transport(Protocol):
     """Transport to one node: packets of 32-bit words in both directions, in order and without loss."""
 
     def send(self, packet: Words) -> None:
-        """Queue one request packet, without a wait for the node, which may itself wait until a response is taken."""
+        """Queue one request packet without waiting for the node. The node may wait until a response is received."""
 
     def receive(self, timeout_cycles: int) -> Words:
-        """Take the next response packet, after at most ``timeout_cycles`` cycles of the node's clock.
+        """Receive the next response packet, waiting at most ``timeout_cycles`` cycles of the node's clock.
 
-        Raises ``TimeoutError`` if no packet came, with the state of queues and links as far as it is known.
+        Raises ``TimeoutError`` if no packet arrives, with the state of queues and links as far as it is known.
         """
 
     def close(self) -> None:
@@ -30,17 +30,17 @@ class Transport(Protocol):
 
 
 class Line(Protocol):
-    """Transport to several nodes, by their numbers."""
+    """Transport to several nodes, which are selected by number."""
 
     def send(self, node: int, packet: Words) -> None:
         """Queue one request packet for a node; see :meth:`Transport.send`."""
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """Take the next response packet of a node; see :meth:`Transport.receive`."""
+        """Receive the next response packet of a node; see :meth:`Transport.receive`."""
 
 
 class NodeTransport:
-    """Transport to one node of a line, which is closed on its own."""
+    """Transport to one node of a line. Closing it leaves the line open."""
 
     def __init__(self, line: Line, node: int) -> None:
         self._line, self._node = line, node
@@ -50,16 +50,16 @@ class NodeTransport:
         self._line.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> Words:
-        """Take the next response packet of the node."""
+        """Receive the next response packet of the node."""
         return self._line.receive(self._node, timeout_cycles)
 
     def close(self) -> None:
-        """Do nothing: the line belongs to all its transports."""
+        """Do nothing: the line is shared by all its transports."""
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A request on its way: the form of its response and, later, the response."""
+    """A request in progress: the expected form of its response and, later, the response."""
 
     opcode: Opcode
     tag: int
@@ -76,16 +76,16 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pending(Generic[T]):
-    """A pending answer."""
+    """An answer that is still pending."""
 
-    _complete: Callable[[Request], None]  # takes responses, in request order, up to a request's
+    _complete: Callable[[Request], None]  # receives responses, in request order, up to the response to this request
     _requests: Sequence[Request]
-    _combine: Callable[[list[Words]], T]  # makes the answer from the payloads of the responses
+    _combine: Callable[[list[Words]], T]  # combines the payloads of the responses into the answer
 
     def result(self) -> T:
-        """Wait for the answer and return it; a second call returns the same answer.
+        """Wait for the answer and return it; later calls return the same answer.
 
-        Raises ``DeviceError`` if the node refused, or did not answer. After a time-out it may be called again.
+        Raises ``DeviceError`` if the node rejected the request or did not answer; after a time-out, call it again.
         """
         for request in self._requests:
             self._complete(request)
@@ -96,5 +96,5 @@ class Pending(Generic[T]):
 
 
 def results_of(pending: Sequence[Pending[T]]) -> list[T]:
-    """Wait for answers in their order."""
+    """Wait for several answers, in order."""
     return [answer.result() for answer in pending]

@@ -1,4 +1,4 @@
-"""Words of 32 bits in packets, the fields in them, and values of registers as bits."""
+"""32-bit words in packets, the fields in them, and register values as bits."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Vector = NDArray[Any]
 
 
 def bits_of(elements: NDArray[Any]) -> Words:
-    """Words of elements for a memory; a ``TypeError`` unless they are one row of uint32 or float32."""
+    """Convert elements to words of a memory; a ``TypeError`` unless they are 1-D uint32 or float32."""
     elements = np.asarray(elements)
     if elements.dtype not in (np.uint32, np.float32) or elements.ndim != 1:
         raise TypeError(f"Elements must be one row of uint32 or float32, not {elements.dtype} of shape "
@@ -25,17 +25,17 @@ def bits_of(elements: NDArray[Any]) -> Words:
 
 
 def int_of(words: Words) -> int:
-    """Words as one number, the first word in its lowest bits."""
+    """Combine words into one number, with the first word in its lowest bits."""
     return int.from_bytes(words.astype("<u4").tobytes(), "little")
 
 
 def places(layout: Any) -> dict[str, tuple[int, int]]:
-    """Lowest bit and width of each field of a layout, as plain numbers, since a driver packs often."""
+    """Lowest bit and width of each field of a layout, as plain integers, which are faster to pack."""
     return {name: (field.offset, field.width) for name, field in layout}
 
 
 def pack(where: dict[str, tuple[int, int]], values: dict[str, int], owner: str) -> Words:
-    """Words of the fields of :func:`places`, with 0 in fields without a value.
+    """Pack fields, described by :func:`places`, into words; fields without a value are 0.
 
     Raises ``ValueError`` if a value does not fit into its field; the message begins with ``owner``, such as
     "Command's".
@@ -51,7 +51,7 @@ def pack(where: dict[str, tuple[int, int]], values: dict[str, int], owner: str) 
 
 
 def fields(where: dict[str, tuple[int, int]], bits: int) -> dict[str, int]:
-    """Value of each field of :func:`places`."""
+    """Value of each field, described by :func:`places`."""
     return {name: bits >> offset & (1 << width) - 1 for name, (offset, width) in where.items()}
 
 
@@ -61,9 +61,9 @@ def field_values(name: str, bits: int) -> dict[str, int]:
 
 
 def to_bits(entry: Register, value: float, *, integers: bool) -> int:
-    """Bits of a value for a register; ``integers``: numbers of the node are integers.
+    """Encode a value for a register as bits; ``integers`` is whether the node's numbers are integers.
 
-    Raises ``TypeError`` or ``ValueError`` if the value is no number that the register holds.
+    Raises ``TypeError`` or ``ValueError`` if the register cannot hold the value.
     """
     signed = entry.kind is Kind.FLOAT32
     if signed and not integers:
@@ -79,7 +79,7 @@ def to_bits(entry: Register, value: float, *, integers: bool) -> int:
 
 
 def from_bits(entry: Register, payload: Words, *, integers: bool) -> int | float:
-    """Value of a register's bits, the inverse of :func:`to_bits`."""
+    """Decode a register's bits to a value; the inverse of :func:`to_bits`."""
     if entry.kind is not Kind.FLOAT32:
         return int(payload[0])
     return int(payload.view(np.int32)[0]) if integers else float(payload.view(np.float32)[0])

@@ -1,1 +1,1 @@
-"""People's own jobs: vectors of any length, summed and updated on a ring of nodes."""
+"""Jobs on custom data: vectors of any length, which a ring of nodes sums and updates."""

@@ -1,4 +1,4 @@
-"""Checks of a job before anything is built for it."""
+"""Validation of a job before anything is built for it."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,23 +18,23 @@ from host.training.sparsifier import STATE, check_zeros
 __all__ = ["DENSITY", "LENGTHS", "MAX_LENGTH", "OPTIMIZER", "OPTIMIZERS", "SEVERAL_LENGTHS", "SEVERAL_OPTIMIZERS",
            "check_job", "check_state", "gradient_codec", "groups_of"]
 
-#: Largest number of elements of a job's group: each takes 28 bytes of the host's memory and more.
+#: Maximum number of elements of a job's group; each needs at least 28 bytes of the host's memory.
 MAX_LENGTH = 1 << 28
 
-#: Fraction of the elements that nodes send.
+#: Argument: the fraction of the elements that nodes send.
 DENSITY = Optional(Number(0, 1, above=True))
 
-#: An optimizer of the nodes.
+#: Argument: an optimizer that nodes run.
 OPTIMIZER = Instance(Optimizer, "an optimizer, as in gradring.Adam(1e-3)")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Several(Argument):
-    """A value of a kind, or a sequence of them."""
+    """A value of some kind, or a sequence of such values."""
 
     kind: Argument
-    single: bool  # whether a single value may take the place of a sequence
-    minimum: int = 0  # smallest number of items of a sequence
+    single: bool  # whether a single value is allowed instead of a sequence
+    minimum: int = 0  # minimum number of items of a sequence
 
     def wanted(self) -> str:
         return f"{self.kind.wanted()}, or a sequence of them" if self.single else (
@@ -58,24 +58,24 @@ class _Several(Argument):
 
 _LENGTH = Integer(1, MAX_LENGTH)
 
-#: Elements of a vector, or of each of its groups; and of each group.
+#: Number of elements of a vector, or of each of its groups; and of each group.
 LENGTHS = _Several(_LENGTH, single=True, minimum=1)
 SEVERAL_LENGTHS = _Several(_LENGTH, single=False, minimum=1)
 
-#: None, an optimizer, or one for each group; and an optimizer for each group, or no optimizer.
+#: None, one optimizer for all groups, or one for each; and a sequence of one optimizer per group, or of none.
 OPTIMIZERS = Optional(_Several(OPTIMIZER, single=True))
 SEVERAL_OPTIMIZERS = _Several(OPTIMIZER, single=False)
 
 
 def gradient_codec(name: str | None, density: float | None) -> str:
-    """Codec of gradients, by default raw, or without zeros if a density makes zeros."""
+    """Codec of gradients; by default raw, or zero_value with a density, which creates zeros."""
     if name is not None:
         return name
     return str(RAW if density is None else ZERO_VALUE)
 
 
 def groups_of(lengths: Sequence[int]) -> list[slice]:
-    """Slices of groups in the vector; each begins at a multiple of 32."""
+    """Slices of the groups within the vector; each begins at a multiple of 32."""
     groups: list[slice] = []
     for length in lengths:
         first = aligned(groups[-1].stop) if groups else 0
@@ -85,9 +85,9 @@ def groups_of(lengths: Sequence[int]) -> list[slice]:
 
 def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, optimizers: Sequence[Optimizer] = (),
               packed_state: bool = False, density: float | None = None, part: int | None = None) -> int:
-    """Elements of the longest part of a job's vector on such nodes. Parameters are as for :class:`Job`.
+    """Length of the longest part of a job's vector on these nodes; parameters are as for :class:`Job`.
 
-    Raises ``ValueError`` if such a job is impossible.
+    Raises ``ValueError`` if the job is impossible.
     """
     if optimizers and len(optimizers) != len(lengths):
         raise ValueError(f"Optimizers must be one for each of {len(lengths)} groups, not {len(optimizers)}")
@@ -111,10 +111,10 @@ def check_job(config: Configuration, lengths: Sequence[int], *, nodes: int, opti
 
 
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], *, groups: int, length: int) -> None:
-    """Check the state of a job with some groups, elements and shapes of arrays, before any of it is restored.
+    """Validate the state of a job with these groups, elements and shapes of arrays, before any of it is restored.
 
-    It must be a dictionary as :meth:`host.jobs.job.Job.state` returns it. Raises ``TypeError``: it is no state of a
-    job; ``ValueError``: it is the state of another kind of job.
+    It must be a dictionary as returned by :meth:`host.jobs.job.Job.state`. Raises ``TypeError`` if it is not a job's
+    state, and ``ValueError`` if it is the state of a different kind of job.
     """
     wanted = "a dictionary as state() returns it"
     if not isinstance(state, dict):

@@ -1,4 +1,4 @@
-"""Figures of a ring's work for a job."""
+"""Figures (cycles, words and other costs) of a ring's work for a job."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -11,30 +11,30 @@ __all__ = ["Figures"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Cost of operations on a ring. Figures of operations that follow each other can be added.
+    """Cost of operations on a ring. Figures of successive operations can be added.
 
-    The golden model gives ``bound``, ``words_dense``, ``words_zero_value`` and ``nonzeros``; they are 0 in a job that
-    is not checked.
+    The golden model provides ``bound``, ``words_dense``, ``words_zero_value`` and ``nonzeros``, which are 0 in a job
+    that is not checked.
 
     Members
     -------
     elements : int
-        Elements of the vectors, each counted once for all nodes.
+        Elements of the vectors; an element is counted once, not once per node.
     commands : int
-        Commands: one for each part of a vector that is in the nodes' memories at a time.
+        Number of commands: one for each part of a vector that fits into the nodes' memories.
     cycles : int, optional
-        Cycles of the commands, each from its start to its end on the slowest node.
+        Cycles of the commands, from the start to the end of each on the slowest node.
     bound : int
-        Fewest cycles that the busiest link needs, without headers, latency and pipelines.
+        Minimum number of cycles that the busiest link needs, without headers, latency and pipelines.
     sparsify_cycles : int
-        Cycles of the nodes' choice of elements to send, before the commands.
+        Cycles that the nodes need to select the elements to send, before the commands.
     host_cycles : int
-        Cycles of vectors in both directions through the nodes' host ports; modelled, unless ports are simulated.
+        Cycles to move vectors through the nodes' host ports in both directions; modelled, unless ports are simulated.
     words, words_dense, words_zero_value : int
-        32-bit words that all nodes have sent, and words of the same packets if every payload were raw, and if
-        gradients and their sums were in zero_value.
+        32-bit words that all nodes have sent, and the words of the same packets if every payload were raw, and if
+        gradients and their sums were encoded as zero_value.
     sent, nonzeros : int
-        Elements that scatter-reduces have sent, and the number of them that were not zero.
+        Elements that scatter-reduces have sent, and the number of them that were nonzero.
     seconds : float
         Seconds that the simulation has taken.
     """
@@ -54,7 +54,7 @@ class Figures:
 
     @property
     def density(self) -> float | None:
-        """Fraction of the elements sent in scatter-reduces that were not zero; None if it is unknown."""
+        """Fraction of the elements sent in scatter-reduces that were nonzero; None if it is unknown."""
         return self.nonzeros / self.sent if self.sent else None
 
     def __add__(self, other: "Figures") -> "Figures":
@@ -64,5 +64,5 @@ class Figures:
 
     @classmethod
     def total(cls, figures: Iterable[Self]) -> "Figures":
-        """Sum of figures."""
+        """Add up several figures."""
         return sum(figures, start=Figures())

@@ -1,6 +1,6 @@
 """A job on a ring of nodes: sums of vectors, and updates of weights.
 
-:func:`host.jobs.simulate.simulate` opens one on simulated nodes.
+:func:`host.jobs.simulate.simulate` opens a job on simulated nodes.
 """
 
 import contextlib
@@ -35,47 +35,47 @@ Vector = npt.NDArray[np.float32]
 
 
 class JobError(ExpectedError, RuntimeError):
-    """Nodes and the golden model do not agree."""
+    """The nodes and the golden model disagree."""
 
 
 def _close(owned: contextlib.ExitStack, process: int) -> None:
-    """Close the contexts of a job, only in the process that has opened them."""
+    """Close the contexts of a job, but only in the process that opened them."""
     if os.getpid() == process:
         owned.close()
 
 
 class Job:
-    """Vectors of any length on a ring, until the job is closed: at the end of a ``with`` block, or by :meth:`close`.
+    """Vectors of any length on a ring. The end of a ``with`` block, or :meth:`close`, closes the job.
 
-    The job's vector has one or more groups of elements, each with its own optimizer, at :attr:`groups`. Every group
-    begins at a multiple of 32 elements; elements between two groups are not used. A group, or a part of one that is
-    too long for the nodes' memories, is a vector of its own to the nodes: the order of the sum of an element's
-    gradients depends on its index in it.
+    The job's vector consists of one or more groups of elements, each with its own optimizer, at :attr:`groups`. Every
+    group begins at a multiple of 32 elements; elements between two groups are unused. The nodes treat a group, or a
+    part of one that is too long for their memories, as a separate vector: the order in which an element's gradients
+    are summed depends on its index in that vector.
 
     Parameters
     ----------
     session : Session
         An open ring.
     lengths : sequence of int
-        Elements of each group.
+        Number of elements of each group.
     optimizers : sequence of Optimizer
-        One for each group, all with the same number of state planes; or none, if the job only sums.
+        One for each group, all with the same number of state planes; empty if the job only sums.
     packed_state : bool
         Whether nodes store state as bfloat16.
     density : float, optional
-        Fraction of the job's elements that nodes send on average, above 0 and at most 1; the rest are added to later
-        gradients. By default nodes send all that are not zero.
+        Fraction of the job's elements that nodes send on average, above 0 and at most 1; the remaining ones are added
+        to later gradients. By default nodes send all nonzero elements.
     check : bool
         Whether every result is compared with the golden model, which also predicts the traffic.
     part : int, optional
-        Elements of the longest part; by default the most that nodes have room for.
+        Number of elements of the longest part; by default as large as the nodes' memories allow.
 
     Members
     -------
     weights : array of float32
-        Weights of the whole vector, as the nodes have them.
+        Weights of the whole vector, as stored by the nodes.
     steps : list of int
-        Updates of each group so far.
+        Number of updates of each group so far.
     figures : Figures
         Sum of the figures of all operations.
     """
@@ -94,7 +94,7 @@ class Job:
         self.groups = checks.groups_of(lengths)
         self.length = self.groups[-1].stop
         self._parts = parts_of(self.groups, largest)
-        # A sum may have other elements than a part.
+        # A sum may have a different number of elements than a part.
         sizes = [len(places) for _, places in self._parts] if optimizers else [largest]
         self._slots = Slots(self._ring, sizes, length=self.length, planes=planes, packed_state=packed_state,
                             errors=density is not None, updates=bool(optimizers))
@@ -110,12 +110,12 @@ class Job:
     # Closing.
 
     def own(self, owned: contextlib.ExitStack) -> None:
-        """Close a stack of contexts with the job: at the latest when it is no longer used, or the process ends."""
+        """Close a stack of contexts with the job, at the latest when it is no longer used or the process ends."""
         Instance(contextlib.ExitStack, "an ExitStack").take("Owned", owned)
         self._close = weakref.finalize(self, _close, owned, os.getpid())
 
     def close(self) -> None:
-        """End the job, and the simulation if :func:`~host.jobs.simulate.simulate` has begun it."""
+        """Close the job, and the simulation if :func:`~host.jobs.simulate.simulate` started it."""
         self._closed = True
         if self._close is not None:
             self._close()
@@ -133,17 +133,17 @@ class Job:
 
     @property
     def nodes(self) -> int:
-        """Ring size."""
+        """Number of nodes in the ring."""
         return int(self._ring.nodes)
 
     @property
     def session(self) -> Session:
-        """The ring, its configuration, and the time that it has taken."""
+        """Session with the ring, its configuration, and its elapsed time."""
         return self._session
 
     @property
     def weights(self) -> Vector:
-        """Weights of the whole vector, as the nodes have them."""
+        """Weights of the whole vector, as stored by the nodes."""
         return self._slots.weights.copy()
 
     # Sums.
@@ -155,9 +155,9 @@ class Job:
         ----------
         values : array of float32, shape (nodes, n)
         places : array of int, shape (n,), optional
-            Indices of the elements in the job's vector. The rest that a lossy codec, or a density, has kept back of
-            their gradients is added to them; without places nothing is added, nothing is kept back, and every element
-            that is not zero is sent.
+            Indices of the elements in the job's vector. Values that a lossy codec, or a density, has kept back of
+            their gradients are added to them. Without indices, nothing is added or kept back, and every nonzero
+            element is sent.
 
         Returns
         -------
@@ -202,14 +202,14 @@ class Job:
 
     @checked(fresh=Flag())
     def load(self, weights: npt.ArrayLike, *, fresh: bool = True) -> None:
-        """Continue with other weights. Weights are zeros at first.
+        """Replace the weights, which are zero initially.
 
         Parameters
         ----------
         weights : array of float32, shape (length,)
         fresh : bool
-            Whether the job begins again, in step 0, with state of zero; otherwise the optimizer's state, and the rest
-            that a density has kept back, stay. The residuals of a codec of gradients are lost.
+            Whether the job restarts, at step 0, with zero state; otherwise the optimizer's state, and values that a
+            density has kept back, are preserved. Residuals of a gradient codec are lost.
         """
         self._require_open()
         array = _array("Weights", weights)
@@ -233,13 +233,13 @@ class Job:
 
     def step(self, gradients: npt.ArrayLike,
              optimizers: Sequence[Optimizer | None] | None = None) -> tuple[Vector, Figures]:
-        """Update the weights by the mean of the nodes' gradients, with the optimizers of the groups.
+        """Update the weights by the mean of the nodes' gradients, using the optimizers of the groups.
 
         Parameters
         ----------
         gradients : array of float32, shape (nodes, length)
         optimizers : sequence of Optimizer or None, optional
-            Optimizer of each group in this step, with another learning rate, say; None for a group that stays.
+            Optimizer of each group in this step, e.g. with a different learning rate; None for unchanged groups.
 
         Returns
         -------
@@ -293,7 +293,7 @@ class Job:
     # State.
 
     def state(self) -> dict[str, Any]:
-        """All data that later steps depend on: arrays, and the number of each group's updates."""
+        """Return all data that later steps depend on: arrays, and the number of updates of each group."""
         self._require_open()
         self._slots.collect()
         return {"weights": self.weights, "steps": list(self.steps),
@@ -303,7 +303,7 @@ class Job:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the state of a job of the same kind.
 
-        Raises ``TypeError``: it is no state of a job; ``ValueError``: it is the state of another kind of job.
+        Raises ``TypeError`` if it is not a job's state, and ``ValueError`` if it is from a different kind of job.
         """
         self._require_open()
         checks.check_state(state, {name: array.shape for name, array in self._slots.contents.items()},
@@ -331,10 +331,10 @@ class Job:
         if model.residuals is not None:
             model.residuals[...] = bits["residual"]
 
-    # Parts of operations.
+    # Steps of operations.
 
     def _checked(self, name: str, values: npt.ArrayLike) -> Vector:
-        """Values as one row of float32 per node."""
+        """Convert values to one row of float32 per node."""
         array = _array(name, values)
         if array.dtype != np.float32:
             raise TypeError(f"{name} must be float32, not {array.dtype}: use .astype(numpy.float32)")
@@ -361,7 +361,7 @@ class Job:
 
     def _sparsify(self, gradients: list[Vector], places: Places | None,
                   buffers: Buffers) -> tuple[list[Vector], Cycles]:
-        """Gradients that nodes send, by a density, and the cycles of the choice."""
+        """Gradients that nodes send at the job's density, and the cycles that the selection takes."""
         if places is None or self._density is None:
             return gradients, 0
         threshold = self._threshold((int(places[0]), len(places)))
@@ -386,12 +386,12 @@ class Job:
                 f"0x{expected[index]:08x}")
 
     def _start(self) -> None:
-        """Begin to count."""
+        """Start to measure an operation."""
         self._ring.counters.clear()
         self._begun = self._session.elapsed, self._session.seconds
 
     def _cost(self, elements: int, outcome: Outcome, chosen: Cycles, traffic: "Traffic | None") -> Figures:
-        """Figures since :meth:`_start`."""
+        """Figures of the operation since :meth:`_start`."""
         assert self._begun is not None
         words = [counters["WORDS_SENT"] for counters in self._ring.counters.read()]
         elapsed, seconds = self._session.elapsed.since(self._begun[0]), self._session.seconds - self._begun[1]
@@ -409,7 +409,7 @@ class Job:
 
 
 def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """An array of values of any type."""
+    """Convert values of any type to an array."""
     try:
         return np.ascontiguousarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # PyTorch's errors are RuntimeErrors

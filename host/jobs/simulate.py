@@ -1,4 +1,4 @@
-"""A job on simulated nodes, which are chosen to fit.
+"""A job on simulated nodes, with a configuration chosen to fit.
 
 Example
 -------
@@ -31,11 +31,11 @@ from sim.verilated.native import Arithmetic
 __all__ = ["LARGEST", "FormatOptions", "MomentsWarning", "RingOptions", "node_for", "simulate"]
 
 LARGEST = 1 << 17
-"""Elements of the longest vector that nodes get larger memories for; longer ones are cut into parts."""
+"""Number of elements of the longest vector that nodes get larger memories for; longer ones are split into parts."""
 
 
 class MomentsWarning(UserWarning):
-    """Moments that nodes store as bfloat16 do not decay."""
+    """Second moments that nodes store as bfloat16 do not decay."""
 
 
 _NODE: dict[str, Argument] = {
@@ -47,20 +47,20 @@ _NODE: dict[str, Argument] = {
 def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, packed_state: bool = False,
              density: float | None = None, gradients: str | None = None,
              weights: str = Weights.codec) -> NodeConfig:
-    """Choose nodes for a job.
+    """Choose a configuration of nodes for a job.
 
-    Nodes have the memories of a default node, or the next powers of two that have room for the vector, up to
-    :data:`LARGEST` elements; and the state planes of the optimizer. Raises ``TypeError``: an argument is of another
-    type; ``ValueError``: there are no such nodes.
+    Nodes have the memories of a default node, or the next powers of two that fit the vector, up to :data:`LARGEST`
+    elements, and the state planes that the optimizer needs. Raises ``TypeError`` if an argument has a wrong type, and
+    ``ValueError`` if no such nodes exist.
 
     Parameters
     ----------
     length : int
-        Elements of the vector.
+        Number of elements of the vector.
     nodes : int
-        Ring size.
+        Number of nodes in the ring.
     optimizer : Optimizer, optional
-        The nodes' optimizer; without one, nodes have all rules.
+        Optimizer on the nodes; without one, nodes support all rules.
     packed_state, density, gradients, weights
         See :class:`FormatOptions`.
     """
@@ -76,32 +76,32 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
 class FormatOptions(Section):
     """Formats of a job's vectors."""
 
-    #: Codec of gradients: ``mx9``, for instance; by default raw, or zero_value with a density.
+    #: Codec of gradients, for example ``mx9``; by default raw, or zero_value with a density.
     gradients: str | None = option(None, kind=_NODE["gradients"])
     #: Codec of new weights.
     weights: str = option(Weights.codec, kind=_NODE["weights"])
     #: Fraction of the elements that nodes send.
     density: float | None = option(None, kind=DENSITY)
-    #: Whether nodes store the optimizer's state as bfloat16; a second moment does not decay then with a b2 above
-    #: 0.996, such as the default, and :class:`MomentsWarning` is given.
+    #: Whether nodes store the optimizer's state as bfloat16. A second moment then does not decay with a b2 above
+    #: 0.996, such as the default; a :class:`MomentsWarning` is issued.
     packed_state: bool = option(False, kind=Flag())
 
 
 @dataclasses.dataclass(frozen=True)
 class RingOptions(Section):
-    """Simulation of a job's ring."""
+    """Options for the simulation of a job's ring."""
 
-    #: Threads of the simulation.
+    #: Number of threads of the simulation.
     threads: int = option(1, kind=Integer(1))
-    #: Floating-point units of gateware, or native ones, which change the speed only.
+    #: Whether floating-point units are gateware, or native code, which affects only the speed.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
-    #: Whether vectors go through simulated host ports; else the ports' time is modelled.
+    #: Whether vectors use simulated host ports; otherwise the ports' time is modelled.
     host_port: bool = option(False, kind=Flag())
-    #: Cycles of each link.
+    #: Latency of each link in cycles.
     link_latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
-    #: Verilated nodes, or golden models in their place, which have no second witness: docs/simulation.md.
+    #: Verilated nodes, or golden models instead, with results that nothing else verifies: docs/simulation.md.
     transport: TransportName = option(TransportName.VERILATED, kind=Member(TransportName))
-    #: Called with the name of each stage of a build as it begins.
+    #: Called with the name of each stage of a build when it begins.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
 
     def __post_init__(self) -> None:
@@ -117,25 +117,25 @@ class RingOptions(Section):
 def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
              formats: FormatOptions, node: Configuration | None = None, part: int | None = None, check: bool = True,
              ring: RingOptions) -> Job:
-    """Build a simulated ring for a job, unless an earlier run has, and start it, with all weights zero.
+    """Build a simulated ring for a job, unless it is cached, and start it, with all weights zero.
 
-    The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or once the job is no
-    longer used. Parameters of sections are keyword arguments, in place of the sections:
-    ``simulate(length=1000, density=0.1, threads=2)``. Raises ``TypeError``: an argument is of another type;
-    ``ValueError``: such a job is impossible. Nothing has been built then.
+    The ring is stopped at the end of a ``with`` block, by :meth:`~host.jobs.job.Job.close`, or when the job is no
+    longer used. Fields of the sections are passed as keyword arguments instead of the sections:
+    ``simulate(length=1000, density=0.1, threads=2)``. Raises ``TypeError`` if an argument has a wrong type, and
+    ``ValueError`` if the job is impossible, before anything is built.
 
     Parameters
     ----------
     nodes : int
-        Ring size, 1 to 255.
+        Number of nodes in the ring, 1 to 255.
     length : int or sequence of int
-        Elements of the job's vector, or of each of its groups.
+        Number of elements of the job's vector, or of each of its groups.
     optimizer : Optimizer or sequence of Optimizer, optional
-        The nodes' optimizer, for all groups or one for each; without one, the job only sums.
+        Optimizer on the nodes, for all groups or one for each; without one, the job only sums.
     node : Configuration, optional
-        Nodes to simulate; by default from :func:`node_for`.
+        Configuration of the nodes; by default the one that :func:`node_for` chooses.
     part : int, optional
-        Elements of the longest vector in the nodes at once; by default the most that they have room for.
+        Maximum elements of a vector in the nodes at a time; by default as large as the nodes' memories allow.
     check : bool
         Whether every result is compared with the golden model, bit for bit.
     """
@@ -150,13 +150,13 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
     shared: dict[str, Any] = {"packed_state": formats.packed_state, "density": formats.density, "part": part}
     checks.check_job(node, lengths, nodes=nodes, optimizers=optimizers, **shared)
     if (note := moments_note(optimizers, packed_state=formats.packed_state)) is not None:
-        warnings.warn(note, MomentsWarning, stacklevel=4)  # the caller's line, outside of the checks of arguments
+        warnings.warn(note, MomentsWarning, stacklevel=4)  # the caller's line, outside of the argument checks
     return _begun(node, nodes, ring, lambda session: Job(
         session, lengths, optimizers=optimizers, check=check, **shared))
 
 
 def _begun(node: Configuration, nodes: int, ring: RingOptions, job_of: Callable[[Session], Job]) -> Job:
-    """A job on a session that the job closes."""
+    """Create a job with a session that the job closes."""
     with contextlib.ExitStack() as stack:
         job = job_of(stack.enter_context(open_session(
             node, nodes=nodes, transport=ring.transport, threads=ring.threads, arithmetic=ring.arithmetic,

@@ -1,6 +1,6 @@
-"""Processor time of all-reduces of a job, with host ports that are simulated and with ports that are modelled.
+"""Processor time of a job's all-reduces, with simulated and with modelled host ports.
 
-Both kinds of ports must give the same sums.
+The sums must be the same with both.
 """
 
 import time
@@ -13,16 +13,16 @@ from host.jobs.simulate import simulate
 
 __all__ = ["BARS", "NODES", "measure", "rows"]
 
-#: Maximum seconds of processor time for an all-reduce, by its elements, on four default nodes.
+#: Maximum processor time of an all-reduce in seconds, by its length, on four default nodes.
 BARS = {10_000: 0.3, 100_000: 3.0}
 
 NODES, PART = 4, 16_384
 
 
 def measure() -> dict[int, tuple[float, float]]:
-    """Seconds of processor time for each length, with modelled ports and with simulated ones.
+    """Measure the seconds of processor time for each length, with modelled ports and with simulated ports.
 
-    Raises ``AssertionError`` if the sums of both are not the same bits.
+    Raises ``AssertionError`` unless the two sums are bit-identical.
     """
     result = {}
     for length in BARS:
@@ -42,7 +42,7 @@ def measure() -> dict[int, tuple[float, float]]:
 
 
 def rows(seconds: dict[int, tuple[float, float]]) -> list[dict[str, Any]]:
-    """Rows for ``bench.json``: processor time with modelled ports, against its bar."""
+    """Rows for ``bench.json``: processor time with modelled ports, and its limit."""
     return [{"name": "job.all_reduce",
              "config": f"{NODES} nodes, {length:,} elements; {simulated:.2f} s with simulated host ports",
              "measured": modelled, "bound": BARS[length], "ratio": modelled / BARS[length], "unit": "CPU s"}

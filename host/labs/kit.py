@@ -1,4 +1,4 @@
-"""Common parts of labs: an output folder, progress, printed and written results, and an exit code."""
+"""Common functions of labs: output folder, progress, printed and written results, and exit code."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +19,8 @@ BUILD = toolchain.BUILD
 
 
 class Results:
-    """Results of a lab, in a folder that its run has claimed; the first of the ``files`` is the report. An
-    earlier run may have left the files in ``keep``."""
+    """Results of a lab, in a folder that its run has claimed. The first of the ``files`` is the report. Files in
+    ``keep`` may remain from an earlier run."""
 
     def __init__(self, folder: Path, *files: str, keep: Sequence[str] = ()):
         claim(folder, files=files, keep=keep)
@@ -28,7 +28,7 @@ class Results:
         self.console = make_console()
 
     def progress(self) -> Progress:
-        """Progress of the run, on its console."""
+        """Create the progress display of the run, on its console."""
         return Progress(self.console)
 
     def show(self, *parts: Table | str) -> None:
@@ -36,17 +36,17 @@ class Results:
         show(*parts, console=self.console)
 
     def write(self, report: Mapping[str, Any], *draw: Callable[[Path], None]) -> None:
-        """Write the report, and pictures in the order of the other files."""
+        """Write the report, and draw pictures to the remaining files in order."""
         write_report(report, self.paths[0].parent, self.paths[0].name)
         for path, function in zip(self.paths[1:], draw, strict=True):
             function(path)
 
     def show_paths(self) -> None:
-        """Print where the files are."""
+        """Print the paths of the files."""
         self.show(" · ".join(map(shown, self.paths)))
 
     def end(self, failures: Iterable[str]) -> None:
-        """Print failures; with any, the exit code is 1."""
+        """Print failures; if there are any, exit with code 1."""
         failed = list(failures)
         for failure in failed:
             self.console.print(failure, style="bold red", soft_wrap=True)
@@ -54,18 +54,18 @@ class Results:
 
 
 def end(failed: object) -> None:
-    """End the program with exit code 1 if anything has ``failed``."""
+    """Exit the program with code 1 if anything has ``failed``."""
     if failed:
         raise typer.Exit(1)
 
 
 def names(text: str, separator: str = ",") -> list[str]:
-    """Items of a list in a text."""
+    """Split a text into the items of a list."""
     return [name.strip() for name in text.split(separator)]
 
 
 def chosen_names(what: str, text: str | None, possible: Collection[str], separator: str = ",") -> list[str]:
-    """Items of a list in a text, all possible ones by default; ``ValueError`` for one that is not possible."""
+    """Items of a list in a text, by default all possible ones; ``ValueError`` for an impossible item."""
     chosen = list(possible) if text is None else names(text, separator)
     for name in chosen:
         if name not in possible:
@@ -74,7 +74,7 @@ def chosen_names(what: str, text: str | None, possible: Collection[str], separat
 
 
 def numbers(what: str, text: str, kind: type[float] = int) -> list[Any]:
-    """Numbers of a list with commas in a text; ``ValueError`` names ``what``."""
+    """Parse a comma-separated list of numbers; the message of a ``ValueError`` names ``what``."""
     try:
         return [kind(name) for name in text.split(",")]
     except ValueError:

@@ -1,10 +1,10 @@
-"""The labs: experiments on top of the library, each a folder. A new lab is entered here."""
+"""The labs: experiments on top of the library, each in its own folder. Register new labs here."""
 
 from host.command_group import Entry
 
 __all__ = ["LABS"]
 
-#: Labs by name, in the order of `gradring lab`; each is imported when it is run.
+#: Labs by name, in the order of `gradring lab`; each module is imported when its lab is run.
 LABS = {
     "sweep": Entry("host.labs.sweep.lab", "sweep_lab",
                    "Compare formats by loss, traffic, cycles, LUTs and Fmax.",

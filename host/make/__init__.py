@@ -1,1 +1,1 @@
-"""Targets of `make`: their variables, commands and virtual environment, with the standard library only."""
+"""Targets of `make`: their variables, commands and virtual environment. Only the standard library is needed."""

@@ -1,4 +1,4 @@
-"""``python -m host.make TARGET [GOAL ...]``, as the Makefile runs it; its first lines are for old Pythons, too."""
+"""Entry point ``python -m host.make TARGET [GOAL ...]`` of the Makefile; old Pythons can run its first lines."""
 
 import sys
 

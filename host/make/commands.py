@@ -1,4 +1,4 @@
-"""Options of the commands that targets of make run, as the document host/make/options.json."""
+"""Options of the commands that make targets run, for the generated file host/make/options.json."""
 
 import argparse
 import enum
@@ -21,11 +21,11 @@ _KINDS = {int: "integer", float: "number", Path: "path"}
 
 
 class _ParserError(Exception):
-    """A parser, at the point where it would parse a command line."""
+    """Carries an argument parser from the call that would parse a command line."""
 
 
 def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) -> dict[str, Any]:
-    """An option with its kind, and with its default in its help; members that are off are left out."""
+    """Describe an option by its kind, and by help that includes the default; unset members are omitted."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         more["values"] = [str(member.value) for member in kind]
     text = " ".join((text or "").split())
@@ -39,7 +39,7 @@ def _row(option: str, text: str | None, kind: Any, default: Any, **more: Any) ->
 
 
 def _of_typer(command: Any) -> dict[str, Any]:
-    """Options of a command of Typer, and its operand, which has no option."""
+    """Options of a Typer command, and its positional argument, which has no option name."""
     rows = {}
     for parameter in command.params:
         longest = max(parameter.opts, key=len)
@@ -53,7 +53,7 @@ def _of_typer(command: Any) -> dict[str, Any]:
 
 
 def _of_argparse(module: Any) -> dict[str, Any]:
-    """Options of a program with its own parser."""
+    """Options of a program with its own argument parser."""
     def stop(parser: argparse.ArgumentParser, *arguments: object) -> None:
         raise _ParserError(parser)
 
@@ -70,7 +70,7 @@ def _of_argparse(module: Any) -> dict[str, Any]:
 
 
 def _options(command: str) -> dict[str, Any]:
-    """Options of a command, by names of variables; none of a program that is not gradring's."""
+    """Options of a command, by variable name; empty for programs that are not part of gradring."""
     words = [word for word in shlex.split(command) if not word.startswith("--")]
     rows: dict[str, Any] = {}
     if words[0] == "gradring":
@@ -90,7 +90,7 @@ def _options(command: str) -> dict[str, Any]:
 
 
 def option_table() -> str:
-    """The text of host/make/options.json: a line for each option of each command that is its target's only one."""
+    """Text of host/make/options.json: one line for each option of each command that is its target's only command."""
     groups = [table for target in read_tables().values() for table in (target, *target.get("modes", {}).values())]
     commands = dict.fromkeys(table["run"][0] for table in groups if len(table.get("run", ())) == 1)
     tables = {command: rows for command in commands if (rows := _options(command))}

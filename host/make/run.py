@@ -1,4 +1,4 @@
-"""Targets of make: checks of variables, packages in the clone's virtual environment .venv, and commands."""
+"""Execution of make targets: checks of variables, installation of packages in .venv, and commands."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,7 @@ __all__ = ["ENVIRONMENT", "InstallError", "call", "install", "main", "read_flags
 
 ENVIRONMENT = Path(".venv")
 _PYTHON = ENVIRONMENT / "bin" / "python"
-#: Files that list packages: packages of a list that is later than a stamp are installed again.
+#: Files that list packages. Packages are installed again if such a file is newer than their stamp.
 _LISTS = (Path("pyproject.toml"), Path("constraints.txt"))
 _PIP = [str(_PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
         "constraints.txt", "--editable"]
@@ -34,7 +34,7 @@ class InstallError(Exception):
 
 
 def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run a command to its end, by default in this process's environment, and forward signals to it.
+    """Run a command until it ends, by default in this process's environment, and forward signals to it.
 
     Returns its exit code, or 128 plus the number of a signal.
     """
@@ -42,7 +42,7 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     with subprocess.Popen(words, env=environment) as process:
         def on_signal(number: int, frame: object) -> None:
             received.append(number)
-            if number != signal.SIGINT:  # a terminal sends it to both
+            if number != signal.SIGINT:  # a terminal sends SIGINT to both processes
                 process.send_signal(number)
 
         with handled(on_signal, *ENDING):
@@ -51,7 +51,7 @@ def call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
 
 def _stale(extra: str) -> bool:
-    """Whether packages must be installed: there is no stamp, or one of its sources is later."""
+    """Whether packages must be installed: there is no stamp, or one of the files it depends on is newer."""
     stamp, base = ENVIRONMENT / f".{extra}", ENVIRONMENT / ".base"
     lists = _LISTS if extra == "base" else (*_LISTS, base)
     return not (_PYTHON.exists() and stamp.exists() and base.exists()) or any(
@@ -60,7 +60,7 @@ def _stale(extra: str) -> bool:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """A lock that one make at a time holds."""
+    """Hold a lock that only one make process can hold at a time."""
     with _LISTS[0].open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,10 +71,10 @@ def _locked() -> Iterator[None]:
 
 
 def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
-    """Install the packages of gradring and of extras, unless they are there and up to date.
+    """Install the packages of gradring and of extras, unless they are installed and up to date.
 
-    Commands are not run if ``dry``, and printed if ``show``. Raises ``InstallError``: a command failed or was
-    interrupted, or Python has no module venv.
+    With ``dry``, commands are not run; with ``show``, they are printed. Raises ``InstallError`` if a command fails or
+    is interrupted, or Python has no module venv.
     """
     wanted = list(dict.fromkeys(["base", *extras]))
     if not any(map(_stale, wanted)):
@@ -101,14 +101,14 @@ def install(extras: Sequence[str], *, dry: bool, show: bool) -> None:
                 (ENVIRONMENT / f".{extra}").touch()
 
 
-#: A word: characters, each may follow a backslash. Words end at blanks, but not at ends of lines.
+#: A word, in which any character may be escaped by a backslash. Words end at blanks, but not at line ends.
 _WORD = re.compile(r"(?:\\.|[^\\ \t])+", re.DOTALL)
 
 
 def read_flags(flags: str) -> tuple[str, dict[str, str]]:
-    r"""Letters of make's options, and values of variables, in ``MAKEFLAGS`` such as ``n -j2 -- NODES=8 UNIT=a\ b``.
+    r"""Parse ``MAKEFLAGS``, such as ``n -j2 -- NODES=8 UNIT=a\ b``, into letters of options, and variables.
 
-    After the word ``--`` blanks and backslashes follow a backslash, and ``$`` is doubled.
+    After the word ``--``, blanks and backslashes are escaped by a backslash, and ``$`` is doubled.
     """
     words = [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in _WORD.findall("-" + flags)]
     end = words.index("--") if "--" in words else len(words)
@@ -117,15 +117,15 @@ def read_flags(flags: str) -> tuple[str, dict[str, str]]:
     return letters, {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-#: The Makefile's copy of MAKEFLAGS: with -e, make's own has the names of variables in place of their values.
+#: The Makefile's copy of MAKEFLAGS; with -e, make's own contains the names of variables instead of their values.
 _FLAGS = "GRADRING_MAKEFLAGS"
-#: Variables that commands that run make must not see.
+#: Variables that must be hidden from commands that run make.
 _OWN = (_FLAGS, "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL")
 
 
 def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[str, str], *, dry: bool,
          show: bool) -> int:
-    """Run commands up to the first that fails; the last one takes the place of this process."""
+    """Run commands until one fails; the last command replaces this process."""
     if target.note and not dry:
         print(target.note, flush=True)
     for number, command in enumerate(commands, start=1):
@@ -137,21 +137,21 @@ def _run(target: Target, commands: Sequence[Sequence[str]], environment: dict[st
             continue
         settings = environment | dict(setting.split("=", 1) for setting in command[:first])
         if number == len(commands):
-            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # ignored by this process, and else by the command
+            restore_default(signal.SIGPIPE, signal.SIGXFSZ)  # this process ignores them, and so would the command
             os.execvpe(words[0], words, settings)
         if code := call(words, settings):
             return code
     return 0
 
 
-#: Current names of targets by their names in the previous release.
+#: Current names of targets, by their names in the previous release.
 _OLD_TARGETS = {"relay": "streaming"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a target, with the variables of ``MAKEFLAGS``; return the exit code of its command.
+    """Run a target with the variables in ``MAKEFLAGS``, and return the exit code of its command.
 
-    Arguments are the target, and all targets of make's command line.
+    Arguments are the target, and all targets on make's command line.
     """
     goal, *goals = [_OLD_TARGETS.get(name, name) for name in arguments]
     if goal != arguments[0]:
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str]) -> int:
         restore_default(signal.SIGINT)
     letters, values = read_flags(os.environ.get(_FLAGS, ""))
     environment = {name: value for name, value in os.environ.items() if name not in (*_OWN, *values)}
-    values.pop("PYTHON", None)  # the one that runs this
+    values.pop("PYTHON", None)  # the interpreter that runs this program
     dry, show = bool(set(letters) & set("nqt")), not set(letters) & set("sqt")
     try:
         goals = list(dict.fromkeys([*goals, goal]))

@@ -1,6 +1,6 @@
-"""Targets of make, the words that their variables add to commands, and their help.
+"""Targets of make, the arguments that their variables add to commands, and their help texts.
 
-Tables are in targets.toml and options.json.
+The tables are in targets.toml and options.json.
 """
 
 import dataclasses
@@ -20,26 +20,26 @@ from hdl.choices import choice_error, suggestion
 __all__ = ["OFF", "Target", "Variable", "check_known", "find_target", "manual", "overview", "read_tables", "targets"]
 
 _FOLDER = Path(__file__).parent
-#: Values that switch off, and on, in capitals or not.
+#: Values that switch a variable off, and on; case is ignored.
 OFF, _ON = ("0", "no", "false"), ("1", "yes", "true")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A variable, and the words that it adds."""
+    """A variable, and the arguments that it adds to a command."""
 
-    option: str  # option of the command that takes the value; empty where words are added unchanged
-    text: str  # line of help
+    option: str  # option of the command for the value; empty if the arguments are added unchanged
+    text: str  # help text
     kind: str = "text"  # integer, number, text or path
-    #: Words that each value adds; or the values that there are. Empty for any.
+    #: Arguments that each value adds, or a list of the allowed values. Empty if any value is allowed.
     values: Mapping[str, list[str]] | list[str] = dataclasses.field(default_factory=list)
-    repeats: bool = False  # whether the value is several words, with the option before each
-    off: bool = False  # whether 0, no and false leave the variable out
-    always: str | None = None  # value where there is none
-    section: str = ""  # section of the table of help
+    repeats: bool = False  # whether the value consists of several words, each of which follows the option
+    off: bool = False  # whether the values 0, no and false unset the variable
+    always: str | None = None  # value if the variable is not set
+    section: str = ""  # section of the help
 
     def words(self, name: str, value: str) -> list[str]:
-        """Words of the command line; raises ``ValueError`` if a value is wrong."""
+        """Arguments for the command line; a ``ValueError`` if the value is invalid."""
         off = value.lower() in OFF
         if isinstance(self.values, Mapping):
             key = "0" if off else "1" if value.lower() in _ON and "1" in self.values else value
@@ -73,31 +73,31 @@ class Variable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """A target, as targets.toml describes it."""
+    """A target as described in targets.toml."""
 
-    #: Name, and heading and line of help.
+    #: Name of the target, with heading and help text.
     name: str
     subject: str = ""
     text: str = ""
-    #: Commands, with quotes as in a shell, and settings of the environment before them.
+    #: Commands, quoted as in a shell, each preceded by environment settings.
     run: list[str] = dataclasses.field(default_factory=list)
     extras: list[str] = dataclasses.field(default_factory=list)  # extras of pyproject.toml
-    #: Extras by the variables that need them when set, or unless switched off.
+    #: Extras, by the variable that needs them when it is set, or unless it is switched off.
     extras_with: dict[str, str] = dataclasses.field(default_factory=dict)
     extras_unless_off: dict[str, str] = dataclasses.field(default_factory=dict)
-    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # variables by their names
+    variables: dict[str, Variable] = dataclasses.field(default_factory=dict)  # by name
     needs: list[str] = dataclasses.field(default_factory=list)  # variables that must be set
-    #: Targets that take the place of this one, by the variable that is set.
+    #: Targets that replace this one, by the variable that selects them.
     modes: dict[str, "Target"] = dataclasses.field(default_factory=dict)
-    install: bool = True  # whether programs are in the virtual environment
-    note: str = ""  # line that is printed first
+    install: bool = True  # whether programs are run from the virtual environment
+    note: str = ""  # line printed before the commands
 
     def mode(self, values: Mapping[str, str]) -> "Target":
-        """This target, or the mode that a variable selects."""
+        """This target, or the mode selected by a variable."""
         return next((mode for name, mode in self.modes.items() if _on(values.get(name, ""))), self)
 
     def commands(self, values: Mapping[str, str]) -> list[list[str]]:
-        """Words of each command; raises ``ValueError`` if a value is wrong or missing."""
+        """Arguments of each command; a ``ValueError`` if a value is invalid or missing."""
         commands = [shlex.split(command) for command in self.run]
         for name in self.needs:
             if not values.get(name):
@@ -109,7 +109,7 @@ class Target:
         return commands
 
     def needed(self, values: Mapping[str, str]) -> list[str]:
-        """Extras that the target needs with these variables."""
+        """Extras that the target needs with these values of variables."""
         return [*self.extras, *(extra for name, extra in self.extras_with.items() if _on(values.get(name, ""))),
                 *(extra for name, extra in self.extras_unless_off.items() if values.get(name, "").lower() not in OFF)]
 
@@ -119,7 +119,7 @@ def _on(value: str) -> bool:
 
 
 def _variables(table: Mapping[str, Any], options: Mapping[str, dict[str, Any]]) -> dict[str, Variable]:
-    """Variables of a target: the options of its command, with names of the table if it has them."""
+    """Variables of a target: the options of its command, with names from the table if given there."""
     run = table.get("run", ())
     rows = dict(options.get(run[0], {})) if len(run) == 1 else {}
     for name, entry in table.get("variables", {}).items():
@@ -140,21 +140,21 @@ def _target(name: str, table: Mapping[str, Any], options: Mapping[str, dict[str,
 
 
 def read_tables() -> dict[str, Any]:
-    """The tables of targets.toml."""
+    """Read the tables in targets.toml."""
     return tomllib.loads((_FOLDER / "targets.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache
 def targets() -> dict[str, Target]:
-    """All targets that have their own rule, by name."""
+    """All targets with their own rule, by name."""
     options = json.loads((_FOLDER / "options.json").read_text(encoding="utf-8"))
     return {name: _target(name, table, options) for name, table in read_tables().items()}
 
 
 def find_target(goal: str) -> Target:
-    """The target of a goal: a target's name, ``help-`` and a name, or ``.venv/.`` and an extra of pyproject.toml.
+    """Find the target of a goal: a target's name, ``help-`` and a name, or ``.venv/.`` and an extra.
 
-    Raises ``ValueError``: there is no such target.
+    Raises ``ValueError`` if there is no such target. Extras are defined in pyproject.toml.
     """
     if goal.startswith("help-"):
         find_target(goal.removeprefix("help-"))
@@ -172,7 +172,7 @@ def find_target(goal: str) -> Target:
 
 
 def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` unless each variable belongs to a goal, with the other variables that are set."""
+    """Raise ``ValueError`` unless each variable belongs to a goal, given the other variables that are set."""
     chosen = [find_target(goal) for goal in goals]
     known = {name: variable for target in chosen for name, variable in target.mode(values).variables.items()}
     for wrong in (name for name in values if name not in known):
@@ -188,11 +188,11 @@ def check_known(goals: Sequence[str], values: Mapping[str, str]) -> None:
         raise ValueError(message.partition(": did")[0] + meant)
 
 
-_WIDTH = 100  # characters of a line
+_WIDTH = 100  # characters per line
 
 
 def overview() -> str:
-    """All targets, in two columns below their subjects."""
+    """List of all targets, in two columns under the headings of subjects."""
     lines = ["make TARGET NAME=value ...   installs what a target needs into .venv, and runs it. make help-TARGET",
              "lists its variables. 0, no and false switch off. Blanks need quotes: UNIT=\"node floating.add\"."]
     for subject, group in itertools.groupby(targets().values(), key=lambda target: target.subject):
@@ -204,7 +204,7 @@ def overview() -> str:
 
 
 def _values(variable: Variable) -> str:
-    """The kind of a variable's values, or the list of them."""
+    """Kind of a variable's values, or a list of the values."""
     values = list(variable.values)
     text = " or ".join(values) if len(values) < 3 else ", ".join(values)
     if values:
@@ -230,7 +230,7 @@ def _rows(target: Target) -> Iterator[str]:
 
 
 def manual(name: str) -> str:
-    """The variables of a target, by section, and of each of its modes."""
+    """List of the variables of a target and of its modes, by section."""
     target = find_target(name)
     lines = [f"make {name}: {target.text}", *_rows(target)]
     for selector, mode in target.modes.items():

@@ -1,8 +1,8 @@
-"""Migration of a running job from one site to another: stop and copy, with one owner at any time.
+"""Migration of a running job between sites: it is stopped and copied, and has exactly one owner at any time.
 
-An update changes every weight, so a copy in advance is useless. The job stands still from FREEZE to START. The
-ledger decides: the source owns the job before COMMIT, and the target after it, also for :func:`settle` after a
-failure.
+Each update changes every weight, so copying in advance is useless. The job is stopped from FREEZE to START. The
+ledger determines the owner: the source before COMMIT, and the target after it, even if :func:`settle` is called after
+a failure.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ __all__ = ["Downtime", "Entry", "Ledger", "LedgerError", "LedgerParty", "Message
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be read, or has another entry than its user expects."""
+    """The ledger cannot be read, or its entry is not the expected one."""
 
 
 _ENTRY = record(owner=text(r"[ -~]{0,256}"), sequence=integer(-1, 1 << 62))
@@ -40,10 +40,10 @@ class Entry:
 
 
 class Ledger:
-    """The ledger in a file, which names the only site that may run the job.
+    """A ledger in a file, which names the only site that may run the job.
 
-    A commit replaces the file by an atomic rename, so that it has the old or the new entry whenever a process is
-    killed.
+    A commit replaces the file by an atomic rename, so it contains either the old or the new entry, even if a process
+    is killed.
     """
 
     calls = frozenset({"read", "commit"})  # calls that tenants may make
@@ -52,7 +52,7 @@ class Ledger:
         self._path = path
 
     def read(self) -> Entry:
-        """The present entry; a ``LedgerError`` if there is none."""
+        """Read the current entry; a ``LedgerError`` if there is none."""
         try:
             value = json_files.read(self._path)
         except (OSError, ValueError):
@@ -62,11 +62,11 @@ class Ledger:
         return Entry(**value)
 
     def commit(self, entry: Entry) -> None:
-        """Make this the present entry."""
+        """Replace the current entry."""
         write_json(self._path, dataclasses.asdict(entry))
 
 
-#: Parties of a migration, in this process or in another one.
+#: Parties of a migration, in this process or in a different one.
 LedgerParty: TypeAlias = "Ledger | RemoteLedger"
 SiteParty: TypeAlias = "Site | RemoteSite"
 
@@ -95,19 +95,19 @@ class Message(enum.Enum):
 
 
 class MigrationError(Exception):
-    """A site or a message was lost; the owner in the ledger runs the job."""
+    """A site or a message was lost; the job is run by the owner in the ledger."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Downtime:
-    """Cycles from the last event to the first command, while the job stood still."""
+    """Cycles from the last event to the first command, while the job was stopped."""
 
-    read: int  # cycles of the source
-    # cycles of the target
+    read: int  # cycles on the source
+    # cycles on the target
     load: int
     read_back: int
     start: int
-    live_words: int  # words of a node that were moved
+    live_words: int  # words per node that were moved
 
     @property
     def cycles(self) -> int:
@@ -115,21 +115,21 @@ class Downtime:
 
     @property
     def bound(self) -> float:
-        """Upper limit of the cycles: three passes over the live words and 4,000, and a tenth of that."""
+        """Upper limit of the cycles: three passes over the live words plus 4,000 cycles, plus 10 %."""
         return 1.1 * (3 * self.live_words + 4000)
 
 
 def migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, *,
             on_step: Callable[[Step], None] = lambda step: None,
             channel: Callable[[Message], None] = lambda message: None) -> Downtime:
-    """Move the job of the source to the target.
+    """Move a job from the source to the target.
 
-    Raises ``LedgerError``: the source does not run and own the job; ``RejectionError``: the target has refused the
-    checkpoint, and the source continues; ``MigrationError, DeviceError, RingError, OSError, MemoryError``: a site, a
-    message or a node was lost, or a disk or a memory was full, and the owner continues, as with any other error.
+    Raises ``LedgerError`` if the source does not run and own the job; ``RejectionError`` if the target rejects the
+    checkpoint, and the source continues; and ``MigrationError, DeviceError, RingError, OSError, MemoryError`` if a
+    site, message or node is lost, or a disk or memory is full. The owner then continues, as after any other error.
 
-    ``on_step`` is called before each step, and ``channel`` with each message; it raises ``MigrationError`` if that is
-    lost.
+    ``on_step`` is called before each step, and ``channel`` with each message; ``channel`` raises ``MigrationError``
+    if the message is lost.
     """
     entry = ledger.read()
     if entry.owner != source.name or not source.running:
@@ -178,12 +178,12 @@ def _migrate(source: SiteParty, target: SiteParty, ledger: LedgerParty, entry: E
 
 
 def settle(ledger: LedgerParty, sites: Sequence[SiteParty]) -> SiteParty:
-    """Make the owner in the ledger run the job, and all other sites forget it; returns the owner.
+    """Make the owner in the ledger run the job, and all other sites delete it; return the owner.
 
     The other sites are scrubbed first, so that two of them never run at the same time. A site that does not answer is
     skipped: a target that is not the owner was never started, and a source that is no longer the owner was frozen
-    before the commit. A repetition scrubs it later, and changes nothing else. Raises ``LedgerError`` if the ledger
-    names none of the sites, and ``StaleError`` or ``SiteError`` if the owner lacks the checkpoint of the ledger.
+    before the commit. Another call scrubs such a site later, and changes nothing else. Raises ``LedgerError`` if the
+    ledger names none of the sites, and ``StaleError`` or ``SiteError`` if the owner lacks the ledger's checkpoint.
     """
     entry = ledger.read()
     owner = next((site for site in sites if site.name == entry.owner), None)

@@ -1,14 +1,14 @@
-"""Parties of a migration in separate processes.
+"""Parties of a migration in separate processes, and proxies for them.
 
-Source, target and ledger serve their calls at a socket each (:func:`serve`). The tenant's process has proxies of
-them, so that the steps of :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle` are the
-same as within one process.
+Source, target and ledger each serve calls on a socket (:func:`serve`). The tenant's process uses proxies for them, so
+that :func:`host.migration.migrate.migrate` and :func:`~host.migration.migrate.settle` follow the same steps as within
+one process.
 
-First both ends prove that they have the key, by an HMAC of numbers that both have drawn; then a call is a request and
-an answer, in the :mod:`format <host.sockets.format>` of all sockets. A party answers several tenants, one call at a
-time. A tenant that is silent, sends other bytes or has another key delays no other, and its connection ends. If a
-party does not answer, because its process has died or a message was lost, the call fails with a ``MigrationError``,
-and the next call connects again. A party completes the call of a tenant that has died.
+Both ends first prove that they have the key, by an HMAC of random numbers chosen by both. A call is then a request
+and an answer, in the :mod:`format <host.sockets.format>` of all sockets. A party answers several tenants, one call at
+a time. A tenant that is silent, sends invalid bytes or has a different key is disconnected and delays nobody else.
+If a party does not answer, because its process has died or a message was lost, the call fails with a
+``MigrationError``, and the next call connects again. A party completes the call of a tenant that has died.
 """
 
 import dataclasses
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 
 __all__ = ["MESSAGES", "Party", "RemoteLedger", "RemoteSite", "serve"]
 
-#: Seconds that a party has for a call.
+#: Seconds that a party may take for a call.
 PATIENCE = 300.0
 
-#: Seconds between looks at connections.
+#: Seconds between checks of connections.
 _LOOK = 0.5
 
-#: Limits of tenants: a busy machine may take long for a proof, and a silent tenant delays no other.
+#: Limits for tenants: a proof may take long on a busy machine, and a silent tenant delays no other tenant.
 _LIMITS = Limits(first_seconds=30.0)
 
-#: Bytes of a number that is drawn.
+#: Number of bytes of a random number.
 _DRAWN = 32
 
-#: Decides whether a message is lost, by the party, the call and whether it is an answer.
+#: Function that decides whether a message is lost, given the party, the call, and whether it is an answer.
 Loss = Callable[[str, str, bool], bool]
 
-#: A party, with ``calls``, the names of the methods and properties that tenants may call.
+#: A party; its ``calls`` are the names of the methods and properties that tenants may call.
 Party: TypeAlias = "Ledger | Site"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Challenge:
-    """First message of a party: a number that it has drawn."""
+    """First message of a party: a random number."""
 
     drawn: bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Proof of the key: an HMAC of both numbers; a tenant adds its own number."""
+    """Proof of the key: an HMAC of both random numbers; a tenant includes its own number."""
 
     drawn: bytes
     mac: bytes
@@ -64,7 +64,7 @@ class Proof:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of a party's method, or of a property."""
+    """A call of a party's method, or a read of a property."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -73,25 +73,25 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The result of a call, or the text of its error."""
+    """Result of a call, or the text of its error."""
 
     well: bool
     value: Any
 
 
 MESSAGES = Registry(Challenge, Proof, Call, Answer, Entry)
-"""All messages, and the classes of their fields."""
+"""All messages, and the classes used in their fields."""
 
 
 def _mac(key: bytes, role: str, party: bytes, tenant: bytes) -> bytes:
-    """HMAC that proves to the other side that this side has the key."""
+    """HMAC that proves to the other end that this end has the key."""
     return hmac.digest(key, role.encode() + party + tenant, "sha256")
 
 
 def serve(party: Party, address: Path, *, key: bytes, limits: Limits | None = None) -> None:
-    """Answer calls of tenants that have the key, without end.
+    """Answer the calls of tenants that have the key, indefinitely.
 
-    A socket at the address is made again; a file of another kind stays, and is an ``OSError``.
+    An existing socket at the address is replaced; a file of any other kind is kept, and raises an ``OSError``.
     """
     if address.is_socket():
         address.unlink()
@@ -111,7 +111,7 @@ def _challenge(peer: Peer) -> None:
 
 
 def _receive(party: Party, peer: Peer, message: Any, key: bytes) -> None:
-    """Answer a tenant, or end its connection."""
+    """Answer a tenant, or close its connection."""
     if isinstance(message, Call) and peer.admitted:
         answer = _answer(party, message)
         try:
@@ -127,19 +127,19 @@ def _receive(party: Party, peer: Peer, message: Any, key: bytes) -> None:
 
 
 def _answer(party: Party, call: Call) -> Answer:
-    """Result of a call, or the text of its error."""
+    """Carry out a call, and return its result or the text of its error."""
     try:
         if call.name not in party.calls:
             raise ValueError(f"call must be one of {', '.join(sorted(party.calls))}, not {call.name!r}")
         attribute = getattr(party, call.name)
         return Answer(well=True, value=attribute(*call.arguments, **call.options) if callable(attribute)
                       else attribute)
-    except Exception as error:  # the process continues, and the tenant has the error
+    except Exception as error:  # the process continues, and the tenant receives the error
         return Answer(well=False, value=f"{type(error).__name__}: {error}")
 
 
 class _Remote:
-    """Proxy of a party: calls of methods, and reads of properties, are calls of the party's."""
+    """Proxy for a party: calls of methods, and reads of properties, are forwarded to the party."""
 
     properties: frozenset[str] = frozenset()
 
@@ -176,7 +176,7 @@ class _Remote:
         return answer.value
 
     def _connected(self) -> Client:
-        """The connection, which is made, with proofs of the key of both ends, if there is none."""
+        """Return the connection; if there is none, connect, with proofs of the key by both ends."""
         if self._connection is not None:
             return self._connection
         self._connection = connection = Client(self._address, MESSAGES)

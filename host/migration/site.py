@@ -1,4 +1,4 @@
-"""A site of a job: a fabric and the process that trains on it, and a folder for a checkpoint that outlives both."""
+"""A site of a job: a fabric, the process that trains on it, and a folder with a checkpoint that survives both."""
 
 import contextlib
 import dataclasses
@@ -26,15 +26,15 @@ from sim.golden.ring import largest_block
 
 __all__ = ["FRESH", "WORD_BITS", "Fabric", "Keys", "Site", "SiteError", "live_windows"]
 
-#: Bits of a word on a serial line: 4 bytes, each a start bit, 8 bits and a stop bit.
+#: Bits per word on a serial line: 4 bytes, each with a start bit, 8 data bits and a stop bit.
 WORD_BITS = 40
 
-#: Maximum age of a checkpoint at a target, in seconds.
+#: Maximum age of a checkpoint accepted by a target, in seconds.
 FRESH = 60
 
 
 class SiteError(RuntimeError):
-    """A site cannot carry out a call in its present state."""
+    """A site cannot carry out a call in its current state."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """A ring that is open."""
+    """An open ring, with the means to measure its cycles."""
 
     ring: Ring
-    clock: Callable[[], int]  # returns its cycles so far
-    line: tuple[int, int] | None = None  # cycles and bits in a second of the serial line that its nodes share
+    clock: Callable[[], int]  # returns the number of cycles so far
+    line: tuple[int, int] | None = None  # cycles and bits per second of the serial line that its nodes share
 
     def pass_cycles(self, words: int) -> int:
-        """Cycles of the serial line for the bits of ``words`` words of each node; 0 without a line."""
+        """Cycles that the serial line needs for ``words`` words of each node; 0 without a line."""
         if self.line is None:
             return 0
         clock, baud = self.line
@@ -62,7 +62,7 @@ class Fabric:
 
 
 def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
-    """Ranges of the nodes' memories that the next step of a run reads before it writes them, without gradients."""
+    """Memory ranges that the next step of a run reads before it writes them, except gradients."""
     node = ring.devices[0].config
     block = largest_block(length, ring.nodes)
     windows: dict[str, list[tuple[int, int]]] = {"weights": [(0, length)]}
@@ -81,7 +81,7 @@ def live_windows(ring: Ring, config: TrainingConfig, length: int) -> Windows:
 
 @dataclasses.dataclass(frozen=True)
 class _Loaded:
-    """A checkpoint that nodes hold."""
+    """A checkpoint that is loaded on the nodes."""
 
     state: Any  # state of the process
     frame: DeviceFrame
@@ -90,18 +90,18 @@ class _Loaded:
 
 
 class Site:
-    """A site of a training job, by its name in the ledger.
+    """A site of a training job, identified by its name in the ledger.
 
     Parameters
     ----------
     folder : Path
-        Folder of the last checkpoint that this site has made or accepted.
+        Folder for the latest checkpoint that this site has made or accepted.
     fabric : callable
         Opens the fabric.
     workload : callable
-        Makes the model and its data.
+        Creates the model and its data.
     config : TrainingConfig
-        Training without schedule, grid or nodes that compute.
+        Training configuration, without schedule, grid or computing nodes.
     clock : callable
         Returns seconds since 1970.
     """
@@ -125,7 +125,7 @@ class Site:
         self._open: Fabric | None = None
         self.run: Trainer[UpdateExecutor] | None = None
         self.running = False  # whether the run may take steps
-        self._used = False  # whether the nodes hold data of the job
+        self._used = False  # whether the nodes contain data of the job
         self._nonce = ""
         self._before: DeviceFrame | None = None
         self._loaded: _Loaded | None = None
@@ -133,7 +133,7 @@ class Site:
 
     @property
     def cycles(self) -> int:
-        """Cycles of the fabric; 0 while it is closed."""
+        """Cycles of the fabric so far; 0 while it is closed."""
         return 0 if self._open is None else self._open.clock()
 
     def pass_cycles(self, words: int) -> int:
@@ -141,38 +141,38 @@ class Site:
         return 0 if self._open is None else self._open.pass_cycles(words)
 
     def open(self) -> Ring:
-        """Open the fabric, unless it is open, and return its ring."""
+        """Open the fabric, unless it is already open, and return its ring."""
         if self._open is None:
             self._open = self._stack.enter_context(self._fabric())
         return self._open.ring
 
     def close(self) -> None:
-        """End the process and the fabric; only the folder remains."""
+        """End the process and close the fabric; only the folder remains."""
         self._stack.close()
         self._forget()
 
     @property
     def live_words(self) -> int:
-        """Words of a node that were loaded; 0 before a load."""
+        """Number of words per node that were loaded; 0 before a load."""
         return 0 if self._loaded is None else self._loaded.frame.live_words
 
-    # The source.
+    # Calls of the source.
 
     def begin(self) -> None:
-        """Begin the job at its first step."""
+        """Start the job at its first step."""
         run = make_trainer(self.open(), self._workload(), self._config)
         self._used = True
         run.begin()
         self.run, self._sequence, self.running = run, 0, True
 
     def freeze(self) -> None:
-        """Take no further step."""
+        """Stop taking steps."""
         self.running = False
 
     def capture(self, *, nonce: str, sequence: int) -> bytes:
-        """Make a checkpoint of the frozen job, and keep it.
+        """Make a checkpoint of the frozen job, and store it.
 
-        Raises ``SiteError`` if there is no frozen job, or it continues from a checkpoint of this or a larger number.
+        Raises ``SiteError`` if no job is frozen, or it continues from a checkpoint with this number or a larger one.
         """
         if self.run is None or self.running:
             raise SiteError(f"{self.name} must have a job that is frozen, to make a checkpoint of it")
@@ -193,11 +193,11 @@ class Site:
         return data
 
     def go_on(self, *, sequence: int) -> None:
-        """Continue the job: where it is, from the checkpoint of the folder, or from the beginning.
+        """Continue the job: from its current state, from the checkpoint in the folder, or from the beginning.
 
-        The folder must have the checkpoint with the number of the ledger, or the next one, which the owner has made
-        itself and no other site has continued. Raises ``StaleError``: it has another one; ``SiteError``: it has none,
-        and the job is not at its beginning.
+        The folder must contain the checkpoint with the ledger's number, or the next one, which the owner has made
+        itself and no other site has continued. Raises ``StaleError`` if it contains a different one, and
+        ``SiteError`` if it contains none and the job is not at its beginning.
         """
         if self.run is not None and self._sequence == sequence:
             self.running = True
@@ -214,7 +214,7 @@ class Site:
         self.start()
 
     def _restore(self, sequence: int) -> None:
-        """Load the checkpoint of the folder."""
+        """Load the checkpoint in the folder."""
         data = self.path.read_bytes()
         number = examine(data, key=self._keys.manifest).manifest["sequence"]
         if not sequence <= number <= sequence + 1:
@@ -225,22 +225,22 @@ class Site:
         self._loaded = _Loaded(state, frame, sequence, hashlib.sha256(data).digest())
 
     def scrub(self) -> None:
-        """Remove the job from the nodes, the process and the folder. Nodes that never held its data stay unchanged,
-        and a fabric that cannot be scrubbed is closed."""
+        """Remove the job from the nodes, the process and the folder. Nodes that have never contained its data stay
+        unchanged, and a fabric that cannot be scrubbed is closed."""
         self.running, self.run, self._loaded = False, None, None
         try:
             if self._open is not None and self._used:
                 scrub(self._open.ring)
                 self._used = False
-        except Exception:  # of any kind: nodes without power hold nothing
+        except Exception:  # of any kind: nodes without power contain nothing
             self.close()
         finally:
             self.path.unlink(missing_ok=True)
 
-    # The target.
+    # Calls of the target.
 
     def reserve(self) -> str:
-        """Prepare the fabric, while the job still runs elsewhere; returns the nonce of the checkpoint to come."""
+        """Prepare the fabric while the job still runs elsewhere; return the nonce for the next checkpoint."""
         ring = self.open()
         self._before = read(ring, live_windows(ring, self._config, self._workload().parameters.size))
         self._nonce = secrets.token_hex(16)
@@ -251,7 +251,7 @@ class Site:
         if self.running:
             raise SiteError(f"{self.name} must not run a job, to load another one")
         expected = Expectation(now=int(self._clock()), oldest=FRESH, seen=seen, nonce=self._nonce)
-        self._nonce = ""  # which is for one checkpoint
+        self._nonce = ""  # valid for one checkpoint only
         archive = examine(data, key=self._keys.manifest, expected=expected)
         frame = admit(archive, self.open(), owner=self._keys.owner)
         state = unpack_state(archive.regions)
@@ -270,14 +270,14 @@ class Site:
             verify(self.open(), loaded.frame)
 
     def _checked(self) -> _Loaded:
-        """The checkpoint that was loaded."""
+        """Return the checkpoint that was loaded."""
         if self._loaded is None:
             raise SiteError(f"{self.name} must have loaded a checkpoint")
         return self._loaded
 
     @contextlib.contextmanager
     def _given_back(self, before: DeviceFrame) -> Iterator[None]:
-        """After a ``ReadBackError``, give nodes back the contents that they had before."""
+        """After a ``ReadBackError`` in the block, restore the previous contents of the nodes."""
         self._used = True
         try:
             with given_back(self.open(), before):
@@ -287,14 +287,14 @@ class Site:
             raise
 
     def keep(self, data: bytes) -> None:
-        """Keep the checkpoint that was loaded, so that the job can start here even after the end of this process; a
-        ``SiteError`` if it is another one."""
+        """Store the loaded checkpoint, so that the job can start here even if this process ends. Raises ``SiteError``
+        if it is a different checkpoint."""
         if hashlib.sha256(data).digest() != self._checked().digest:
             raise SiteError(f"{self.name} must keep the checkpoint that it has loaded, not another one")
         write_bytes(self.path, data)
 
     def start(self) -> None:
-        """Continue the job that was loaded."""
+        """Continue the loaded job."""
         loaded = self._checked()
         run = make_trainer(self.open(), self._workload(), self._config)
         run.resume(loaded.state, restored=True)

@@ -1,4 +1,4 @@
-"""The digits data set: 1,797 real images of 8 x 8 pixels, which come with scikit-learn."""
+"""The digits data set: 1,797 real images of 8 x 8 pixels, included in scikit-learn."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["Dataset", "digits"]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Examples for training and for testing, one per row, and their labels."""
+    """Examples for training and for testing, one per row, with their labels."""
 
     train_x: npt.NDArray[np.float32]
     train_y: npt.NDArray[np.int64]
@@ -20,9 +20,9 @@ class Dataset:
 
 
 def digits() -> Dataset:
-    """Handwritten digits, pixels scaled from 0 … 16 to 0 … 1.
+    """Load handwritten digits, with pixels scaled from 0 … 16 to 0 … 1.
 
-    A fifth of the images, the same in every run and with every digit in proportion, is kept for testing.
+    A fifth of the images is reserved for testing: the same in every run, with all digits in proportion.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -11,26 +11,26 @@ __all__ = ["Dense", "layers_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A linear layer, and the position of its parameters in the vector of all."""
+    """A linear layer, and the position of its parameters in the parameter vector."""
 
     #: Number of the layer, from 1.
     number: int
     inputs: int
     outputs: int
-    base: int  # its first element; a multiple of 32
+    base: int  # index of its first element, a multiple of 32
 
     @property
     def length(self) -> int:
-        """Weights and biases, and zeros up to the next group."""
+        """Number of weights and biases, including padding to the next group."""
         return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Multiply-adds per example: forward, or backward of weights and, except in the first layer, of inputs."""
+        """Multiply-adds per example: forward, or backward for weights and, except in the first layer, for inputs."""
         return self.inputs * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
 def layers_of(widths: Sequence[int]) -> list[Dense]:
-    """The layers of a perceptron of the given widths, inputs and outputs included, one after the other."""
+    """Layers of a perceptron with the given widths, including inputs and outputs, one after the other."""
     if len(widths) < 2:
         raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
     layers: list[Dense] = []

@@ -1,13 +1,13 @@
-"""Layers of perceptrons and of transformers, masks of attention, and perceptrons with one flat vector of parameters.
+"""Layers of perceptrons and transformers, attention masks, and perceptrons with one flat parameter vector.
 
-A :class:`Model` is a sequence of layers. Its parameters live in one vector, so that they can be written to a node's
-memory unchanged; each layer sees named views of it. Everything is computed in the ``dtype`` of that vector: float32
-in training, float64 where gradients are compared with finite differences. Sums come from
-:mod:`sim.arithmetic.functions`, in the order that docs/numbers.md states, so that they have the same bits on every
+A :class:`Model` is a sequence of layers. Its parameters are stored in one vector, so that they can be written to a
+node's memory unchanged; each layer accesses named views of it. Everything is computed in the ``dtype`` of that
+vector: float32 in training, float64 when gradients are compared with finite differences. Sums are computed by
+:mod:`sim.arithmetic.functions`, in the order given in docs/numbers.md, so that they are bit-identical on every
 processor.
 
-Attention is masked by replacement: a masked score becomes :data:`ALTERNATIVE`, so far below the rest that its weight
-is exactly zero. In the gradient of the loss rows of padding become zeros.
+Attention is masked by replacement: a masked score becomes :data:`ALTERNATIVE`, which is so far below the rest that
+its weight is exactly zero. In the gradient of the loss, padding rows become zero.
 """
 
 import abc
@@ -43,29 +43,29 @@ Views = dict[str, Array]
 class Layer(abc.ABC):
     """A function of a batch (one example per row) and of named parameters.
 
-    ``backward`` returns the gradient with respect to the input and writes the gradient with respect to the parameters
-    into ``gradients``, both of the sum over the batch. ``forward`` returns ``cache`` with its output.
+    ``forward`` returns the output and a ``cache`` for ``backward``, which returns the gradient with respect to the
+    input and writes that with respect to the parameters to ``gradients``, both summed over the batch.
     """
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of each parameter, in their order in the vector."""
+        """Name and shape of each parameter, in the order of the parameter vector."""
         return {}
 
     def initialize(self, parameters: Views, generator: np.random.Generator) -> None:  # noqa: B027
-        """Draw the first values of the parameters."""
+        """Draw the initial values of the parameters."""
 
     @abc.abstractmethod
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        """Output and cache."""
+        """Return output and cache."""
 
     @abc.abstractmethod
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        """Gradient with respect to the input."""
+        """Return the gradient with respect to the input."""
 
 
 def bias_gradient(upstream: Array, operands: str) -> Array:
-    """Sums of the columns of an upstream gradient, as a product with ones, with factors in a format."""
+    """Column sums of an upstream gradient, computed as a product with ones, with operands in a format."""
     if operands == FP32:
         return column_sums(upstream)
     sums: Array = product(np.ones((1, len(upstream)), upstream.dtype), upstream, operands=operands)[0]
@@ -73,11 +73,11 @@ def bias_gradient(upstream: Array, operands: str) -> Array:
 
 
 class Linear(Layer):
-    """``bias + x @ weight.T`` for each vector of the input: each sum begins with its bias.
+    """``bias + x @ weight.T`` for each input vector; each sum begins with its bias.
 
-    Weights are of shape (outputs, inputs). They are drawn input by input, for a ReLU that follows (He et al., 2015):
-    outputs for inputs of standard deviation 1 have a standard deviation of ``gain``. All three products have their
-    factors in the format ``operands``, and so has the gradient of the bias, a product with ones.
+    Weights are of shape (outputs, inputs). They are drawn input by input, for a following ReLU (He et al., 2015): for
+    inputs of standard deviation 1, outputs have a standard deviation of ``gain``. The operands of all three products
+    are in the format ``operands``, as are the operands of the bias gradient, a product with ones.
     """
 
     def __init__(self, inputs: int, outputs: int, *, gain: float = math.sqrt(2), operands: str = FP32):
@@ -113,7 +113,7 @@ class Linear(Layer):
 
 
 class ReLU(Layer):
-    """``max(x, 0)``, with gradient 0 at 0. A zero of either sign gives +0.0, and a NaN stays one."""
+    """``max(x, 0)``, with gradient 0 at 0. A zero of either sign gives +0.0, and a NaN remains NaN."""
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
         return np.where(x <= 0, x.dtype.type(0), x), x
@@ -123,14 +123,14 @@ class ReLU(Layer):
 
 
 class Model:
-    """Layers one after the other, followed by a softmax cross-entropy.
+    """A sequence of layers, followed by a softmax cross-entropy.
 
     Parameters
     ----------
     dtype : dtype
         Type of parameters, activations and gradients.
     align : int
-        Each layer with parameters takes a multiple of ``align`` elements: zeros with gradients of zero fill it up.
+        Each layer with parameters is padded to a multiple of ``align`` elements with zeros, with zero gradients.
     """
 
     def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32, align: int = 1):
@@ -140,10 +140,10 @@ class Model:
         sizes = [sum(map(math.prod, layer.shapes.values())) for layer in self.layers]
         self._bases = [0, *itertools.accumulate(-(-size // align) * align for size in sizes)]
         self.size = self._bases[-1]
-        #: Indices of the parameters in the vector, without zeros that only fill up.
+        #: Indices of the parameters in the vector, without padding.
         self.places = np.concatenate([np.zeros(0, dtype=np.intp), *(
             np.arange(base, base + size) for base, size in zip(self._bases, sizes, strict=False))])
-        #: All parameters, flat. Initially zero, see :meth:`initialize`.
+        #: All parameters, as a flat vector. Initially zero; see :meth:`initialize`.
         self.parameters: Array = np.zeros(self.size, dtype=dtype)
 
     def views(self, vector: Array) -> list[Views]:
@@ -161,9 +161,9 @@ class Model:
         return result
 
     def initialize(self, seed: int) -> None:
-        """Draw all parameters again."""
+        """Initialize all parameters from a seed."""
         generator = np.random.default_rng(seed)
-        self.parameters[...] = 0  # padding may have become something else in a codec
+        self.parameters[...] = 0  # a codec may have changed the padding
         for layer, views in zip(self.layers, self.views(self.parameters), strict=True):
             layer.initialize(views, generator)
 
@@ -174,18 +174,18 @@ class Model:
         return x
 
     def accuracy(self, x: Array, labels: Labels) -> float:
-        """Fraction of examples with the largest score at their label."""
+        """Fraction of examples for which the label has the largest score."""
         return float((self.scores(x).argmax(axis=1) == labels).mean())
 
     def loss(self, x: Array, labels: Labels) -> float:
-        """Loss summed over the examples."""
+        """Compute the loss, summed over the examples."""
         return float(cross_entropy(self.scores(x), labels)[0])
 
     @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
         """Loss summed over the examples, and its gradient: a new vector with the layout of :attr:`parameters`.
 
-        Without examples, both are zero. Numbers that overflow become infinite or NaN, in silence.
+        Without examples, both are zero. Overflow gives infinity or NaN, without a warning.
         """
         gradient = np.zeros_like(self.parameters)
         if not len(labels):
@@ -202,15 +202,15 @@ class Model:
         return float(loss), gradient
 
 
-#: Maximum number of parameters: words of the largest memory that a node can have.
+#: Maximum number of parameters: the size in words of a node's largest possible memory.
 MOST = 1 << 24
 
 
 def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32,
                align: int = 1, operands: str = FP32) -> Model:
-    """A :class:`Model` of :class:`Linear` layers of the given widths, with a ReLU between each two of them.
+    """A :class:`Model` of :class:`Linear` layers with the given widths, with a ReLU between successive layers.
 
-    Raises ``ValueError``: it has more parameters than the largest memory of a node can hold.
+    Raises ``ValueError`` if it has more parameters than the largest memory of a node can hold.
     """
     widths = [inputs, *hidden, outputs]
     size = sum((before + 1) * after for before, after in itertools.pairwise(widths))
@@ -223,18 +223,18 @@ def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.D
     return Model(layers[:-1], dtype=dtype, align=align)
 
 
-#: Value of a masked score. exp(x) is 0 in float32 below -104 and in float64 below -746, so a masked weight is
-#: exactly zero as long as the largest score of its row is above -9,000.
+#: Value of a masked score. exp(x) is 0 in float32 below -104, and in float64 below -746, so a masked weight is
+#: exactly zero if the largest score of its row is above -9,000.
 ALTERNATIVE = -10000.0
 
-#: Makes masked matrices of matrices in shape (sequences, matrices, rows, columns) and the length of each sequence.
+#: Function that masks matrices of shape (sequences, matrices, rows, columns), given the length of each sequence.
 Mask = Callable[[Array, Labels], Array]
 
 
 def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
-    """The scores that stay, a matrix for each sequence: row i, column j where j <= i and j < length.
+    """Mask of the scores that are kept, one matrix per sequence: row i, column j where j <= i and j < length.
 
-    No row is masked wholly: column 0 stays in all of them, since lengths are at least 1.
+    No row is masked entirely: column 0 is always kept, since lengths are at least 1.
     """
     index = np.arange(positions)
     causal = index <= index[:, None]
@@ -243,22 +243,22 @@ def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
 
 
 def mask(scores: Array, lengths: Labels) -> Array:
-    """Scores where they stay, :data:`ALTERNATIVE` where they are masked."""
+    """Keep scores that are not masked, and replace masked scores by :data:`ALTERNATIVE`."""
     return np.where(keep(scores.shape[-1], lengths)[:, None], scores, scores.dtype.type(ALTERNATIVE))
 
 
 def mask_rows(gradients: Array, lengths: Labels) -> Array:
-    """Rows where they are not padding, zeros where they are."""
+    """Keep rows that are not padding, and replace padding by zeros."""
     rows = np.arange(gradients.shape[-2]) < lengths[:, None]
     return np.where(rows[:, None, :, None], gradients, gradients.dtype.type(0))
 
 
-#: Addend of a layer norm to each variance.
+#: Term that layer normalization adds to each variance.
 EPSILON = 1e-5
 
 
 class Embedding(Layer):
-    """A vector for each character, plus one for its position. Its input is characters, which have no gradient."""
+    """A vector for each character, plus one for its position. The input is characters, which have no gradient."""
 
     def __init__(self, characters: int, positions: int, width: int):
         self.characters = characters
@@ -288,7 +288,7 @@ class Embedding(Layer):
 
 
 class LayerNorm(Layer):
-    """Each position's vector with mean 0 and variance 1, times ``scale``, plus ``shift``."""
+    """Normalization of each position's vector to mean 0 and variance 1, times ``scale``, plus ``shift``."""
 
     def __init__(self, width: int):
         self.width = width
@@ -315,14 +315,14 @@ class LayerNorm(Layer):
 
 
 def _dense(x: Array, matrix: Array) -> Array:
-    """Product of every position's vector and a matrix."""
+    """Multiply every position's vector by a matrix."""
     return product(x.reshape(-1, x.shape[-1]), matrix).reshape(*x.shape[:-1], matrix.shape[1])
 
 
 class Attention(Layer):
-    """Masked attention of several heads, each of ``width`` / ``heads`` of the elements, without biases.
+    """Masked multi-head attention without biases; each head uses ``width`` / ``heads`` elements.
 
-    A weight that :data:`Mask` does not make zero takes part in the gradient.
+    Every weight that :data:`Mask` leaves nonzero contributes to the gradient.
     """
 
     def __init__(self, width: int, heads: int):
@@ -340,20 +340,20 @@ class Attention(Layer):
             view[...] = generator.standard_normal(view.shape) / math.sqrt(self.width)
 
     def forward(self, x: Array, parameters: Views, lengths: Labels | None = None) -> tuple[Array, Any]:
-        """Output and cache. Without lengths, there is no padding."""
+        """Return output and cache. Without lengths, there is no padding."""
         if lengths is None:
             lengths = np.full(x.shape[0], x.shape[1])
         scores, parts = self.scores(x, parameters)
         return self.attend(x, parameters, mask(scores, lengths), parts)
 
     def scores(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        """Scores before they are masked; and queries, keys and values, which :meth:`attend` needs."""
+        """Scores before masking, and the queries, keys and values that :meth:`attend` needs."""
         parts = self._split(_dense(x, parameters["inward"]), 3)
         query, key = parts[:2]
         return product(query, key.swapaxes(-1, -2)) * (1 / math.sqrt(self.width // self.heads)), parts
 
     def attend(self, x: Array, parameters: Views, scores: Array, parts: Array) -> tuple[Array, Any]:
-        """Output and cache, from masked scores."""
+        """Compute output and cache from masked scores."""
         weights = softmax(scores)
         heads = self._join(product(weights, parts[2])[None])
         return _dense(heads, parameters["outward"]), (x, heads, parts, weights)
@@ -364,7 +364,7 @@ class Attention(Layer):
         upstream = self._split(_dense(upstream, parameters["outward"].T), 1)[0]
         to_weights = product(upstream, value.swapaxes(-1, -2))
         to_value = product(weights.swapaxes(-1, -2), upstream)
-        # Zero where the weight is zero, so masked scores need no extra step.
+        # A weight of zero makes this zero, so masked scores need no extra step.
         to_scores = weights * (to_weights - row_sums(to_weights * weights))
         to_scores *= 1 / math.sqrt(self.width // self.heads)
         inward = self._join(np.stack([product(to_scores, key), product(to_scores.swapaxes(-1, -2), query), to_value]))
@@ -372,12 +372,12 @@ class Attention(Layer):
         return _dense(inward, parameters["inward"].T)
 
     def _split(self, x: Array, parts: int) -> Array:
-        """(sequences, positions, parts · width) to (parts, sequences, heads, positions, width of a head)."""
+        """Reshape (sequences, positions, parts · width) to (parts, sequences, heads, positions, head width)."""
         x = x.reshape(*x.shape[:2], parts, self.heads, self.width // self.heads)
         return np.ascontiguousarray(x.transpose(2, 0, 3, 1, 4))
 
     def _join(self, x: Array) -> Array:
-        """The inverse."""
+        """Inverse of :meth:`_split`."""
         parts, sequences, _, positions, _ = x.shape
         return x.transpose(1, 3, 0, 2, 4).reshape(sequences, positions, parts * self.width)
 
@@ -386,7 +386,7 @@ _LAYERS = 1000  # maximum number of hidden layers of a perceptron
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """Widths of hidden layers, as in ``64,32`` or, for nine of 32, ``32x9``; none of ``none``."""
+    """Parse widths of hidden layers: ``64,32``, or ``32x9`` for nine layers of 32, or ``none``."""
     result: list[int] = []
     try:
         for part in text.split(",") if text not in ("", "none") else ():

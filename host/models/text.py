@@ -1,7 +1,7 @@
-"""Text that every Python carries, as sequences of characters of unequal length, and a bigram model of it.
+"""Text from Python's documentation, as sequences of characters of different lengths, and a bigram model of it.
 
-The text is :mod:`pydoc_data.topics`, as ``help()`` shows it: each line in lower case, with runs of spaces made one
-and spaces at its ends removed. A line that occurs more than once is used once, so that no line is in both parts.
+The text is :mod:`pydoc_data.topics`, which ``help()`` shows: each line is converted to lower case, with runs of
+spaces collapsed and outer spaces removed. Duplicate lines are used once, so that no line is in both parts.
 """
 
 import dataclasses
@@ -18,23 +18,23 @@ __all__ = ["ALPHABET", "REPLACEMENT", "Batch", "Bigram", "Text", "collate", "cut
 
 Characters = npt.NDArray[np.int64]
 
-#: Stands for every character outside of the alphabet.
+#: Replaces every character outside the alphabet.
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-#: Characters by their number.
+#: Characters of the alphabet; a character's number is its index.
 ALPHABET = REPLACEMENT + " " + string.ascii_lowercase + string.digits + "!\"#%'()*+,-./:;<=>[\\]_{|}~"
 
 _NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
-_HELD_OUT = 10  # the last of each ten lines is held out
+_HELD_OUT = 10  # the last of every ten lines is held out
 _SMOOTHING = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def encode(text: str) -> Characters:
-    """Numbers of the characters."""
+    """Convert text to numbers of characters."""
     return np.array([_NUMBERS.get(character, 0) for character in text], dtype=np.int64)
 
 
 def decode(characters: Iterable[int]) -> str:
-    """The text of these numbers."""
+    """Convert numbers of characters to text."""
     return "".join(ALPHABET[character] for character in characters)
 
 
@@ -45,10 +45,10 @@ def lines(topics: Mapping[str, str]) -> list[str]:
 
 
 def cut(line: str, context: int) -> list[str]:
-    """Pieces of at most ``context`` + 1 characters.
+    """Split a line into pieces of at most ``context`` + 1 characters.
 
-    A piece begins with the character that the one before it ends with, so that every character of the line except the
-    first is predicted exactly once.
+    A piece begins with the last character of the previous piece, so that every character of the line except the first
+    is predicted exactly once.
     """
     if context < 1:
         raise ValueError(f"Context must be at least 1, not {context!r}")
@@ -57,15 +57,15 @@ def cut(line: str, context: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Sequences of at least two characters, for training and for testing."""
+    """Sequences of at least two characters each, for training and for testing."""
     train: list[Characters]
     test: list[Characters]
 
 
 def topics(*, context: int) -> Text:
-    """Lines of :mod:`pydoc_data.topics`, cut into pieces with at most ``context`` predicted characters.
+    """Lines of :mod:`pydoc_data.topics`, split into pieces with at most ``context`` predicted characters.
 
-    Every tenth line is kept for testing. The text itself differs a little between versions of Python.
+    Every tenth line is reserved for testing. The text differs slightly between versions of Python.
     """
     from pydoc_data.topics import topics as source
 
@@ -77,15 +77,15 @@ def topics(*, context: int) -> Text:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Sequences side by side, one per row; zeros follow the end of shorter ones."""
-    #: Characters, and the one that follows each of them: of shape (sequences, length of the longest).
+    """Sequences as rows of an array; shorter ones are padded with zeros at the end."""
+    #: Characters, and the character that follows each of them; of shape (sequences, length of the longest).
     inputs: Characters
     targets: Characters
-    lengths: Characters  # predicted characters of each sequence
+    lengths: Characters  # number of predicted characters in each sequence
 
 
 def collate(sequences: Sequence[Characters]) -> Batch:
-    """A batch of sequences of at least two characters. There may be none."""
+    """Combine sequences of at least two characters into a batch, which may be empty."""
     short = [len(sequence) for sequence in sequences if len(sequence) < 2]
     if short:
         raise ValueError(f"Sequence must be of at least 2 characters, not {short[0]!r}")
@@ -99,10 +99,10 @@ def collate(sequences: Sequence[Characters]) -> Batch:
 
 
 class Bigram:
-    """Probability of a character given the one before it: relative frequencies with ``smoothing`` added to counts.
+    """Probability of a character given the previous one: relative frequencies, with ``smoothing`` added to counts.
 
-    By default the smoothing is the one of several with the least loss on every tenth of the sequences, with counts of
-    the rest.
+    By default the smoothing is chosen from several values for the smallest loss on every tenth sequence, with counts
+    from the remaining sequences.
     """
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):
@@ -120,7 +120,7 @@ class Bigram:
             np.add.at(counts, (sequence[:-1], sequence[1:]), 1)
         self.smoothing = smoothing
         totals = counts.cumsum(axis=1)[:, -1:]
-        #: Logarithms of the probabilities: the row is the character before, the column the one that follows.
+        #: Logarithms of the probabilities: the row is the previous character, the column the next one.
         self.logarithms = -log((totals / counts).astype(np.float32))
 
     def loss(self, sequences: Sequence[Characters]) -> float:

@@ -1,12 +1,12 @@
-"""A causal transformer over characters, with one flat vector of parameters.
+"""A causal transformer over characters, with one flat parameter vector.
 
-Each of its layers adds attention to its input, and then a feed-forward network to that sum, with a layer norm before
-each of the two (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters live in one vector, and everything
+Each layer adds attention to its input, and a feed-forward network to that sum, with a layer normalization before each
+of the two (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters are stored in one vector, and everything
 is computed in its ``dtype``.
 
-Two functions mask, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`, which callers can
-replace. A pass through the model waits for masked values: passes run side by side (:func:`lockstep`), and one call
-masks the values of all of them.
+There are two masking functions, :func:`~host.models.layers.mask` and :func:`~host.models.layers.mask_rows`, which
+callers can replace. A pass through the model is suspended until its values are masked: passes run side by side
+(:func:`lockstep`), and one call masks the values of all of them.
 """
 
 import dataclasses
@@ -28,29 +28,29 @@ T = TypeVar("T")
 
 
 class Use(enum.Enum):
-    """The values that a mask is for."""
+    """Kinds of values that are masked."""
 
-    SCORES = "scores"  # of attention, masked as by :func:`~host.models.layers.mask`: later characters, and padding
-    ROWS = "rows"  # of padding in the loss's gradient, masked as by :func:`~host.models.layers.mask_rows`
+    SCORES = "scores"  # attention scores, masked as by :func:`~host.models.layers.mask`: future characters, padding
+    ROWS = "rows"  # padding rows in the loss's gradient, masked as by :func:`~host.models.layers.mask_rows`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """A pass's request for masked values."""
+    """Request of a pass for masked values."""
 
     use: Use
-    values: Array  # matrices to be masked, in shape (sequences, matrices, rows, columns)
+    values: Array  # matrices to be masked, of shape (sequences, matrices, rows, columns)
     lengths: Labels  # length of each sequence
 
 
-#: A pass requests masks, is sent the masked values, and returns its result.
+#: Generator that yields requests for masks, receives the masked values, and returns its result.
 Pass = Generator[Request, Array, T]
 
 
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
-    """Results of passes that run side by side.
+    """Run passes side by side, and return their results.
 
-    ``answer`` makes the masked values of each pass from the requests of all, None for a pass that has ended.
+    ``answer`` returns the masked values of each pass, given the requests of all; None for a pass that has ended.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)
@@ -72,11 +72,11 @@ class TransformerConfig:
     """Sizes of a transformer."""
 
     width: int = 32  # elements of the vector at each position; a multiple of ``heads``
-    #: Heads of each layer's attention.
+    #: Number of attention heads in each layer.
     heads: int = 2
     layers: int = 1
-    hidden: int = 96  # width inside of each feed-forward network
-    context: int = 16  # most positions
+    hidden: int = 96  # width of the hidden layer in each feed-forward network
+    context: int = 16  # maximum number of positions
     characters: int = len(ALPHABET)  # size of the alphabet
 
     def __post_init__(self) -> None:
@@ -90,8 +90,8 @@ class TransformerConfig:
 class Transformer:
     """A causal transformer, followed by a softmax cross-entropy.
 
-    For each batch ``mask`` is called once per layer, and ``mask_rows`` once for the gradient. Parameters, activations
-    and gradients are of ``dtype``.
+    For each batch, ``mask`` is called once per layer, and ``mask_rows`` once for the gradient. Parameters,
+    activations and gradients have the type ``dtype``.
     """
 
     def __init__(self, config: TransformerConfig, *, mask: Mask = mask, mask_rows: Mask = mask_rows,
@@ -109,47 +109,47 @@ class Transformer:
         self._layers |= {"norm": layers.LayerNorm(width), "output": layers.Linear(width, config.characters, gain=0.1)}
         self._model = layers.Model(list(self._layers.values()), dtype=dtype)
         self.size = self._model.size
-        #: All parameters, flat. Initially zero, see :meth:`initialize`.
+        #: All parameters, as a flat vector. Initially zero; see :meth:`initialize`.
         self.parameters = self._model.parameters
 
     def views(self, vector: Array) -> dict[str, Views]:
-        """Named views of a vector with the layout of :attr:`parameters`: by layer, then by parameter."""
+        """Named views of a vector with the layout of :attr:`parameters`, by layer, then by parameter."""
         return dict(zip(self._layers, self._model.views(vector), strict=True))
 
     def initialize(self, seed: int) -> None:
-        """Draw all parameters."""
+        """Initialize all parameters from a seed."""
         self._model.initialize(seed)
 
     def scores(self, inputs: Characters, lengths: Labels) -> Array:
-        """Scores of each character to follow at each position, in shape (sequences, positions, characters)."""
+        """Scores of each possible next character, of shape (sequences, positions, characters)."""
         return self._run(self._forward(inputs, lengths))[0]
 
     def loss(self, batch: Batch) -> float:
-        """Loss summed over the predicted characters."""
+        """Compute the loss, summed over the predicted characters."""
         return self._run(self.loss_pass(batch))
 
     @np.errstate(over="ignore", invalid="ignore")
     def differentiate(self, batch: Batch) -> tuple[float, Array]:
-        """Loss summed over the predicted characters, and its gradient: a new vector, laid out as :attr:`parameters`.
+        """Loss summed over the predicted characters, and its gradient, laid out as :attr:`parameters`.
 
-        Without sequences, both are zero. Numbers that overflow become infinite or NaN, in silence.
+        Without sequences, both are zero. Overflow gives infinity or NaN, without a warning.
         """
         return self._run(self.gradient_pass(batch))
 
     def loss_pass(self, batch: Batch) -> Pass[float]:
-        """The pass of :meth:`loss`, for :func:`lockstep`."""
+        """Pass that computes :meth:`loss`, for :func:`lockstep`."""
         if not len(batch.lengths):
             return 0.0
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
         return self._total(scores, batch)
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
-        """The pass of :meth:`scores` and of each layer's attention weights, for :func:`lockstep`."""
+        """Pass that computes :meth:`scores` and each layer's attention weights, for :func:`lockstep`."""
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
 
     def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
-        """The pass of :meth:`differentiate`, for :func:`lockstep`."""
+        """Pass that computes :meth:`differentiate`, for :func:`lockstep`."""
         gradient = np.zeros_like(self.parameters)
         if not len(batch.lengths):
             return 0.0, gradient
@@ -172,14 +172,14 @@ class Transformer:
         return loss, gradient
 
     def _total(self, scores: Array, batch: Batch) -> float:
-        """Sum of the losses of sequences, from the first on, each summed over its characters."""
+        """Sum of the losses of sequences, from the first to the last, each summed over its characters."""
         total = scores.dtype.type(0)
         for sequence, targets, length in zip(scores, batch.targets, batch.lengths, strict=True):
             total += scores.dtype.type(cross_entropy(sequence[:length], targets[:length])[0])
         return float(total)
 
     def _run(self, own: Pass[T]) -> T:
-        """Run a pass on its own."""
+        """Run a single pass."""
         def answer(requests: list[Request | None]) -> list[Array]:
             return [self._masks[request.use](request.values, request.lengths)
                     for request in requests if request is not None]

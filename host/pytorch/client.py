@@ -1,4 +1,4 @@
-"""A rank's connection to the process that has the ring."""
+"""Connection of a rank to the launcher, the process that owns the ring."""
 
 import contextlib
 import functools
@@ -15,14 +15,14 @@ from host.sockets.format import MessageError
 
 __all__ = ["GONE", "RingClient", "client", "wait_for_reason"]
 
-#: Reason where the launcher has none.
+#: Reason if the launcher has given none.
 GONE = "The process that has the ring has ended: its own message says why"
-#: Attempts to send the first message: a rank that was stopped meanwhile may have been too slow for the server.
+#: Attempts to send the first message; a rank that was stopped meanwhile may have been too slow for the server.
 _ATTEMPTS = 3
 
 
 class RingClient:
-    """Requests of one rank to the socket at ``address``, each sent after the answer to the one before."""
+    """Requests of one rank to the socket at ``address``, each sent after the answer to the previous one."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -35,17 +35,17 @@ class RingClient:
 
     @property
     def joined(self) -> bool:
-        """Whether the rank has joined the group of all ranks."""
+        """Whether this rank has joined the group of all ranks."""
         return RING in self._backends
 
     def join(self, rank: int, ranks: int, timeout: float, *, backend: str = RING) -> None:
-        """Join the group of all ranks over a backend; a second time with the same one does nothing."""
+        """Join the group of all ranks over a backend; calling it again with the same backend has no effect."""
         if backend not in self._backends:
             self._call(Hello(rank=rank, ranks=ranks, timeout=timeout, backend=backend))
             self._backends.add(backend)
 
     def begin(self, request: Request | Save) -> "Future[Any]":
-        """Ask for an operation after all earlier ones; its future result. ``RingError`` if it has not joined."""
+        """Request an operation after earlier ones, and return a future; a ``RingError`` before :meth:`join`."""
         self._check_joined()
         if self._messages is None:
             self._messages = queue.SimpleQueue()
@@ -53,18 +53,18 @@ class RingClient:
         return self._post(request, self._messages)
 
     def ask(self, request: Request | Save) -> Any:
-        """Ask for an operation, and wait for its result; ``RingError``, equal on all ranks, if it has failed."""
+        """Request an operation, and wait for its result; the same ``RingError`` on all ranks if it fails."""
         self._check_joined()
         return self._call(request)
 
     def count(self, name: str, size: int) -> None:
-        """Count a collective that goes over gloo, with its bytes."""
+        """Count a collective over gloo, and its bytes."""
         calls, before = self.gloo.get(name, (0, 0))
         self.gloo[name] = (calls + 1, before + size)
 
     def fail(self, failure: Failed) -> RingError | None:
-        """Report that this rank ends by an error; return the error of all ranks, if that is another one."""
-        with contextlib.closing(RingClient(self._address)) as connection:  # this one may wait for an operation
+        """Report that this rank ends with an error; return the error of all ranks if it is a different one."""
+        with contextlib.closing(RingClient(self._address)) as connection:  # the main one may be busy
             try:
                 connection._exchange(failure)
             except RingError as error:
@@ -72,7 +72,7 @@ class RingClient:
         return None
 
     def leave(self) -> None:
-        """Report that there are no more requests; a second time does nothing."""
+        """Report that there are no more requests; calling it again has no effect."""
         if self._left:
             return
         if self._backends:
@@ -92,11 +92,11 @@ class RingClient:
                             cause=None, events=[])
 
     def _call(self, message: Any) -> Any:
-        """Send a message after all earlier ones, and wait for its answer."""
+        """Send a message after all earlier messages, and wait for its answer."""
         return self._exchange(message) if self._messages is None else self._post(message, self._messages).result()
 
     def _post(self, message: Any, messages: "queue.SimpleQueue[tuple[Any, Future[Any]]]") -> "Future[Any]":
-        """Send a message in the thread that has sent the earlier ones, and return its answer to come."""
+        """Send a message in the thread that has sent the earlier ones, and return a future for its answer."""
         answer: Future[Any] = Future()
         messages.put((message, answer))
         return answer
@@ -133,7 +133,7 @@ class RingClient:
 
 
 def wait_for_reason(address: str) -> str | None:
-    """Wait until the ranks cannot continue, and return the reason; None if the server has ended without one."""
+    """Wait until the ranks cannot continue, and return the reason; None if the server ends without one."""
     for _ in range(_ATTEMPTS):
         try:
             connection = Client(address, MESSAGES)
@@ -147,7 +147,7 @@ def wait_for_reason(address: str) -> str | None:
 
 @functools.cache
 def client() -> RingClient:
-    """The connection of this process; ``RingError`` if the launcher has not started it, so that there is no ring."""
+    """The connection of this process; a ``RingError`` if the launcher did not start it, so that it has no ring."""
     address = os.environ.get(ADDRESS)
     if address is None:
         raise RingError("Script must be started by the launcher to have a ring: gradring launch -n 4 script.py",

@@ -1,13 +1,13 @@
-"""Sums of the gradients of ``DistributedDataParallel``, decided at each backward pass.
+"""Reduction of ``DistributedDataParallel`` gradients, by a method chosen in each backward pass.
 
-Every module gets one communication hook when it is made. For each bucket it looks at the module's own process group,
-at the type of the gradients, and at the optimizers that exist then: gradients of parameters on the nodes stay local,
-other gradients in float32 of a module in the group of all ranks are averaged over the ring, and everything else in
-the module's own group over gloo. A hook that the script registers replaces this one.
+Every module gets one communication hook when it is created. For each bucket, the hook considers the module's own
+process group, the type of the gradients, and the optimizers that exist at that time: gradients of parameters on the
+nodes stay local, other float32 gradients of a module in the group of all ranks are averaged over the ring, and
+everything else is averaged in the module's own group over gloo. A hook that the script registers replaces this hook.
 
-A codec that loses something, or a density, keeps back a part of each gradient and adds it to a later one of the same
-parameter. A bucket of DDP is summed without the names of its parameters, and buckets change after the first step;
-the hook knows the parameters.
+A lossy codec, or a density, keeps back a part of each gradient and adds it to a later gradient of the same parameter.
+A DDP bucket is summed without the names of its parameters, and buckets change after the first step; the hook knows
+the parameters.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ __all__ = ["OTHERS", "Passes", "Reduction", "attach", "counted", "install", "loc
 
 @dataclasses.dataclass
 class Passes:
-    """Counts of forward and backward passes so far, which distinguish requests of different steps.
+    """Counts of forward and backward passes so far, which distinguish requests in different steps.
 
-    A module in ``DistributedDataParallel`` has its own counts of passes with a sum of its gradients, without passes
-    under ``no_sync()``, where ranks may differ. All other modules share counts of calls of outermost modules with
-    parameters to be differentiated, and of calls of ``torch.autograd.backward``.
+    A module in ``DistributedDataParallel`` has its own counts, which include passes that sum its gradients, but not
+    passes under ``no_sync()``, where ranks may differ. All other modules share two counts: calls of outermost modules
+    with parameters that require gradients, and calls of ``torch.autograd.backward``.
     """
 
     forward: int = 0
@@ -47,7 +47,7 @@ class Passes:
 
 #: Passes outside of ``DistributedDataParallel``.
 OTHERS = Passes()
-#: Modules that are being called, each within the one before it.
+#: Modules with calls in progress, from the outermost to the innermost.
 _calls: list[torch.nn.Module] = []
 
 
@@ -59,13 +59,13 @@ def _enter(module: torch.nn.Module, arguments: Any) -> None:
 
 
 def _leave(module: torch.nn.Module, arguments: Any, output: Any) -> None:
-    # A call that has ended by an error in a hook has not been noted as left.
+    # Remove calls that ended with an error in a hook, for which no end was recorded.
     while _calls and _calls.pop() is not module:
         pass
 
 
 def _count_passes() -> None:
-    """Count passes outside of ``DistributedDataParallel`` from now on."""
+    """Start to count passes outside of ``DistributedDataParallel``."""
     backward = torch.autograd.backward
 
     @functools.wraps(backward)
@@ -79,10 +79,10 @@ def _count_passes() -> None:
 
 
 def _agree_on_infinities() -> None:
-    """Let ranks agree from now on whether a gradient of an optimizer on the nodes is finite, for ``GradScaler``.
+    """Make ranks agree in ``GradScaler`` whether a gradient of an optimizer on the nodes is finite.
 
-    Such gradients differ from rank to rank, so one rank may find an infinity that other ranks do not have. All ranks
-    must skip the step then, and lower the scale, as they do where the infinity is in the mean.
+    These gradients differ between ranks, so one rank may find an infinity that other ranks do not have. All ranks
+    must then skip the step and lower the scale, as they do if the mean is infinite.
     """
     unscale = torch.amp.GradScaler._unscale_grads_
 
@@ -107,7 +107,7 @@ _BUILTIN = {dist.BuiltinCommHookType.ALLREDUCE: allreduce_hook,
 _reductions: "weakref.WeakKeyDictionary[Any, Reduction]" = weakref.WeakKeyDictionary()
 #: Reduction of each parameter, as a weak reference.
 _of_parameter: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Job that keeps back parts of a parameter's gradients, and the first of its elements there.
+#: Job that keeps back parts of a parameter's gradients, and the index of the parameter's first element in it.
 _kept: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
@@ -118,20 +118,20 @@ def _done(values: torch.Tensor) -> Future[torch.Tensor]:
 
 
 def local_gradients(state: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-    """Leave each rank its own gradients, which an optimizer on the nodes sums: a hook for ``register_comm_hook``."""
+    """Leave gradients local, for an optimizer on the nodes to sum: a hook for ``register_comm_hook``."""
     for parameter in bucket.parameters():
         ownership.note_local(parameter)
     return _done(bucket.buffer())
 
 
 class Reduction:
-    """Sum of the gradients of one module; with ``keeps``, nodes keep back parts of gradients."""
+    """Reduction of the gradients of one module; with ``keeps``, nodes keep back parts of gradients."""
 
     def __init__(self, module: Any, *, keeps: bool) -> None:
         self._module, self._keeps = weakref.ref(module), keeps
         self._group = module.process_group
-        self.passes = Passes()  # passes of the module with sums of gradients
-        # State and hook that the script has registered.
+        self.passes = Passes()  # passes of the module that sum gradients
+        # State and hook registered by the script.
         self.script: tuple[Any, Callable[[Any, Any], Any]] | None = None
 
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -149,7 +149,7 @@ class Reduction:
             average: Future[torch.Tensor] = hook(state, bucket)
             return average
         if not ring or buffer.dtype != torch.float32 or buffer.device.type != "cpu":
-            # As DDP without a hook does it.
+            # DDP without a hook does the same.
             buffer.mul_(1 / self._group.size())
             return (dist.all_reduce(buffer, group=self._group, async_op=True).get_future()
                     .then(lambda future: future.value()[0]))
@@ -167,12 +167,12 @@ class Reduction:
         return _done(buffer)
 
     def _average(self, gradients: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Mean over the ring of gradients of some parameters, one following the other."""
+        """Average the concatenated gradients of some parameters over the ring."""
         values = (gradients.detach() * (1 / self._group.size())).numpy()
         if not self._keeps:
             return torch.from_numpy(client().ask(AllReduce(values=values, made=self._made())))
         self._make_room(parameters)
-        jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # elements of these values, and of the job's vector
+        jobs: dict[int, tuple[list[Any], list[Any]]] = {}  # elements in these values, and in the job's vector
         starts = itertools.accumulate((parameter.numel() for parameter in parameters), initial=0)
         for parameter, start in zip(parameters, starts, strict=False):
             job, first = _kept[parameter]
@@ -188,7 +188,7 @@ class Reduction:
         return torch.from_numpy(means)
 
     def _make_room(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Begin a job that keeps back parts of gradients of parameters that are summed for the first time."""
+        """Open a job that keeps back gradients, for parameters that are reduced for the first time."""
         if all(parameter in _kept for parameter in parameters):
             return
         summed = {id(parameter) for parameter in parameters}
@@ -202,14 +202,14 @@ class Reduction:
             _kept[parameter] = job, first
 
     def meet(self) -> None:
-        """Wait for all ranks before a forward pass that brings buffers over gloo."""
+        """Wait for all ranks before a forward pass that synchronizes buffers over gloo."""
         module = self._module()
         if (module is not None and self._group.name() == RING and module.will_sync_module_buffers()
                 and not module._join_config.enable):
             client().ask(Buffers(made=self._made()))
 
     def _made(self) -> Made | None:
-        """Passes up to here; None under ``join()``, where a rank without inputs joins the sums of other ranks."""
+        """Counts of passes so far; None under ``join()``, where ranks without inputs take part in sums."""
         module = self._module()
         if module is not None and module._join_config.enable:
             return None
@@ -217,13 +217,13 @@ class Reduction:
 
 
 def passes_of(parameter: torch.Tensor) -> Passes:
-    """Passes of the module in DistributedDataParallel that has a parameter; else of all modules without it."""
+    """Passes of the DistributedDataParallel module that contains a parameter, or else of all other modules."""
     reduction = _of_parameter.get(parameter, lambda: None)()
     return OTHERS if reduction is None else reduction.passes
 
 
 def _check_join(module: Any) -> None:
-    """Raise ``ValueError`` for ranks with unequal numbers of inputs, if their means could not be formed."""
+    """Raise ``ValueError`` if means cannot be formed for ranks with different numbers of inputs."""
     if any(ownership.is_owned(parameter) for parameter in module.module.parameters()):
         raise ValueError("join() must have optimizers of torch.optim, not of gradring.torch: a rank without inputs "
                          "does no step")
@@ -232,7 +232,7 @@ def _check_join(module: Any) -> None:
 
 
 def counted(begin: Callable[..., Any]) -> Callable[..., Any]:
-    """A begin of forward passes that counts passes with a sum of gradients; ranks meet if a pass brings buffers."""
+    """Wrap the start of forward passes: count passes that sum gradients; ranks meet if a pass syncs buffers."""
     @functools.wraps(begin)
     def count(self: Any, *inputs: Any, **options: Any) -> Any:
         reduction = _reductions.get(self)
@@ -248,8 +248,8 @@ def counted(begin: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
-    """Give a module the hook, unless it has one that was registered while it was made; a copy of a module, or one
-    from a file, has a note of the script's hook, but not the hook, as without the ring."""
+    """Register the hook for a module, unless it registered its own hook during construction. A copied or unpickled
+    module has a record of the script's hook, but not the hook itself, as it would without the ring."""
     if module._comm_hooks and not copied:
         return
     reduction = _reductions[module] = Reduction(module, keeps=keeps)
@@ -259,7 +259,7 @@ def attach(module: Any, *, keeps: bool, copied: bool = False) -> None:
 
 
 def install(*, keeps: bool) -> None:
-    """Give every DistributedDataParallel the hook, from now on; for ``keeps`` see :class:`Reduction`."""
+    """Register the hook for all new DistributedDataParallel modules; for ``keeps`` see :class:`Reduction`."""
     for name in ("__init__", "__setstate__"):
         _attach_after(name, keeps=keeps)
     register = DistributedDataParallel.register_comm_hook

@@ -1,4 +1,4 @@
-"""Jobs of the ranks of a PyTorch script on simulated rings, and the cost of each operation."""
+"""Jobs that the ranks of a PyTorch script run on simulated rings, and the cost of each operation."""
 
 import _thread
 import contextlib
@@ -27,7 +27,7 @@ __all__ = ["Jobs", "Operation", "Options", "WatchedJobs"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of all jobs of a script; see :func:`host.jobs.simulate.simulate`."""
+    """Options for all jobs of a script; see :func:`host.jobs.simulate.simulate`."""
 
     nodes: int
     gradients: str = RAW
@@ -44,7 +44,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Operation:
-    """An operation that was done."""
+    """A completed operation, with its cost."""
 
     kind: str  # ``all_reduce`` or ``step``
     job: int
@@ -52,10 +52,10 @@ class Operation:
 
 
 class Jobs:
-    """All jobs of a script, each on a simulated ring of its own kind of nodes, open in the context of a ``stack``.
+    """All jobs of a script, each on its own simulated ring, which is open in the context of a ``stack``.
 
-    A sum that belongs to no job is done by the job that was begun last, or by one that is made for it. ``announce``
-    is called with the name of each stage of a build, and ``say`` with each line about a job, once.
+    A sum that belongs to no job is computed by the most recent job, or by a job created for it. ``announce`` is
+    called with the name of each stage of a build, and ``say`` with each line about a job, once.
     """
 
     def __init__(self, options: Options, stack: contextlib.ExitStack,
@@ -64,16 +64,16 @@ class Jobs:
         self._options, self._stack, self._announce, self._say = options, stack, announce, say
         self._notes: set[str] = set()
         self._jobs: list[Job] = []
-        self.operations: list[Operation] = []  # operations so far
-        self.build_seconds = 0.0  # seconds that builds have taken
-        self.cycles = 0  # cycles that were simulated, and modelled cycles of host ports
+        self.operations: list[Operation] = []  # operations completed so far
+        self.build_seconds = 0.0  # seconds spent in builds
+        self.cycles = 0  # simulated cycles, including modelled cycles of host ports
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Do an operation that each rank requests with the same title; ``ValueError`` if ranks do not agree,
-        or such a job is impossible."""
+        """Carry out an operation that each rank requests with the same title; a ``ValueError`` if ranks disagree, or
+        the job is impossible."""
         first = requests[0]
         if isinstance(first, Buffers):
             return None
@@ -87,7 +87,7 @@ class Jobs:
         return result
 
     def save(self, request: Save) -> dict[str, Any]:
-        """State of a job."""
+        """Return the state of a job."""
         return self._jobs[request.job].state()
 
     def _open(self, request: Open) -> int:
@@ -100,7 +100,7 @@ class Jobs:
             self._say(note)
         begun = time.monotonic()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MomentsWarning)  # it was given before
+            warnings.simplefilter("ignore", MomentsWarning)  # the warning has already been issued
             self._jobs.append(self._stack.enter_context(simulate(
                 length=list(request.lengths), optimizer=list(request.optimizers) or None, announce=self._announce,
                 **shape)))
@@ -156,11 +156,11 @@ class Jobs:
 class WatchedJobs:
     """Jobs with operations that end early if a rank ends meanwhile.
 
-    Another thread looks at the ranks every ``look`` seconds. If ``ended`` has a sentence about one that has ended by
-    an error, it calls ``tell`` with it, ends the operation as by SIGTERM, and calls ``end`` to end the other ranks:
-    under :func:`~sim.verilated.processes.ended_by_signals` the main thread raises
-    :class:`~sim.verilated.processes.EndedError`, which ends the programs of a build as well. A simulation continues
-    until its library returns.
+    A separate thread checks the ranks every ``look`` seconds. If ``ended`` returns a sentence about a rank that has
+    ended with an error, it calls ``tell`` with the sentence, ends the operation as by SIGTERM, and calls ``end`` to
+    end the other ranks. Under :func:`~sim.verilated.processes.ended_by_signals`, the main thread raises
+    :class:`~sim.verilated.processes.EndedError`, which also ends the programs of a build. A simulation continues
+    until the call of its library returns.
     """
 
     def __init__(self, jobs: Any, *, ended: Callable[[], str | None], tell: Callable[[str], None],
@@ -169,7 +169,7 @@ class WatchedJobs:
         self.interrupted = False
 
     def answer(self, requests: Sequence[Request]) -> Any:
-        """Do the operation that all ranks request, see :meth:`Jobs.answer`."""
+        """Carry out the operation that all ranks request; see :meth:`Jobs.answer`."""
         done = threading.Event()
 
         def watch() -> None:
@@ -189,7 +189,7 @@ class WatchedJobs:
             done.set()
 
     def save(self, request: Save) -> dict[str, Any]:
-        """State of a job."""
+        """Return the state of a job."""
         return dict(self._jobs.save(request))
 
 

@@ -1,4 +1,4 @@
-"""Launcher of a PyTorch script on a simulated ring: one process per rank, and the ring in this one."""
+"""Launcher of a PyTorch script on a simulated ring: one process per rank, with the ring in the launcher's process."""
 
 import contextlib
 import os
@@ -22,19 +22,19 @@ from sim.verilated.processes import EndedError, status
 __all__ = ["MODULE", "Arrivals", "LaunchError", "Launched", "launch", "starters"]
 
 
-#: Ways of a script to start its own ranks, by a word of the new processes' command lines.
+#: How a script may start ranks itself, by a word in the command lines of the new processes.
 _WAYS = {"multiprocessing.spawn": "torch.multiprocessing.spawn", "multiprocessing.forkserver": "multiprocessing",
          "torch.distributed.run": "torchrun", "torchrun": "torchrun"}
 
-#: Processes of multiprocessing that run no code of the script.
+#: Processes of multiprocessing that do not run code of the script.
 _HELPERS = ("resource_tracker", "semaphore_tracker")
 
-#: Additional seconds for ranks that import PyTorch, before they begin with the script.
+#: Additional seconds for ranks to import PyTorch before they start the script.
 _IMPORTS = 60.0
 
 
 class Arrivals:
-    """Ranks that are awaited in ``init_process_group()``, with reports and an end after times of ``patience``."""
+    """Ranks expected in ``init_process_group()``, which are reported and then ended by the limits of ``patience``."""
 
     def __init__(self, server: RingServer, ranks: Sequence["subprocess.Popen[bytes]"], patience: Patience,
                  say: Callable[[str], None]) -> None:
@@ -42,7 +42,7 @@ class Arrivals:
         self._said = False
 
     def look(self) -> None:
-        """Report that ranks are awaited, or end them."""
+        """Report that ranks are missing, or end them, when their time is over."""
         missing = [number for number, rank in enumerate(self._ranks)
                    if number not in self._server.backends and rank.poll() is None]
         waited = time.monotonic() - self._server.since
@@ -66,7 +66,7 @@ class Arrivals:
                       f"{': ' if cause else ''}{cause}")
 
     def _cause(self) -> tuple[list[int], str]:
-        """Processes that ranks have started, and the remedy, if that is the cause."""
+        """Processes that ranks have started, and the remedy, if these are why ranks are missing."""
         begun = starters([rank.pid for rank in self._ranks])
         if not begun:
             return [], ""
@@ -76,7 +76,7 @@ class Arrivals:
 
 
 def starters(parents: Sequence[int]) -> dict[int, str]:
-    """Processes that ranks have started with their own environment, and the way of each; none where the system does
+    """Processes that ranks have started with their own environment, and how each was started; none if the system does
     not list processes in /proc."""
     begun: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -97,21 +97,21 @@ def _command_line(process: int | str) -> str:
 
 MODULE = "host.pytorch.rank"
 
-#: Program of a clone that runs a module with anything on PYTHONPATH; a wheel's modules have unique names.
+#: Program in a clone that runs a module whatever PYTHONPATH is; a wheel's modules have unique names.
 _NAMES = Path(__file__).parents[2] / "gradring" / "names.py"
 _STARTER = [str(_NAMES)] if _NAMES.is_file() else ["-m"]
 
-#: Seconds between looks at the ranks' processes, and seconds that ranks have to end on their own, and by SIGTERM: in
-#: total less than the two seconds until ranks end after one has failed.
+#: Seconds between checks of the ranks' processes, and seconds that ranks have to end on their own, and by SIGTERM: in
+#: total less than the two seconds in which all ranks end after one has failed.
 _LOOK, _GRACE, _TERM = 0.1, 1.0, 0.5
 
 
 class LaunchError(ExpectedError, RuntimeError):
-    """A rank has ended by an error, or the ranks do not agree; the message names the first one."""
+    """A rank has ended with an error, or the ranks disagree; the message names the first such rank."""
 
 
 class Launched(NamedTuple):
-    """A script that has ended, or is under way."""
+    """A script that runs or has ended."""
 
     jobs: Jobs
     server: RingServer
@@ -120,13 +120,13 @@ class Launched(NamedTuple):
 @contextlib.contextmanager
 def _ranks(script: Sequence[str], options: Options, address: Path,
            *, replace: bool) -> Iterator[list["subprocess.Popen[bytes]"]]:
-    """Processes of all ranks, which end with the block at the latest."""
+    """Start the processes of all ranks, which end at the end of the block at the latest."""
     keeps = options.density is not None or not GRADIENT_CODECS[options.gradients].exact
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         with socket.create_server(("127.0.0.1", 0)) as store:
-            # Rank 0 has PyTorch's store at this very socket: a port that is free now may be taken later. To PyTorch
-            # it is a store of the launcher.
+            # Rank 0 has PyTorch's store at this socket, since a port that is free now may be taken later. PyTorch
+            # treats it as a store of the launcher.
             environment = {**os.environ, "WORLD_SIZE": str(options.nodes), "LOCAL_WORLD_SIZE": str(options.nodes),
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
                            "GROUP_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": str(True), ADDRESS: str(address),
@@ -142,10 +142,10 @@ def _ranks(script: Sequence[str], options: Options, address: Path,
 
 
 def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
-    """End processes that are left after some seconds."""
+    """End the processes that are still running after ``grace`` seconds."""
     _await(ranks, grace)
     for rank in ranks:
-        rank.terminate()  # which has no effect on one that has ended
+        rank.terminate()  # no effect on a process that has ended
     _await(ranks, _TERM)
     for rank in ranks:
         rank.kill()
@@ -155,12 +155,12 @@ def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
 def launch(script: Sequence[str], options: Options, *, patience: Patience | None = None,
            replace: bool = False, announce: Callable[[str], None] = lambda stage: None,
            say: Callable[[str], None] = lambda text: None) -> Launched:
-    """Run a script once for each node, and serve its ranks until all have ended; ``LaunchError`` if a rank has ended
-    by an error, after the end of all other ranks.
+    """Run a script once per node, and serve its ranks until all have ended. Raises ``LaunchError`` if a rank has
+    ended with an error, after all other ranks have ended.
 
-    ``script`` is the script and its arguments, or ``-m``, a module and its arguments; with ``replace``, a backend
-    gloo by name means the ring. ``announce`` is called with the name of each stage of a build as it begins, ``say``
-    with lines about slow ranks and jobs.
+    ``script`` is the script and its arguments, or ``-m``, a module and its arguments; with ``replace``, backend gloo,
+    if requested by name, is replaced by the ring. ``announce`` is called with the name of each stage of a build when
+    it begins, and ``say`` with lines about slow ranks and about jobs.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(socket_folder())
@@ -177,7 +177,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         except EndedError:
             if not watched.interrupted:
                 raise
-            server.fail(server.error or "")  # for ranks that have asked meanwhile
+            server.fail(server.error or "")  # for ranks that have sent requests meanwhile
             _end(ranks, _GRACE)
         if server.error is not None:
             raise LaunchError(server.error)
@@ -187,8 +187,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
 
 
 def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
-    """Sentence about a rank that has ended by an error, if one has; a rank that a signal has ended is first, since it
-    causes errors of other ranks."""
+    """Sentence about a rank that has ended with an error, if there is one. A rank ended by a signal comes first,
+    since it causes the errors of other ranks."""
     codes = [(rank.poll() or 0, number) for number, rank in enumerate(ranks)]
     code, number = min(codes, key=lambda item: (item[0] == 0, item))
     ending = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
@@ -196,7 +196,7 @@ def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
 
 
 def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:
-    """Give ranks time to end on their own."""
+    """Wait for ranks to end on their own."""
     limit = time.monotonic() + seconds
     for rank in ranks:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -212,7 +212,7 @@ def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"], arrivals:
         if server.error is None:
             if time.monotonic() - looked > _LOOK:
                 looked = time.monotonic()
-                # T: stopped by a signal, and not by a debugger, where the system has files of processes.
+                # State T: stopped by a signal, not by a debugger; only on systems with files of processes.
                 server.stopped([number for number, rank in enumerate(ranks) if status(rank.pid)[:1] == ["T"]])
             if (failure := _failure(ranks)) is not None:
                 server.fail(failure)

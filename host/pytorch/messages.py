@@ -1,7 +1,7 @@
-"""Messages of ranks to the process that has the ring, and its answers.
+"""Messages from ranks to the launcher, which owns the ring, and its answers.
 
-The first message of a connection is :class:`Hello`, :class:`Listen` or :class:`Failed`. A class that is added here
-must be in :data:`MESSAGES` as well.
+The first message on a connection is :class:`Hello`, :class:`Listen` or :class:`Failed`. A new class must also be
+added to :data:`MESSAGES`.
 """
 
 import dataclasses
@@ -18,20 +18,20 @@ __all__ = ["ADDRESS", "KEEPS", "MESSAGES", "REPLACE", "RING", "STORE", "AllReduc
 
 Vector = npt.NDArray[np.float32]
 
-#: Numbers of ranks, of jobs, and of elements.
+#: A number of ranks, jobs or elements, or the index of one.
 _Count = Annotated[int, Within(0, 1 << 40)]
 
-#: Name of the backend with the ring.
+#: Name of the backend that uses the ring.
 RING = "gradring"
 
 # Environment variables of ranks.
-#: Path of the socket.
+#: Path of the launcher's socket.
 ADDRESS = "GRADRING_ADDRESS"
-#: 1 if nodes keep back parts of gradients, to be added to later ones.
+#: 1 if nodes keep back parts of gradients and add them to later gradients.
 KEEPS = "GRADRING_KEEPS"
-#: 1 if a backend gloo by name means the ring.
+#: 1 if backend gloo, requested by name, is replaced by the ring.
 REPLACE = "GRADRING_REPLACE"
-#: Number of an open file of rank 0: the socket, listening already, of PyTorch's store at MASTER_PORT.
+#: Number of an open file of rank 0: the listening socket of PyTorch's store at MASTER_PORT.
 STORE = "GRADRING_STORE"
 
 
@@ -39,20 +39,20 @@ STORE = "GRADRING_STORE"
 class Hello:
     """A rank joins a process group of all ranks."""
 
-    # number of the rank, and of ranks in its group
+    # number of the rank, and number of ranks in its group
     rank: _Count
     ranks: _Count
-    # seconds until the group's other collectives, over gloo, time out
+    # time-out, in seconds, of the group's other collectives, over gloo
     timeout: Annotated[float, Within(0, float("inf"))]
-    backend: str = RING  # the ring's name, or the names of the backends that the script asks for instead
+    backend: str = RING  # the ring's name, or the names of backends that the script requests instead
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """Steps and passes of a rank up to a request; ranks that have skipped one differ."""
+    """Numbers of steps and passes of a rank up to a request, which differ if a rank has skipped one."""
 
     steps: _Count = 0  # calls of the optimizer's ``step()``
-    # passes of the modules with sums of gradients
+    # passes, of the modules concerned, that sum gradients
     forward: _Count = 0
     backward: _Count = 0
 
@@ -65,21 +65,21 @@ class Made:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """An operation that all ranks request together."""
+    """An operation that all ranks must request together."""
 
-    made: Made | None = None  # steps and passes of the rank up to here, on which ranks must agree
+    made: Made | None = None  # steps and passes of the rank so far, on which ranks must agree
 
     @property
     def title(self) -> str:
-        """The operation, and all data that ranks must agree on."""
+        """Description of the operation, with all data that ranks must agree on."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Open(Request):
-    """Begin a job: a vector of groups, with optimizers or without."""
+    """Open a job: a vector of groups, with or without optimizers."""
 
-    lengths: tuple[_Count, ...]  # elements of each group
+    lengths: tuple[_Count, ...]  # number of elements of each group
     optimizers: tuple[Optimizer, ...] = ()  # optimizer of each group; empty in a job that only sums
 
     @property
@@ -90,13 +90,13 @@ class Open(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllReduce(Request):
-    """Sum of a vector of each rank."""
+    """Sum one vector per rank."""
 
     values: Annotated[Vector, Dimensions(1)]
-    job: _Count | None = None  # job that keeps the rest that a codec or a density does not send
+    job: _Count | None = None  # job that stores the values that a codec or a density does not send
     # indices of the values in that job's vector
     places: Annotated[npt.NDArray[np.int64], Dimensions(1)] | None = None
-    group: _Count = 0  # number of the process group of all ranks, in the order of their creation by the rank
+    group: _Count = 0  # number of the process group, among groups of all ranks, in order of creation
 
     @property
     def title(self) -> str:
@@ -107,8 +107,8 @@ class AllReduce(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Buffers(Request):
-    """Begin of a forward pass with buffers of a module from rank 0 over gloo: all ranks must reach it
-    before the first one waits in gloo, where the cause of a skipped step is not known."""
+    """Start of a forward pass that copies a module's buffers from rank 0 over gloo. All ranks must reach it before
+    the first one waits in gloo, where the reason for a skipped step would be unknown."""
 
     @property
     def title(self) -> str:
@@ -117,16 +117,16 @@ class Buffers(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step(Request):
-    """Update of a job's weights."""
+    """Update the weights of a job."""
 
     job: _Count
     gradients: Annotated[Vector, Dimensions(1)]
     present: tuple[tuple[bool, ...], ...]  # whether the rank has a gradient of each parameter of each group
     names: tuple[tuple[str, ...], ...]  # names of these parameters, for errors
     optimizers: tuple[Optimizer, ...]  # optimizer of each group in this step
-    # weights to begin with, if they differ from the step before
+    # initial weights, if they differ from the result of the previous step
     weights: Annotated[Vector, Dimensions(1)] | None = None
-    state: dict[str, Any] | None = None  # state of the job to begin with
+    state: dict[str, Any] | None = None  # initial state of the job
 
     @property
     def title(self) -> str:
@@ -136,23 +136,23 @@ class Step(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Save:
-    """State of a job, at the request of a single rank."""
+    """Save the state of a job, requested by a single rank."""
 
     job: _Count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The rank ends by an error. The answer is the reason, if another rank has failed before."""
+    """The rank ends with an error. The answer is the reason if a different rank has failed earlier."""
 
     rank: _Count
-    error: str  # kind and message of the error
-    own: bool  # whether the rank itself is the cause; else another one may be, as when gloo has lost a connection
+    error: str  # class and message of the error
+    own: bool  # whether the rank itself is the cause; a lost gloo connection may have another cause
 
 
 @dataclasses.dataclass(frozen=True)
 class Listen:
-    """A rank waits on this connection for the text of an error that ends all ranks."""
+    """On this connection, the rank waits for the text of an error that ends all ranks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,10 +166,10 @@ class Leave:
 class Answer:
     """Answer to a message."""
 
-    well: bool  # whether the value is a result, not the text of an error
+    well: bool  # whether the value is a result; otherwise it is the text of an error
     value: Any = None
 
 
-#: All messages, and the classes of their fields.
+#: All messages, and the classes used in their fields.
 MESSAGES = Registry(Answer, Hello, Open, AllReduce, Buffers, Step, Save, Failed, Listen, Leave, Made, SGD, Adam,
                     AdamW)

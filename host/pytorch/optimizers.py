@@ -1,7 +1,7 @@
-"""Optimizers of PyTorch with their step on the nodes: :class:`SGD`, :class:`Adam` and :class:`AdamW`.
+"""PyTorch optimizers that compute their step on the nodes: :class:`SGD`, :class:`Adam` and :class:`AdamW`.
 
-They take the arguments of ``torch.optim``. Gradients stay local; ``step()`` makes the ring sum them, update each
-block of weights at its owner, and bring the new weights to all ranks.
+They accept the arguments of ``torch.optim``. Gradients stay local; ``step()`` makes the ring sum them, update each
+block of weights at its owner, and copy the new weights to all ranks.
 """
 
 import inspect
@@ -21,19 +21,19 @@ from host.training import optimizers
 
 __all__ = ["SGD", "Adam", "AdamW"]
 
-#: Arguments of torch.optim that choose an implementation, and change no result.
+#: Arguments of torch.optim that select an implementation without affecting results.
 _IMPLEMENTATIONS = ("foreach", "fused")
 
 
 def _with_clip(theirs: type[torch.optim.Optimizer]) -> inspect.Signature:
-    """Signature of an optimizer of torch.optim, with ``clip`` as its last argument."""
+    """Signature of an optimizer in torch.optim, with ``clip`` as its last argument."""
     signature = inspect.signature(theirs)
     clip = inspect.Parameter("clip", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=float | None)
     return signature.replace(parameters=[*signature.parameters.values(), clip], return_annotation=signature.empty)
 
 
 def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
-    """A state with every array turned into a tensor, or the other way round."""
+    """Convert every array in a state to a tensor, or every tensor to an array."""
     if isinstance(state, kind):
         return convert(state)
     if isinstance(state, dict):
@@ -42,20 +42,20 @@ def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
 
 
 class _NodeOptimizer(torch.optim.Optimizer):
-    """Base of the optimizers on the nodes.
+    """Base class of the optimizers on the nodes.
 
-    ``params`` are parameters, or groups of them, as with ``torch.optim``. Frozen parameters, without
-    ``requires_grad``, are left out, and must stay frozen. The other arguments, of ``__signature__``, are options of a
-    group that has none of its own; options that nodes do not carry out must be left out.
+    ``params`` are parameters, or groups of them, as in ``torch.optim``. Frozen parameters, without ``requires_grad``,
+    are omitted, and must stay frozen. The other arguments, listed in ``__signature__``, are defaults for options of
+    groups; options that nodes do not support must not be set.
     """
 
     __signature__: inspect.Signature
 
-    #: Arguments that nodes carry out.
+    #: Arguments that nodes support.
     _taken: tuple[str, ...] = ()
-    #: Whether gradients are summed by the step.
+    #: Whether the optimizer's step sums the gradients.
     on_nodes = True
-    #: Names of the state planes, as torch.optim has them.
+    #: Names of the state planes in torch.optim.
     _planes: tuple[str, ...] = ()
 
     def __init__(self, params: Any, *arguments: Any, **options: Any) -> None:
@@ -72,7 +72,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             self._frozen += [parameter for parameter in group["params"] if not parameter.requires_grad]
             trained = [parameter.requires_grad for parameter in group["params"]]
-            for key in group.keys() & {"params", "param_names"}:  # names, if named_parameters() was given
+            for key in group.keys() & {"params", "param_names"}:  # names are present if named_parameters() was passed
                 group[key] = list(itertools.compress(group[key], trained))
             for parameter in group["params"]:
                 if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
@@ -80,29 +80,29 @@ class _NodeOptimizer(torch.optim.Optimizer):
                                      f"{parameter.device}")
             if not group["params"]:
                 raise ValueError("Group must have a parameter that requires a gradient")
-            self._of(group)  # which checks it
+            self._of(group)  # checks the group
         self._parameters = [list(group["params"]) for group in self.param_groups]
         self._steps = 0
         self._lengths = tuple(sum(tensor.numel() for tensor in group) for group in self._parameters)
         self._places = groups_of(self._lengths)
         ownership.own(self, itertools.chain.from_iterable(self._parameters))
         self._job: int | None = None
-        self._known: Vector | None = None  # weights that the nodes have
-        self._given: dict[str, Any] | None = None  # state that the nodes still have to get
+        self._known: Vector | None = None  # weights that the nodes contain
+        self._given: dict[str, Any] | None = None  # state that is still to be sent to the nodes
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, before the first step only."""
+        """Add a group of parameters, which is possible only before the first step."""
         if getattr(self, "_job", None) is not None or hasattr(self, "_lengths"):
             raise ValueError("Groups of an optimizer on the nodes must be given when it is made")
         super().add_param_group(param_group)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse copies, since the job on the nodes cannot have two optimizers."""
+        """Reject copies, since two optimizers cannot share the job on the nodes."""
         raise TypeError(f"{type(self).__name__} on the nodes must be made again, not be copied or pickled: save "
                         f"state_dict(), and give it to load_state_dict()")
 
     def _check_parameters(self) -> None:
-        """Raise ``ValueError`` if a step would leave out frozen or added parameters, as the job has one length."""
+        """Raise ``ValueError`` if a step would ignore frozen or added parameters; the job has a fixed length."""
         if any(parameter.requires_grad for parameter in self._frozen):
             raise ValueError("Parameters that were frozen when an optimizer on the nodes was made must stay so: "
                              "freeze them later, or make the optimizer again")
@@ -112,25 +112,25 @@ class _NodeOptimizer(torch.optim.Optimizer):
                              "make the optimizer again")
 
     def _made(self) -> Made:
-        """Steps so far, with the one that begins, and passes of the modules that have the parameters."""
+        """Numbers of steps, including the current one, and of passes of the modules with the parameters."""
         parameters = itertools.chain.from_iterable(self._parameters)
         passes = {id(count): count for count in map(passes_of, parameters)}.values()
         return Made(steps=self._steps, forward=sum(count.forward for count in passes),
                     backward=sum(count.backward for count in passes))
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
-        """The nodes' optimizer of a group."""
+        """Optimizer on the nodes for a group."""
         raise NotImplementedError
 
     def _slices(self) -> Iterator[tuple[torch.Tensor, slice]]:
-        """Each parameter, and its elements in the job's vector."""
+        """Each parameter, with its slice of the job's vector."""
         for group, elements in zip(self._parameters, self._places, strict=True):
             ends = itertools.accumulate((parameter.numel() for parameter in group), initial=elements.start)
             for parameter, (first, end) in zip(group, itertools.pairwise(ends), strict=True):
                 yield parameter, slice(first, end)
 
     def _flat(self, tensor: Callable[[torch.Tensor], torch.Tensor | None]) -> Vector:
-        """Vector of a tensor of each parameter, or of zeros where there is none."""
+        """Concatenate a tensor of each parameter, or zeros where there is none."""
         vector = np.zeros(self._places[-1].stop, np.float32)
         for parameter, elements in self._slices():
             values = tensor(parameter)
@@ -145,16 +145,16 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return vector
 
     def _spread(self, vector: Vector, take: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
-        """Give each parameter its part of a vector."""
+        """Distribute a vector to the parameters."""
         for parameter, elements in self._slices():
             take(parameter, torch.from_numpy(vector[elements].copy()).reshape(parameter.shape))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make the nodes sum the gradients of all ranks, and update the weights by their mean.
+        """Update the weights on the nodes by the mean of the gradients of all ranks.
 
-        All ranks must call this following the same steps and passes. A parameter without a gradient on this rank
-        counts as one of zeros.
+        All ranks must call it after the same steps and passes. A parameter without a gradient on this rank is treated
+        as having a gradient of zeros.
         """
         loss = None
         if closure is not None:
@@ -167,7 +167,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         if self._job is None:
             self._job = int(client().ask(Open(lengths=self._lengths, optimizers=used, made=made)))
         weights = self._flat(lambda parameter: parameter)
-        # By bits, since a weight may be NaN.
+        # Compared as bits, since a weight may be NaN.
         changed = self._known is None or not np.array_equal(weights.view(np.uint32), self._known.view(np.uint32))
         self._known = client().ask(Step(
             job=self._job, made=made, gradients=self._flat(lambda parameter: parameter.grad), optimizers=used,
@@ -181,8 +181,8 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` the further state of nodes,
-        for any single rank; ``torch.load`` reads it without ``weights_only=False``."""
+        """Return the state in the form used by ``torch.optim``, with additional state of the nodes under
+        ``gradring``. A single rank may call it, and ``torch.load`` can read it without ``weights_only=False``."""
         kept = self._given
         if kept is None and self._job is not None:
             kept = client().ask(Save(job=self._job))
@@ -191,7 +191,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
         return {**super().state_dict(), "gradring": _converted(kept, np.ndarray, torch.from_numpy)}
 
     def _fill(self, kept: dict[str, Any]) -> None:
-        """Give each parameter the state that it has with ``torch.optim``."""
+        """Set the state of each parameter as ``torch.optim`` does."""
         steps = {id(parameter): count for count, group in zip(kept["steps"], self._parameters, strict=False)
                  for parameter in group}
         for plane, name in enumerate(self._planes):
@@ -206,8 +206,8 @@ class _NodeOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state of the same kind of optimizer, on all ranks.
 
-        A state of ``torch.optim`` without ``gradring`` is refused, since it lacks the state of nodes. A state from
-        before the first step begins another job.
+        A state of ``torch.optim`` without ``gradring`` is rejected, since it lacks the state of the nodes. A state
+        from before the first step starts a new job.
         """
         if "gradring" not in state_dict:
             raise ValueError("State must be one that an optimizer of gradring.torch has saved, with what its nodes "
@@ -222,9 +222,9 @@ class _NodeOptimizer(torch.optim.Optimizer):
 class SGD(_NodeOptimizer):
     """``torch.optim.SGD``, on the nodes.
 
-    Arguments are ``params``, ``lr``, ``momentum``, ``dampening``, ``weight_decay`` and ``nesterov`` of
-    ``torch.optim.SGD``, with its defaults, and ``clip``, the largest magnitude of an element of the mean gradient, as
-    by ``torch.nn.utils.clip_grad_value_``; None for no limit.
+    Arguments are ``params``, ``lr``, ``momentum``, ``dampening``, ``weight_decay`` and ``nesterov``, as in
+    ``torch.optim.SGD``, with its defaults, and ``clip``, the maximum magnitude of an element of the mean gradient, as
+    in ``torch.nn.utils.clip_grad_value_``; None for no limit.
     """
 
     __signature__ = _with_clip(torch.optim.SGD)
@@ -244,8 +244,8 @@ class SGD(_NodeOptimizer):
 class Adam(_NodeOptimizer):
     """``torch.optim.Adam``, on the nodes.
 
-    Arguments are ``params``, ``lr``, ``betas``, ``eps``, ``weight_decay`` and ``decoupled_weight_decay`` of
-    ``torch.optim.Adam``, with its defaults, and ``clip`` as of :class:`SGD`.
+    Arguments are ``params``, ``lr``, ``betas``, ``eps``, ``weight_decay`` and ``decoupled_weight_decay``, as in
+    ``torch.optim.Adam``, with its defaults, and ``clip`` as in :class:`SGD`.
     """
 
     __signature__ = _with_clip(torch.optim.Adam)

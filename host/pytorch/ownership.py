@@ -1,8 +1,8 @@
-"""Parameters that optimizers on the nodes update, and gradients that belong to one rank only.
+"""Parameters that optimizers on the nodes update, and gradients that belong to a single rank.
 
-A parameter is owned while an optimizer of ``gradring.torch`` exists that was made for it. Its gradients stay local
-after a backward pass, since the optimizer's step forms their mean. An optimizer of PyTorch with such a gradient, or a
-function that clips it, is refused: on each rank it would take another value.
+A parameter is owned as long as an optimizer of ``gradring.torch`` that was created for it exists. Its gradients stay
+local after a backward pass, since the optimizer's step averages them. If an optimizer of PyTorch, or a function that
+clips gradients, is applied to such a gradient, it is rejected: each rank would use a different value.
 """
 
 import functools
@@ -17,20 +17,20 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["install", "is_owned", "note_local", "note_mean", "own"]
 
-#: Optimizers of each parameter.
+#: Optimizers on the nodes for each parameter.
 _owners: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Parameters that were given to an optimizer following the first one on the nodes, until the next check of owners.
+#: Owned parameters that were later passed to an optimizer as well, until the next ownership check.
 _claimed: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
-#: Parameters with a gradient that a backward pass has left local.
+#: Parameters with a gradient that was left local by a backward pass.
 _local: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
 
 def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
-    """Note that an optimizer on the nodes updates some parameters, until it is deleted."""
+    """Record that an optimizer on the nodes updates these parameters, until it is deleted."""
     for parameter in parameters:
         if parameter not in _owners:
             _owners[parameter] = weakref.WeakSet()
-            # The next gradient is accumulated, by any backward pass: the hook of DDP notes it again.
+            # Any later backward pass makes the gradient one that is not local, unless DDP's hook records it again.
             parameter.register_post_accumulate_grad_hook(note_mean)
         _owners[parameter].add(optimizer)
 
@@ -38,23 +38,23 @@ def own(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) ->
 def is_owned(parameter: torch.Tensor) -> bool:
     """Whether an optimizer on the nodes updates the parameter."""
     if parameter in _claimed:
-        gc.collect()  # an optimizer that refers to itself, and was replaced, has ended on all ranks
+        gc.collect()  # frees an optimizer that was replaced but refers to itself, on all ranks
         _claimed.clear()
     return bool(len(_owners.get(parameter, ())))
 
 
 def note_local(parameter: torch.Tensor) -> None:
-    """Note that the gradient of a parameter belongs to only this rank."""
+    """Record that the gradient of a parameter belongs to this rank only."""
     _local[parameter] = True
 
 
 def note_mean(parameter: torch.Tensor) -> None:
-    """Note that the gradient of a parameter is no longer one that was left local."""
+    """Record that the gradient of a parameter is no longer local."""
     _local.pop(parameter, None)
 
 
 def _check_step(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
-    """Refuse a step of an optimizer of PyTorch with gradients of one rank; optimizers on the nodes sum them."""
+    """Reject a step of a PyTorch optimizer with local gradients; only optimizers on the nodes sum them."""
     if getattr(optimizer, "on_nodes", False):
         return
     local = sum(parameter.grad is not None and parameter in _local
@@ -66,7 +66,7 @@ def _check_step(optimizer: torch.optim.Optimizer, arguments: Any, options: Any) 
 
 
 def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that clips gradients, and refuses gradients that nodes are to average."""
+    """Wrap a function that clips gradients so that it rejects gradients that nodes are to average."""
     @functools.wraps(clip)
     def refuse(parameters: Any, *arguments: Any, **options: Any) -> Any:
         clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -81,7 +81,7 @@ def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives an optimizer parameters, and notes which of them an optimizer on the nodes may have."""
+    """Wrap a function that adds parameters to an optimizer so that it records parameters that may be owned."""
     @functools.wraps(add_group)
     def add(self: torch.optim.Optimizer, param_group: dict[str, Any]) -> Any:
         result = add_group(self, param_group)
@@ -94,7 +94,7 @@ def _noting(add_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Refuse, from now on, operations that would take a gradient of one rank for the mean."""
+    """From now on, reject operations that would treat a gradient of one rank as the mean."""
     register_optimizer_step_pre_hook(_check_step)
     torch.optim.Optimizer.add_param_group = _noting(torch.optim.Optimizer.add_param_group)
     for name in ("clip_grad_value_", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_"):

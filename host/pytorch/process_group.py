@@ -1,7 +1,7 @@
-"""The process group ``gradring``: sums of float32 over a simulated ring, everything else over gloo.
+"""The process group ``gradring``: reductions of float32 over a simulated ring, everything else over gloo.
 
-A subclass in Python must be one of ``ProcessGroup``: methods of a ``Backend`` cannot be overridden there. DDP's
-reducer calls its ``allreduce`` from C++. Methods that are not overridden reach the gloo backend by PyTorch's own
+A subclass in Python must derive from ``ProcessGroup``, since methods of a ``Backend`` cannot be overridden. DDP's
+reducer calls its ``allreduce`` from C++. Methods that are not overridden reach the gloo backend through PyTorch's own
 dispatch.
 """
 
@@ -29,10 +29,10 @@ __all__ = ["COUNTED", "GlooGroup", "RingGroup", "RingWork", "install"]
 
 
 class RingWork(dist.Work):
-    """Reduction that is done, or has failed, when the ring has answered.
+    """Reduction that completes, or fails, when the ring has answered.
 
-    ``answers`` of the ring are in order of arrival; ``finish`` is then called once, and writes the sums
-    into the ``tensors``, or raises the ring's error.
+    ``answers`` of the ring are in order of arrival. Then ``finish`` is called once; it writes the sums to the
+    ``tensors``, or raises the ring's error.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], answers: Sequence["Answer[Any]"],
@@ -55,7 +55,7 @@ class RingWork(dist.Work):
             # In a separate thread, since a callback of the script may wait for the next sum.
             threading.Thread(target=arrived.set_result, args=(None,)).start()
 
-        # An error raised in a callback is an error to C++ as well; `Future.set_exception` is one in Python only.
+        # An error raised in a callback is also visible in C++; `Future.set_exception` sets one only in Python.
         self._future: Future[list[torch.Tensor]] = arrived.then(write)
         if answers:
             answers[-1].add_done_callback(arrive)
@@ -63,12 +63,12 @@ class RingWork(dist.Work):
             arrived.set_result(None)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until the sums are in the tensors; a ``RingError`` if the ring has failed."""
+        """Wait until the tensors contain the sums; a ``RingError`` if the ring has failed."""
         self._ended.result()
         return True
 
     def synchronize(self) -> None:
-        """Wait, as PyTorch does for other devices."""
+        """Wait, as PyTorch does for asynchronous devices."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -88,21 +88,21 @@ class RingWork(dist.Work):
         return self._future
 
 
-#: Collectives of gloo that are counted.
+#: Gloo collectives that are counted.
 COUNTED = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
            "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
            "allreduce_coalesced", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier",
            "recv", "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single",
            "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send")
 
-#: Numbers of groups of all ranks.
+#: Numbers of process groups of all ranks.
 _numbers = itertools.count()
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
 def _bytes(arguments: Iterable[Any]) -> int:
-    """Bytes of all tensors in some arguments."""
+    """Total bytes of all tensors in the arguments."""
     return sum(argument.numel() * argument.element_size() if isinstance(argument, torch.Tensor) else
                _bytes(argument) if isinstance(argument, (list, tuple)) else 0 for argument in arguments)
 
@@ -142,8 +142,8 @@ for _name in COUNTED:
 
 
 class RingGroup(GlooGroup):
-    """Process group of all ranks, by its ``number`` on each of them: sums and averages of float32 go over the ring,
-    everything else over gloo."""
+    """Process group of all ranks, with the same ``number`` on each: sums and averages of float32 use the ring,
+    everything else uses gloo."""
 
     def __init__(self, plain: dist.ProcessGroup, counter: RingClient, number: int) -> None:
         super().__init__(plain, counter)
@@ -160,12 +160,12 @@ class RingGroup(GlooGroup):
         return super().allreduce(tensors, *arguments, **options) if work is None else work
 
     def allreduce_coalesced(self, tensors: Any, *arguments: Any, **options: Any) -> Any:
-        """Sum or average float32 tensors over the ring, one after the other; reduce anything else over gloo."""
+        """Sum or average float32 tensors over the ring, one after another; reduce anything else over gloo."""
         work = self._over_ring(tensors, _operation(dist.AllreduceCoalescedOptions, *arguments, **options))
         return super().allreduce_coalesced(tensors, *arguments, **options) if work is None else work
 
     def _over_ring(self, tensors: list[torch.Tensor], operation: Any) -> RingWork | None:
-        """Reduce tensors over the ring; None if there are none, or the ring has no such reduction."""
+        """Reduce tensors over the ring; None if there are none, or the ring does not support the reduction."""
         if not tensors or operation not in _SUMS or not all(
                 tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.layout == torch.strided
                 for tensor in tensors):
@@ -185,22 +185,22 @@ class RingGroup(GlooGroup):
 
 
 def _operation(kind: Any, options: Any = None, timeout: Any = None, *, opts: Any = None, op: Any = None) -> Any:
-    """Operation of a reduction, in any of the forms that ``ProcessGroup`` takes."""
+    """Operation of a reduction, from any of the forms of arguments that ``ProcessGroup`` accepts."""
     chosen = next((form for form in (options, opts, op) if form is not None), kind())
     chosen = getattr(chosen, "reduceOp", chosen)
-    # `reduceOp` is an object of its own kind, which equals none of the operations; its `op` does.
+    # `reduceOp` has a type of its own, and is unequal to all operations; its `op` is comparable.
     return getattr(chosen, "op", chosen)
 
 
 def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> GlooGroup:
-    """Make a process group, as PyTorch asks for it."""
+    """Create a process group when PyTorch requests one."""
     connection = client()
     whole = not dist.is_initialized() or size == dist.get_world_size()
     if whole:
         connection.join(rank, size, timeout.total_seconds())
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
-    # All ranks are on this machine, even if its name resolves to another.
+    # All ranks are on this machine, even if its name resolves to a different one.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     gloo = dist.ProcessGroupGloo(store, rank, size, options)
     gloo._set_sequence_number_for_group()
@@ -212,15 +212,15 @@ def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Gl
 
 _GLOO = "gloo"
 
-#: Functions of PyTorch that ask whether a group is of gloo, to use only what gloo has: a group of the ring has the
-#: same. A function has its module, and its name where other functions of the module ask for another reason.
+#: PyTorch functions that test for a gloo group before they use features specific to gloo, which a group of the ring
+#: also has: by module, and by name if other functions of the module test for a different reason.
 _ASKING = {("torch.distributed.distributed_c10d", "monitored_barrier"), ("torch.distributed.nn.functional", None),
            ("torch.distributed._shard.sharded_tensor.api", None)}
 
 
 def install(*, replace: bool) -> None:
-    """Make the backend known to PyTorch, as the default of ``init_process_group()``; report named backends to the
-    launcher, and count the traffic over gloo. With ``replace``, a backend gloo by name means the ring."""
+    """Register the backend with PyTorch, as the default of ``init_process_group()``; report named backends to the
+    launcher, and count the traffic over gloo. With ``replace``, the ring replaces backend gloo requested by name."""
     dist.Backend.register_backend(RING, _create, devices=["cpu"])
     dist.Backend.default_device_backend_map["cpu"] = RING
     make = distributed_c10d._new_process_group_helper
@@ -251,7 +251,7 @@ def install(*, replace: bool) -> None:
 
 
 def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
-    """Register a group that counts in place of PyTorch's own."""
+    """Register a counting group in place of PyTorch's own group."""
     world, name = distributed_c10d._world, group.group_name
     for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
         table[counting] = table.pop(group)
@@ -265,7 +265,7 @@ def _exchange(group: dist.ProcessGroup, counting: GlooGroup) -> GlooGroup:
 
 
 def _answer_for_gloo() -> None:
-    """Answer PyTorch's functions that ask for gloo."""
+    """Make a group of the ring pass the gloo tests of PyTorch's functions."""
     get_backend = distributed_c10d.get_backend
 
     @functools.wraps(get_backend)

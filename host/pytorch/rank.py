@@ -1,4 +1,4 @@
-"""A rank: a script, run with the backend ``gradring`` known to PyTorch.
+"""Main program of a rank: it runs a script after registering the backend ``gradring`` with PyTorch.
 
 The launcher starts ``python -P -m host.pytorch.rank`` once for each rank, with the script and its arguments, or with
 ``-m`` and a module.
@@ -17,8 +17,8 @@ __all__ = ["main"]
 
 
 def _prepare() -> TCPStore | None:
-    """Make the ring known to PyTorch; returns rank 0's store, which other ranks need until the script has ended."""
-    # On the socket of the launcher, so that no other process takes its port.
+    """Register the ring with PyTorch; return rank 0's store, which other ranks need until the script has ended."""
+    # It uses the launcher's socket, so that no other process takes its port.
     store = None if os.environ["RANK"] != "0" else TCPStore(
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False,
         master_listen_fd=int(os.environ[STORE]))
@@ -28,7 +28,7 @@ def _prepare() -> TCPStore | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a script, or a module following ``-m``, as the main program; returns the exit code."""
+    """Run a script, or a module after ``-m``, as the main program, and return the exit code."""
     return run_script(arguments, _prepare)
 
 

@@ -1,4 +1,4 @@
-"""The report of a PyTorch script on a simulated ring: a table, report.json, report.png and report.html."""
+"""Report of a PyTorch script on a simulated ring: a table, report.json, report.png and report.html."""
 
 import dataclasses
 import pathlib
@@ -24,7 +24,7 @@ FILES = (schema.REPORT, "report.png", "report.html")
 
 _FIGURES = columns_of(Figures, "density")
 
-#: Report of a script.
+#: Schema of a script's report.
 SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
     "nodes options checked jobs operations", *_FIGURES, "elapsed_cycles",
     Column("groups", columns=columns_of("kind operations", *_FIGURES)), "gloo backends slow_ranks stage_seconds",
@@ -32,18 +32,18 @@ SCHEMA = schema.Schema("gradring.pytorch", 2, columns_of(
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
-#: Kinds and sizes of operations with their own figures.
+#: Number of kinds and sizes of operations with separate figures.
 GROUPS = 4
 
 
 def _figures(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Figures of some operations together."""
+    """Combined figures of several operations."""
     total = Figures.total(operation.figures for operation in operations)
     return {"operations": len(operations), **dataclasses.asdict(total), "density": total.density}
 
 
 def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
-    """Figures of the operations of one kind and size, groups with the most words first; the last ones together."""
+    """Figures by kind and size of operation, in descending order of words; the last groups are combined."""
     sizes: dict[tuple[str, int], list[Operation]] = {}
     for op in operations:
         sizes.setdefault((op.kind, op.figures.elements), []).append(op)
@@ -55,10 +55,10 @@ def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
 
 def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int]], backends: Iterable[Sequence[str]],
                  slow: Sequence[int], seconds: float) -> dict[str, Any]:
-    """The report, ready to be written as JSON.
+    """Build the report, in a form that can be written as JSON.
 
-    ``gloo`` has calls and bytes, of all ranks, of each collective over gloo; ``backends`` the groups of all ranks
-    that each rank has joined; ``slow`` how often each rank was named as slow; ``seconds`` is the time of the script.
+    ``gloo`` contains calls and bytes, over all ranks, of each gloo collective; ``backends`` the groups of all ranks
+    that each rank has joined; ``slow`` how often each rank was slow; ``seconds`` is the duration of the script.
     """
     total = _figures(jobs.operations)
     return SCHEMA.report({
@@ -112,12 +112,12 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def table(report: dict[str, Any]) -> Table:
-    """The report as a table."""
+    """Format the report as a table."""
     return pairs("on the simulated ring", _rows(report))
 
 
 def _reason(backends: Sequence[str]) -> str:
-    """Reason why nothing went over the ring."""
+    """Reason why nothing was sent over the ring."""
     if named := next((backend for backend in backends if backend != RING), None):
         return by_name(named)
     return ("the script has summed nothing in float32, in a group of all ranks" if backends else
@@ -125,7 +125,7 @@ def _reason(backends: Sequence[str]) -> str:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """Sentence about the comparison with the golden model."""
+    """Verdict on the comparison with the golden model, in a sentence."""
     count = report["operations"]
     if not count:
         return f"No sum went over the ring: {_reason(report['backends'])}."
@@ -137,7 +137,7 @@ def verdict(report: dict[str, Any]) -> str:
 
 
 def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
-    """Write report.json and report.html and, if anything went over the ring, report.png; return their paths."""
+    """Write report.json, report.html and, if the ring was used, report.png; return their paths."""
     _, drawn, page = (folder / name for name in FILES)
     written = schema.write_report(report, folder)
     pictures = []
@@ -171,7 +171,7 @@ def _notes(report: dict[str, Any]) -> list[Note]:
 
 
 def _draw(report: dict[str, Any], path: pathlib.Path) -> None:
-    """Draw cycles and words of every operation."""
+    """Plot cycles and words of every operation."""
     operations = report["per_operation"]
     places = np.arange(1, len(operations) + 1)
     commands = np.array([(row["cycles"] or 0) + (row["sparsify_cycles"] or 0) for row in operations])

@@ -1,6 +1,6 @@
-"""A script as the main program of a rank: its beginning, its end, and the rank that reports an error.
+"""A script as the main program of a rank: its start and end, and the report of an error.
 
-PyTorch is not needed here, only by the script.
+This module does not need PyTorch; only the script does.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from host.pytorch.messages import ADDRESS, Failed
 
 __all__ = ["run_script"]
 
-#: Seconds that the script has to end on its own when the ranks cannot continue; less than the launcher gives it.
+#: Seconds that the script has to end on its own when the ranks cannot continue; less than the launcher allows.
 _OWN = 0.5
 
 #: PR_SET_PDEATHSIG of Linux.
 _PARENT_DEATH_SIGNAL = 1
 
-#: Set when the script is about to end by an error.
+#: Set when the script is about to end with an error.
 _ending = threading.Event()
 
 
 def _listen() -> None:
-    """End this process when the ranks cannot continue, unless the script does so itself: it may be computing, or wait
-    in gloo for a rank that has failed but not ended yet. The launcher prints the reason, unless it has ended."""
+    """End this process when the ranks cannot continue, unless the script ends by itself. The script may be computing,
+    or waiting in gloo for a failed rank. The launcher prints the reason, unless it has ended as well."""
     reason = wait_for_reason(os.environ[ADDRESS])
     if not _ending.wait(_OWN):
         if reason is None and os.environ["RANK"] == "0":
@@ -40,7 +40,7 @@ def _listen() -> None:
 
 
 def _end_with_launcher() -> None:
-    """Make the system kill this process when the launcher dies, where it can: a stopped rank cannot listen."""
+    """Have the system kill this process, if possible, when the launcher dies: a stopped rank can't listen."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -57,19 +57,19 @@ def _run(arguments: list[str]) -> None:
 
 
 def _failed(error: Exception) -> bool:
-    """Report the error that ends this rank; return whether it is the first one, and not the ring's."""
+    """Report the error that ends this rank; return whether it is the first, and not an error of the ring."""
     text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-    # gloo's errors are of the class RuntimeError.
+    # Errors of gloo are RuntimeErrors.
     failure = Failed(rank=int(os.environ["RANK"]), error=text, own=not isinstance(error, RuntimeError))
     return client().fail(failure) is None and not isinstance(error, RingError)
 
 
 def run_script(arguments: list[str], prepare: Callable[[], object]) -> int:
-    """Run a script, or a module following ``-m``, as the main program; returns the exit code.
+    """Run a script, or a module after ``-m``, as the main program, and return the exit code.
 
-    ``prepare`` is called before the script begins, and its result is kept until the script has ended. A rank that
-    ends by an error does not take its leave, so that the other ranks end as well. The launcher prints the reason;
-    only the rank with the first error that the script itself has raised prints a traceback.
+    ``prepare`` is called before the script starts, and its result is kept until the script has ended. A rank that
+    ends with an error does not report that it leaves, so the other ranks end as well. The launcher prints the reason;
+    only the rank with the first error raised by the script itself prints a traceback.
     """
     _end_with_launcher()
     threading.Thread(target=_listen, daemon=True).start()

@@ -1,8 +1,8 @@
-"""Server of the ranks' requests, which has the ring.
+"""Server for the ranks' requests, in the process that owns the ring.
 
-Requests come over a Unix socket, one connection per rank. An operation is done when every rank has asked for it. A
-rank that has ended, or that asks for another operation than the other ranks, is an error of all ranks, with one text.
-A connection that begins with other bytes than a rank's ends on its own.
+Requests arrive over a Unix socket, with one connection per rank. An operation is carried out when every rank has
+requested it. If a rank ends, or its request differs from the other requests, all ranks receive the same error. A
+connection that does not begin as a rank's does is closed without affecting other connections.
 """
 
 import dataclasses
@@ -23,18 +23,18 @@ from host.sockets.connections import Ended, Limits, Peer, Server
 
 __all__ = ["Patience", "RingServer", "by_name"]
 
-#: Seconds of the wait for the reason, after a rank has closed its connection.
+#: Seconds to wait for the reason after a rank has closed its connection.
 _REASON = 1.0
-#: Seconds of the wait for another cause, after a rank has failed by an error that may be another rank's fault.
+#: Seconds to wait for a different cause after a rank has failed with an error that may be another rank's fault.
 _CAUSE = 0.5
-#: Errors of an operation with a message of their own. A ValueError is about a request that was refused, before nodes
-#: were given any values; after any other error the ring serves no rank.
+#: Errors of an operation that have a message for the user. A ValueError is about a request that was rejected before
+#: nodes received any values; after any other error the ring serves no rank.
 _NAMED = (RingError, DeviceError, JobError, OSError)
-#: Largest length of a rank's own text in a reason.
+#: Maximum length of a rank's own text in a reason.
 _MAX_TEXT = 500
-#: Unknown connections for each rank, and for four more.
+#: Number of unknown connections allowed, per rank and for four more ranks.
 _UNKNOWN = 4
-#: Seconds by which the limit of a message exceeds the limit of the ranks that wait for it: their error has more.
+#: Seconds by which a message's time limit exceeds that of ranks waiting for it; their error is more detailed.
 _LATER = 1.0
 
 
@@ -55,12 +55,12 @@ class Patience(Section):
 
 
 def by_name(backend: str) -> str:
-    """Sentence about a script that asks for another backend by its name, with the remedy."""
+    """Sentence about a script that requests a different backend by name, with the remedy."""
     return f"the script asked for {backend} by name: leave the name out, or say {RING}"
 
 
 def _numbers(ranks: list[int]) -> str:
-    """Names of ranks in a sentence."""
+    """Format ranks as names in a sentence."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
@@ -85,21 +85,21 @@ class RingServer:
         self._stopped: dict[int, tuple[float, bool]] = {}
         self._since = 0.0
         self._named = False
-        self.error: str | None = None  # reason why no more requests are served
-        self.slow = [0] * ranks  # how often each rank was named as slow
-        # Calls and bytes of each collective that has gone over gloo, of the ranks that have left.
+        self.error: str | None = None  # reason why no more requests are served; None if they are
+        self.slow = [0] * ranks  # how often each rank was reported as slow
+        # Calls and bytes of each collective over gloo, for the ranks that have left.
         self.gloo: dict[str, tuple[int, int]] = {}
-        # Backends of the groups of all ranks that each rank has joined: the ring's, and other named ones.
+        # Backends of the groups of all ranks that each rank has joined: the ring's, and other ones requested by name.
         self.backends: dict[int, list[str]] = {}
-        self.begun = 0  # ranks that have begun with the script
-        self.since = time.monotonic()  # start of the last of them, or of the server
+        self.begun = 0  # number of ranks that have started the script
+        self.since = time.monotonic()  # time when the last of these, or the server, started
 
     def close(self) -> None:
         """Close all connections."""
         self._server.close()
 
     def poll(self, timeout: float) -> None:
-        """Serve messages that come within some seconds at most."""
+        """Serve messages that arrive within ``timeout`` seconds."""
         for peer, message in self._server.poll(timeout):
             if isinstance(message, Ended):
                 self._end(peer, message)
@@ -112,7 +112,7 @@ class RingServer:
         self._serve()
 
     def fail(self, reason: str) -> None:
-        """Give all ranks an error, now or when they ask again."""
+        """Send an error to all ranks, now or when they send their next request."""
         with self._lock:
             self._note(reason)
         for rank in list(self._asked):
@@ -120,16 +120,16 @@ class RingServer:
             self._answer(rank, Answer(well=False, value=self.error))
 
     def ended(self, rank: int, reason: str) -> None:
-        """Note the end of a rank, and its reason; the other ranks cannot continue, unless it had left."""
+        """Record that a rank has ended, with the reason. The other ranks cannot continue, unless it had left."""
         if rank not in self._left and any(RING in self.backends[other] for other in self._connections):
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
 
     def stopped(self, ranks: Sequence[int]) -> None:
-        """Note, at intervals, which ranks a signal has stopped: they are slow even if no rank asks for an operation
+        """Record, at intervals, which ranks a signal has stopped. They are slow even if no rank requests an operation
         of the ring, since other ranks may wait for them in gloo."""
         now = time.monotonic()
         self._stopped = {rank: self._stopped.get(rank, (now, False)) for rank in ranks}
-        if self._asked:  # an operation with late ranks to name
+        if self._asked:  # late ranks are reported with this operation
             return
         for rank, (since, named) in list(self._stopped.items()):
             if now - since > self._patience.timeout:
@@ -141,7 +141,7 @@ class RingServer:
                 self._say(f"rank {rank} has been stopped by a signal for {now - since:.1f} s")
 
     def interrupt(self, reason: str) -> None:
-        """Give an error to all ranks of the present operation, in another thread than :meth:`poll`."""
+        """Send an error to all ranks of the current operation; called in a different thread than :meth:`poll`."""
         with self._lock:
             self._note(reason)
             for rank in self._serving:
@@ -149,7 +149,7 @@ class RingServer:
             self._serving = []
 
     def _note(self, reason: str) -> None:
-        """Note the reason why ranks cannot continue, unless there is one, and send it to ranks that listen."""
+        """Record why ranks cannot continue, unless a reason is known, and send it to ranks that listen."""
         if self.error is None:
             self.error = printable(reason)
         for peer in self._listeners:
@@ -157,8 +157,8 @@ class RingServer:
         self._listeners = []
 
     def _blame(self) -> None:
-        """Answer ranks that have failed. The first one is the reason, unless another rank may be its cause: that
-        one's end is known soon."""
+        """Answer ranks that have failed. The first failure is the reason, unless a different rank may have caused it,
+        which will soon be known."""
         for rank, (since, failure, peer) in sorted(self._failed.items(), key=lambda item: item[1][0]):
             own = failure.own or (time.monotonic() - since > _CAUSE and not self._lost)
             if self.error is None and not own:
@@ -171,7 +171,7 @@ class RingServer:
             peer.send(Answer(well=True))
 
     def _end(self, peer: Peer, end: Ended) -> None:
-        """Note the end of a connection."""
+        """Handle the end of a connection."""
         rank = peer.owner
         if rank is None or self._connections.get(rank) is not peer:
             if end.reason and not peer.admitted:
@@ -185,7 +185,7 @@ class RingServer:
             self._lost[rank] = time.monotonic()
 
     def _receive(self, peer: Peer, message: Any) -> None:
-        """Take a message; the owner of a connection is the number of its rank, once that is known."""
+        """Process a message; the owner of a connection is the number of its rank, after it is known."""
         rank = peer.owner
         if isinstance(message, Hello) and (rank is None or (
                 rank == message.rank and message.backend not in self.backends[rank])):
@@ -217,7 +217,7 @@ class RingServer:
                 self.fail(self.error)
 
     def _greet(self, peer: Peer, message: Hello) -> None:
-        """Take a rank into the group; the ring waits for it no longer than the group does for gloo."""
+        """Add a rank to the group; the ring's time limit is at most the group's time limit for gloo."""
         reason = None
         if not 0 <= message.rank < self._ranks or (message.backend == RING and message.ranks != self._ranks):
             reason = f"Process group of the ring must have all {self._ranks} ranks, not {message.ranks}"
@@ -246,7 +246,7 @@ class RingServer:
             self._connections[rank].send(answer)
 
     def _try(self, ranks: list[int], action: Callable[[], Any]) -> None:
-        """Give ranks the result of an action, or its error, unless it is interrupted."""
+        """Send the result of an action, or its error, to ranks, unless it is interrupted."""
         self._serving = ranks
         fatal = True
         try:
@@ -255,7 +255,7 @@ class RingServer:
             reason = str(error)
         except ValueError as error:
             fatal, reason = False, str(error)
-        except Exception as error:  # the ranks have the error, and the launcher ends in order
+        except Exception as error:  # the ranks receive the error, and the launcher ends properly
             reason = f"{type(error).__name__}: {error}"
         with self._lock:
             if reason:
@@ -268,7 +268,7 @@ class RingServer:
             self._serving = []
 
     def _serve(self) -> None:
-        """Do the operation that all ranks have asked for; or name the ranks that have not asked."""
+        """Carry out the operation that all ranks have requested, or report the ranks with no request."""
         if not self._asked:
             return
         missing = [rank for rank in range(self._ranks) if rank not in self._asked]
@@ -287,7 +287,7 @@ class RingServer:
             self._wait(missing, first)
 
     def _difference(self, first: Request, other: Request) -> str:
-        """Sentence about two requests on which ranks do not agree."""
+        """Sentence about two requests that disagree."""
         ranks = {id(request): rank for rank, request in self._asked.items()}
         if other.made != first.made and None not in (other.made, first.made):
             its = "" if other.title == first.title else f"for {first.title} "
@@ -299,7 +299,7 @@ class RingServer:
                 f"ranks must ask for the same in the same order")
 
     def _wait(self, missing: list[int], first: Request) -> None:
-        """Name slow ranks, and finally time out."""
+        """Report slow ranks, and finally time out."""
         waited = time.monotonic() - self._since
         waiting = _numbers(sorted(self._asked))
         if waited > self._patience.timeout:

@@ -1,4 +1,4 @@
-"""Changes of the rings in the report of a training run: rows and tables of them, and lines in its picture."""
+"""Changes of the rings in a training report: table rows, tables, and lines in the picture."""
 
 import itertools
 from typing import Any
@@ -13,23 +13,23 @@ from host.training.record import Change
 
 __all__ = ["CHANGES", "hops", "mark", "nodes_of", "rows_of", "table_of_changes"]
 
-#: Columns of a change in reports.
+#: Columns for a change in reports.
 CHANGES = columns_of(Change, carry_cycles="handover_cycles")
 
 
 def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
-    """Density of each step and hop; NaN where the step's rings have no such hop."""
+    """Density at each step and hop; NaN if the rings of a step have no such hop."""
     longest = max(map(len, densities), default=0)
     return np.array([[*row, *[np.nan] * (longest - len(row))] for row in densities]).reshape(len(densities), longest)
 
 
 def nodes_of(report: dict[str, Any]) -> str:
-    """Nodes from the first step to the last, as in ``8 → 4 → 8``."""
+    """Numbers of nodes from the first step to the last, as in ``8 → 4 → 8``."""
     return " → ".join(map(str, [report["nodes"], *(len(change["nodes"]) for change in report["changes"])]))
 
 
 def rows_of(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Name and value of each line of the table of figures that is about the grid."""
+    """Name and value of each line about the grid in the table of figures."""
     topology = report["topology"]
     if topology is None:
         return []
@@ -60,7 +60,7 @@ _REPAIRS = columns_of(Column("link_restarts", ",", "restarts"), "words_repeated:
 
 
 def table_of_changes(report: dict[str, Any]) -> list[Table]:
-    """Steps between changes, and the cost of each change."""
+    """Tables of the steps between changes, and of the cost of each change."""
     if report["topology"] is None:
         return []
     changes, steps = report["changes"], report["per_step"]
@@ -80,8 +80,8 @@ def table_of_changes(report: dict[str, Any]) -> list[Table]:
 
 
 def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool = False) -> None:
-    """Draw a vertical line at each change, where a step has the length ``scale`` on the horizontal axis; with
-    ``named``, requests and the new number of nodes are next to the line."""
+    """Draw a vertical line at each change; a step has length ``scale`` on the horizontal axis. With ``named``,
+    requests and the new number of nodes are written next to the line."""
     for change in report["changes"]:
         at = (change["step"] + 0.5) * scale
         axes.axvline(at, color=INK, linewidth=1, linestyle=(0, (2, 2)), alpha=0.7)

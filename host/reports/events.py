@@ -1,4 +1,4 @@
-"""Scalars of training runs as events for TensorBoard, written by tensorboardX during the runs.
+"""Scalars of training runs as TensorBoard events, written by tensorboardX during the runs.
 
 Example
 -------
@@ -27,20 +27,20 @@ __all__ = ["Events", "needed", "run_name"]
 
 
 def needed() -> None:
-    """Raise ValueError if events cannot be written."""
+    """Raise ``ValueError`` if events cannot be written."""
     if importlib.util.find_spec("tensorboardX") is None:
         raise ValueError("tensorboardX must be installed for TensorBoard's events: pip install "
                          "gradring[tensorboard], or make .venv/.tensorboard in a clone")
 
 
 def run_name(config: TrainingConfig) -> str:
-    """Name of a run among the runs of one command, and of its folder."""
+    """Name of a run, and of its folder, which distinguishes it from other runs of the same command."""
     parts = (config.optimizer.name, None if config.density is None else f"{config.density:.0%}", config.overlap)
     return re.sub(r"[^\w.%]+", "-", "-".join(part for part in parts if part is not None))
 
 
 def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, float | None]]:
-    """Names and values of one step; None for a value that it does not have."""
+    """Names and values of one step; None for a value that the step does not have."""
     yield "loss/training", step.loss
     yield "cycles/update", step.cycles
     yield "cycles/bound", step.bound or None
@@ -57,10 +57,10 @@ def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, flo
 
 
 class Events(contextlib.AbstractContextManager["Events"]):
-    """Event files of some runs, a folder with its name for each, in a context.
+    """Context with the event files of several runs, each in a folder with the run's name.
 
-    Each run replaces an earlier one in the same folder: TensorBoard drops the earlier steps. ``measure`` is the name
-    of the measure after an epoch or an interval. There are more scalars with ``grid``, where nodes leave and join,
+    A run replaces an earlier run in the same folder: TensorBoard drops the earlier steps. ``measure`` is the name of
+    the measure after an epoch or interval. Additional scalars are written with ``grid``, where nodes leave and join,
     and with ``replay``, where links repeat words.
     """
 
@@ -81,7 +81,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
             self._writer.close()
 
     def begin(self, number: int, trainings: Sequence[Training]) -> None:
-        """End the last run, and begin another by its number from 0, after earlier trainings of a checkpoint."""
+        """End the previous run, and begin run ``number``, from 0, after earlier trainings from a checkpoint."""
         for earlier in range(number):
             if earlier not in self._begun:
                 self._open(earlier)
@@ -97,7 +97,7 @@ class Events(contextlib.AbstractContextManager["Events"]):
         self._steps = self._measures = 0
 
     def step(self, training: Training) -> None:
-        """Write all steps and measurements that a run has made since the last time."""
+        """Write all steps and measurements that a run has added since the last call."""
         assert self._writer is not None
         for step in training.steps[self._steps:]:
             for name, value in _scalars(step, grid=self._grid, replay=self._replay):

@@ -1,8 +1,8 @@
-"""Packets of a ring in a waveform: read from the wires of its links, as text, and as a waveform with words in plain.
+"""Packets of a ring, read from the link signals in a waveform, as text and as a decoded waveform.
 
-The waveform is one of ``gradring wave``, in the FST or VCD format, and is read by pywellen. The waveform with words
-in plain has packets and their words, elements as floats, and states by name, at the same times. It is a VCD file,
-with strings and reals that a viewer shows unchanged.
+The input is a waveform of ``gradring wave``, in FST or VCD format, read by pywellen. The output waveform shows
+packets and their words, elements as floats, and states by name, at the same times. It is a VCD file with strings and
+reals, which a viewer displays unchanged.
 """
 
 import contextlib
@@ -30,23 +30,23 @@ from sim.verilated.names import SCOPES, Encoding
 __all__ = ["CYCLE", "Changes", "Seen", "Wave", "column_titles", "describe", "read_packets",
            "write_packet_wave"]
 
-#: Time of a cycle in a waveform.
+#: Duration of a cycle in a waveform.
 CYCLE = 10
 
 _TYPES = {DATA: "DATA", ABORT: "ABORT"}
 _BY_CODE = {codec.code: (name, codec) for name, codec in CODECS.items()}
 
-#: Widths of the columns of text; numbers are aligned right.
+#: Widths of the columns of text; numbers are right-aligned.
 _COLUMNS = {"cycle": 7, "link": 8, "type": 5, "codec": 10, "seq": 5, "block": 6, "segment": 8, "elements": 9,
             "words": 6, "CRC": 7}
 
-#: Times and values of a signal from the start of a waveform on.
+#: Times and values of a signal, beginning at the start of a waveform.
 Changes = list[tuple[int, Any]]
 
 
 class Wave:
-    """Signals of a waveform by their names; ``FileNotFoundError`` without a file, ``ValueError`` if there is no
-    pywellen, or it does not read the file."""
+    """Signals of a waveform, by name. Raises ``FileNotFoundError`` if there is no file, and ``ValueError`` if
+    pywellen is not installed or cannot read the file."""
 
     def __init__(self, path: Path):
         try:
@@ -62,7 +62,7 @@ class Wave:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn errors of pywellen, which have no common class, into a line; a panic of it is no ``Exception``."""
+        """Convert pywellen's errors, including panics, to a one-line error; they share no base class."""
         try:
             yield
         except BaseException as error:
@@ -72,7 +72,7 @@ class Wave:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the ring that the waveform shows; ``ValueError`` if there is none."""
+        """Number of nodes of the ring in the waveform; a ``ValueError`` if it shows no ring."""
         count = next(count for count in itertools.count() if f"node{count}.ring_o__valid" not in self._signals)
         if not count:
             raise ValueError("Waveform must be one of a ring, and has no signal node0.ring_o__valid")
@@ -82,12 +82,12 @@ class Wave:
         return name in self._signals
 
     def changes(self, name: str) -> Changes:
-        """Changes of a signal, the first of them being its value at the start."""
+        """Changes of a signal; the first is its value at the start."""
         with self._errors():
             return [(int(time), value) for time, value in self._signals[name].tv]
 
     def cycles(self, name: str, count: int) -> npt.NDArray[np.uint32]:
-        """Value of a signal before the rising edge of each cycle from 0 on; 0 where it is not known."""
+        """Value of a signal before the rising edge of each cycle, from cycle 0; 0 while it is unknown."""
         known = [(time, value) for time, value in self.changes(name) if isinstance(value, int)]
         times = np.array([time for time, _ in known])
         values = np.array([0, *(value for _, value in known)], dtype=np.uint32)
@@ -96,7 +96,7 @@ class Wave:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A packet that a node has put on its link."""
+    """A packet that a node has sent on its link."""
 
     #: Ranks of the sender and of its successor.
     link: tuple[int, int]
@@ -106,17 +106,17 @@ class Seen:
 
     @property
     def header(self) -> Header:
-        """Header in the first three words."""
+        """Header, from the first three words."""
         return Header.parse(self.words)
 
     @property
     def payload(self) -> tuple[int, ...]:
-        """Words between header and CRC."""
+        """Payload: the words between header and CRC."""
         return self.words[HEADER_WORDS:-1]
 
     @property
     def crc(self) -> str:
-        """Verdict over the last word: ``right``, ``stomped`` or ``wrong``."""
+        """Result of the CRC check: ``right``, ``stomped`` or ``wrong``."""
         due = checksum(self.words[:-1])
         return {due: "right", due ^ STOMP: "stomped"}.get(self.words[-1], "wrong")
 
@@ -132,7 +132,7 @@ class Seen:
 
     @property
     def elements(self) -> npt.NDArray[np.float32] | None:
-        """Elements of the payload; None in a damaged packet, or without its codebook."""
+        """Elements of the payload; None for a damaged packet, or if its codebook is unknown."""
         header = self.header
         codec: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
         if codec is None or codec.codebook_words or self.crc != "right" or header.type != DATA:
@@ -143,7 +143,7 @@ class Seen:
 
     @property
     def roles(self) -> list[tuple[str, int | None]]:
-        """Meaning of each word, and the index of its element, if it is one."""
+        """Meaning of each word, and the index of its element if it contains one."""
         roles: list[tuple[str, int | None]] = [(f"header{word}", None) for word in range(HEADER_WORDS)]
         if self.codec == "zero_value":
             indices: Iterator[int] = iter(())
@@ -164,7 +164,7 @@ class Seen:
 
 
 def read_packets(wave: Wave) -> list[Seen]:
-    """All packets of a waveform that have an end, in the order of their first words."""
+    """All complete packets in a waveform, in the order of their first words."""
     packets = []
     for sender, receiver in RingTopology(wave.nodes).links:
         names = [f"node{sender}.ring_o__{wire}" for wire in ("valid", "data", "last")]
@@ -183,12 +183,12 @@ def _line(values: Sequence[object]) -> str:
 
 
 def column_titles() -> str:
-    """Titles of the columns of :func:`describe`."""
+    """Titles of the columns that :func:`describe` fills."""
     return _line(tuple(_COLUMNS)) + "first elements"
 
 
 def describe(packet: Seen, *, first: int = 4) -> str:
-    """A packet as a line of text, with the ``first`` of its elements."""
+    """Describe a packet in a line of text, with its ``first`` elements."""
     header, elements = packet.header, packet.elements
     shown = "unknown" if elements is None else "  ".join(f"{element:.4g}" for element in elements[:first].tolist())
     return _line((packet.cycles[0], "{} > {}".format(*packet.link), packet.type, packet.codec, header.sequence,
@@ -196,19 +196,19 @@ def describe(packet: Seen, *, first: int = 4) -> str:
 
 
 def _label(packet: Seen) -> str:
-    """Packet in one word, since many viewers end strings at a space."""
+    """Label of a packet, without spaces, since many viewers end strings at a space."""
     header = packet.header
     return (f"{packet.type}_{header.sequence}:block{header.block}.{header.segment}:{header.length}_{packet.codec}")
 
 
-#: Signals of a link with their types in VCD, their types in GTKWave, and their values while no word is on the wires.
+#: Signals of a link, with their types in VCD and in GTKWave, and their values while no word is on the wires.
 _SIGNALS: dict[str, tuple[str, str, str | float]] = {
     "packet": ("string", "ascii", "-"), "word": ("string", "ascii", "-"), "element": ("real", "real", math.nan),
     "data": ("wire", "hex", "x")}
 
 
 def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
-    """Changes of the signals of one link, by their cycles; of several in a cycle the last one holds."""
+    """Changes of the signals of one link, by cycle; if there are several in a cycle, the last one applies."""
     for packet in packets:
         yield packet.cycles[0], "packet", _label(packet)
         elements = packet.elements
@@ -221,8 +221,8 @@ def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
 
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
-    """Write a waveform with its ``packets`` to the VCD file ``path``, and a save file for GTKWave; return its path.
-    Machines and operations among the signals with ``encodings`` are shown for each node."""
+    """Write ``packets`` of a waveform to the VCD file ``path``, with a save file for GTKWave, and return its path.
+    State machines and operations among the signals with ``encodings`` are shown for each node."""
     links = sorted({packet.link for packet in packets})
     shown = [enc for enc in encodings if "$" not in enc.signal and (enc.machine or enc.signal.endswith("operation"))]
     save = path.with_suffix(".gtkw")
@@ -240,7 +240,7 @@ def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings
                     layout.trace(f"{scope}.{name}" + ("[31:0]" if size else ""), datafmt=shape)
             last = {(cycle, name): value
                     for cycle, name, value in _events([packet for packet in packets if packet.link == link])}
-            # From the rising edge on that puts a word on the wires.
+            # Values change at the rising edge that puts the word on the wires.
             changes += [(CYCLE * cycle - CYCLE // 2, variables[name], value) for (cycle, name), value in last.items()]
         for node in range(wave.nodes):
             with layout.group(f"node {node}", closed=node > 0):

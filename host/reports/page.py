@@ -1,6 +1,6 @@
-"""A report as one HTML page: tables, pictures and notes in a file that needs no other, and no script.
+"""A report as a single HTML page: tables, pictures and notes in one file, without scripts.
 
-The page's policy forbids everything that is not in the file. Panels of a picture flow one under the other on a phone.
+The page's policy blocks all external content. Panels of a picture are arranged in one column on a phone.
 """
 
 import base64
@@ -25,26 +25,26 @@ __all__ = ["NO_WITNESS", "Note", "Picture", "settings_table", "simulation_notes"
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """A footnote."""
+    """A footnote of a report."""
 
     text: str
-    #: Beginnings of the names of its rows; empty, if it belongs to all.
+    #: Beginnings of the names of the rows that it applies to; empty if it applies to all.
     rows: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A picture, and its text for readers who do not see it."""
+    """A picture, with a text alternative."""
 
-    #: PNG file, as :func:`host.reports.style.picture` writes it.
+    #: PNG file, as written by :func:`host.reports.style.picture`.
     path: pathlib.Path
     alternative: str
 
 
-#: Verdict of a run on golden nodes.
+#: Verdict on a run on golden nodes.
 NO_WITNESS = "Computed by the golden model: no second witness."
 
-#: Words of sections with short names.
+#: Full names of sections with short names.
 _WORDS = {"stub": "compute stub"}
 
 _SIMULATED = "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised for boards"
@@ -72,13 +72,13 @@ def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str)
 
 
 def settings_table(title: str, values: Mapping[str, Any]) -> Table:
-    """Table of settings, nested sections among them, by their names in words."""
+    """Table of settings, including nested sections, with readable names."""
     return pairs(title, [(name.replace("_", " ").capitalize(), shown(value, missing="none"))
                          for name, value in _flat(values)])
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings of nested sections, their names joined by blanks; a section's ``kind`` has the section's name."""
+    """Flatten nested sections; names are joined by spaces, and a section's ``kind`` gets the section's name."""
     for name, value in values.items():
         path = prefix if prefix and name == "kind" else f"{prefix} {_WORDS.get(name, name)}".strip()
         if isinstance(value, Mapping):
@@ -95,7 +95,7 @@ def _template() -> jinja2.Template:
 
 
 def _contents(table: Table, notes: Sequence[Note]) -> dict[str, Any]:
-    """Cells of a table, and numbers of the notes that belong to its rows."""
+    """Cells of a table, and the numbers of the notes for each row."""
     rows = [{"cells": cells, "notes": [number for number, note in enumerate(notes, start=1)
                                        if note.rows and cells[0].startswith(note.rows)]} for cells in table.cells]
     right = markupsafe.Markup(' class="right"')
@@ -104,7 +104,7 @@ def _contents(table: Table, notes: Sequence[Note]) -> dict[str, Any]:
 
 
 def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
-    """Panels of a picture, each a separate picture; or the whole, where it has no panels."""
+    """Panels of a picture as separate pictures, or the whole picture if it has no panels."""
     from PIL import Image
 
     with Image.open(picture.path) as image:
@@ -120,10 +120,10 @@ def _panels(picture: Picture) -> Iterator[dict[str, Any]]:
 def write_page(path: pathlib.Path, *, title: str, verdict: str, tables: Sequence[Table],
                settings: Sequence[Table] = (), pictures: Sequence[Picture], notes: Sequence[Note],
                report: Mapping[str, Any]) -> pathlib.Path:
-    """Write a page about a ``report``, which has a program and a run; return its path.
+    """Write a page about a ``report``, which includes a program and a run, and return the page's path.
 
-    The ``verdict`` is the outcome of the comparison with the golden model. ``tables`` have figures, with the name of
-    a row in its first cell, and ``settings`` the run's settings; ``notes`` are about the origin of the figures.
+    The ``verdict`` is the result of the comparison with the golden model. ``tables`` contain figures, with the name
+    of a row in its first cell; ``settings`` contain the run's settings; ``notes`` explain the origin of the figures.
     """
     program = report["program"]
     made = f"{program['name']} {program['version']}"

@@ -1,6 +1,6 @@
-"""The report of a training run: report.json, report.png and report.html.
+"""Report of a training run: report.json, report.png and report.html.
 
-docs/report_fields.md lists the fields of the JSON.
+docs/report_fields.md lists the fields of report.json.
 """
 
 import dataclasses
@@ -27,47 +27,47 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "TARGET", "Simulation", "build_report", "draw_report", "write_page"]
 
-#: Test accuracy that epochs are counted up to.
+#: Test accuracy that defines the number of epochs to target.
 TARGET = 0.97
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """Figures of the simulation as a whole."""
+    """Figures for the simulation as a whole."""
 
     transport: str
     threads: int
-    #: Simulation of the floating-point units.
+    #: How floating-point units are simulated.
     arithmetic: str
-    #: Cycles of each link.
+    #: Latency of each link in cycles.
     link_latency: int
-    #: Present sections of every node's configuration, which have the codecs of weights and gradients.
+    #: Sections of every node's configuration that are present, including the codecs of weights and gradients.
     configuration: dict[str, Any]
     configuration_hash: int
-    #: Whether transfers from and to memories went through the simulated host ports.
+    #: Whether memory transfers used the simulated host ports.
     host_port: bool
-    #: Cycles in all, host traffic included.
+    #: Total cycles, including host traffic.
     elapsed: Elapsed
-    #: Wall time per stage: Verilog, Verilate and compile, where they were needed, and run.
+    #: Wall time per stage: Verilog, Verilate and compile, if they were needed, and run.
     seconds: dict[str, float]
     #: Seconds of the run that the simulation took.
     simulation_seconds: float
-    #: Faults of the links, of nodes with links that repeat words.
+    #: Faults of links, for nodes with links that repeat words.
     faults: RandomFaults | None = None
-    #: Rings of a grid.
+    #: Rings of a grid, and their changes.
     reconfiguration: "ReconfigurationPlan | None" = None
-    #: Partition of a ring with a slow link, and the cycles by which it was chosen.
+    #: Partition of a ring with a slow link, and the cycles that determined the choice.
     partitioning: dict[str, Any] | None = None
 
     @property
     def modelled(self) -> bool:
-        """Whether nodes are golden models, so that cycles come from a model, or are None."""
+        """Whether nodes are golden models, so that cycles are modelled or None."""
         return self.transport == TransportName.GOLDEN.value
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """A training run: its configuration, its outcome, and the loss of a bigram model on its text."""
+    """A training run: its configuration, its results, and the loss of a bigram model on its text."""
 
     config: TrainingConfig
     training: Training
@@ -75,12 +75,12 @@ class _Run:
 
     @property
     def last(self) -> float | None:
-        """Last measure; None of a run that has ended before it."""
+        """Last measure; None if the run ended before any measurement."""
         return self.training.measures[-1] if self.training.measures else None
 
     @property
     def density_per_hop(self) -> list[float]:
-        """Mean density at each hop, over the steps with rings that have such a hop."""
+        """Mean density at each hop, over the steps whose rings have such a hop."""
         densities = [step.density for step in self.training.steps]
         means = np.nanmean(hops(densities), axis=0) if self.training.changes else np.mean(densities, axis=0)
         return list(means.tolist())
@@ -94,19 +94,19 @@ class _Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The configuration in one level, with the optimizer's name and parameters."""
+        """The configuration as a flat dictionary, with the optimizer's name and parameters."""
         config, optimizer = self.config, self.config.optimizer
         settings = {name: value for name, value in dataclasses.asdict(config).items()
                     if name not in ("optimizer", "packed_state")}
         moments = "bf16" if config.packed_state else "fp32"
-        # A name that distinguishes the run from its comparison.
+        # Label that distinguishes the run from its comparison run.
         label = optimizer.name if config.density is None else f"{optimizer.name}, {config.density:.0%}"
         return {**settings, "hidden": list(config.hidden), "optimizer": optimizer.name,
                 **dataclasses.asdict(optimizer), "moments": moments if optimizer.planes else None, "label": label}
 
 
 def _sum(name: str, figure: str) -> Column:
-    """Column with the sum of a figure over steps, or None where a step does not have it."""
+    """Column with the sum of a figure over all steps; None if a step lacks it."""
     return Column(name, of=lambda run: total(getattr(step, figure) for step in run.training.steps))
 
 
@@ -116,7 +116,7 @@ _DIGITS = (Column("accuracy", of=_LAST), Column("loss_per_epoch", of=_LOSSES),
 _TEXT = (Column("held_out_loss", of=_LAST), Column("bigram_loss"),
          Column("below_bigram", of=lambda run: None if run.last is None else (run.bigram_loss or 0) - run.last),
          Column("loss_per_interval", of=_LOSSES), Column("held_out_loss_per_interval", of=_MEASURES))
-#: Sums of figures of steps, and members of the outcome, by their names in the report.
+#: Sums of step figures, and attributes of the results, by their names in the report.
 _SUMS = {
     "cycles_fused_update": "cycles", "bound_cycles": "bound", "cycles_scatter_reduce": "scatter_cycles",
     "bound_scatter_reduce": "scatter_bound", "words_scatter_reduce": "scatter_words",
@@ -134,10 +134,10 @@ _COUNTS = (
     Column("changes", of=operator.attrgetter("training.changes"), columns=CHANGES),
     Column("training", of=operator.attrgetter("settings")),
     Column("per_step", of=operator.attrgetter("training.steps"), columns=columns_of(Step, repeats="retries")))
-#: Figures of the simulation that the report has.
+#: Figures of the simulation that are included in the report.
 _SIMULATION = columns_of("transport threads arithmetic link_latency configuration configuration_hash modelled")
 
-#: Report of a training run.
+#: Schema of the report of a training run.
 SCHEMA = schema.Schema("gradring.training", 2, columns_of(
     *schema.RUN, "workload nodes steps parameters interrupted topology partitioning compute",
     Column("schedules", columns=summary.SCHEDULES), "notes faults wires_per_link links comparison", *_SIMULATION,
@@ -149,19 +149,19 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
                  comparison: tuple[TrainingConfig, Training] | None = None, *,
                  bigram_loss: float | None = None, interrupted: bool = False,
                  schedules: Sequence[tuple[TrainingConfig, Training]] = ()) -> dict[str, Any]:
-    """The report, ready to be written as JSON.
+    """Build the report, in a form that can be written as JSON.
 
     Parameters
     ----------
     simulation : Simulation
-        Simulation of this training run, without the comparison.
+        Simulation of this training run, without the comparison run.
     comparison : tuple, optional
-        Another training run of the same number of steps on the same ring, seed and batches: by an optimizer of
-        another name, or without density.
+        A second training run with the same number of steps, ring, seed and batches, but a different optimizer, or no
+        density.
     bigram_loss : float, optional
-        Loss of a bigram model on held-out text if a character model was trained; None for a classifier.
+        Loss of a bigram model on held-out text, for a character model; None for a classifier.
     schedules : sequence of tuple
-        All runs, where nodes have a program: with the same steps, by different schedules.
+        If nodes have a program: all runs, with the same steps and different schedules.
     """
     columns = (*(_DIGITS if bigram_loss is None else _TEXT), *_COUNTS)
     runs = ((config, training), *([] if comparison is None else [comparison]))
@@ -182,7 +182,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "stage_seconds": simulation.seconds,
         **digits,
         "comparison": figures[1] if comparison is not None else None,
-        # Origin of gradients: nodes with an engine, the host, or the host while nodes spend the time of a model.
+        # Where gradients were computed: by nodes, by the host, or by the host while nodes wait for the modelled time.
         "compute": "engine" if config.compute == NODE else "host" if config.overlap is None else "modelled",
         "schedules": [record(summary.SCHEDULES, run) for run in schedules],
         "notes": [] if schedules else training.search,
@@ -193,7 +193,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
 
 
 def _elapsed(simulation: Simulation) -> dict[str, Any]:
-    """Cycles in all; golden nodes have none."""
+    """Total cycles; None for golden nodes."""
     elapsed, seconds = simulation.elapsed, simulation.simulation_seconds
     figures = {"cycles": elapsed.cycles, "cycles_simulated": elapsed.simulated,
                "host_port": {"simulated": simulation.host_port, "cycles_modelled": elapsed.port_cycles,
@@ -203,8 +203,8 @@ def _elapsed(simulation: Simulation) -> dict[str, Any]:
 
 
 def _ring(simulation: Simulation) -> dict[str, Any]:
-    """Links and rings of the nodes, and their faults."""
-    # A section that can be of only one type names no kind.
+    """Links of the nodes, their rings, and link faults."""
+    # A section with only one possible type has no entry for its kind.
     links = simulation.configuration.get("link", {}).get("kind", "credits")
     reconfiguration = simulation.reconfiguration
     return {"links": links, "wires_per_link": [len(wires(replay=links != "credits")) - 1, 1],
@@ -219,23 +219,23 @@ def _ring(simulation: Simulation) -> dict[str, Any]:
 
 
 def draw_report(report: dict[str, Any], directory: pathlib.Path) -> pathlib.Path:
-    """Draw report.png; return its path."""
+    """Draw report.png, and return its path."""
     picture = directory / "report.png"
     note = "" if report["compute"] == "host" else f" (compute: {report['compute']})"
     draw(report, picture, note=summary.verdict(report) + note)
     return picture
 
 
-#: Settings of report.json, in addition to the settings of training and of nodes.
+#: Settings in report.json, in addition to the settings of training and of nodes.
 _SETTINGS = ("workload", "nodes", "compute", "transport", "threads", "arithmetic", "link_latency")
-#: Sections that nodes may have, which the page names where they are absent.
+#: Optional sections of nodes, which the page lists as absent.
 _ABSENT = {field.name: None for field in dataclasses.fields(NodeConfig) if field.default is None}
 
 
 def write_page(report: dict[str, Any], directory: pathlib.Path, *,
                timelines: Sequence[pathlib.Path] = ()) -> pathlib.Path:
-    """Write report.html, with the picture of :func:`draw_report` and the pictures among ``timelines``, files of
-    :func:`host.features.programs.measured.write`; its path."""
+    """Write report.html, with the picture drawn by :func:`draw_report` and the pictures in ``timelines``, files
+    written by :func:`host.features.programs.measured.write`; return its path."""
     marked = " Vertical lines mark changes of the rings." if report["changes"] else ""
     pictures = [page.Picture(directory / "report.png", f"A chart; the tables below have its figures.{marked}"),
                 *(page.Picture(path, f"Commands of one step on each node over time: {path.stem.replace('-', ', ')}.")
@@ -254,7 +254,7 @@ def write_page(report: dict[str, Any], directory: pathlib.Path, *,
 
 
 def _measures(report: dict[str, Any]) -> Table:
-    """Losses, and measures of the model, each time that it was measured."""
+    """Table of losses, and of the model's measures, at each measurement."""
     text = report["workload"] == "text"
     measures = ((f"loss_per_{'interval' if text else 'epoch'}", "training loss", ".4f"),
                 ("held_out_loss_per_interval", "held-out loss", ".4f") if text else

@@ -1,4 +1,4 @@
-"""Pictures: their style, and their files, with panels that can be shown one by one.
+"""Style and files of pictures, with panels that can be shown separately.
 
 Example
 -------
@@ -22,7 +22,7 @@ INK, FAINT = "#1d2733", "#8a97a6"
 #: Colours of curves: green, yellow, red, slate, violet, orange and dark red.
 COLOURS = ("#0b7a75", "#e4a53a", "#d1495b", "#5b6f8a", "#7353ba", "#d9822b", "#b3261e")
 
-#: For :func:`matplotlib.rc_context`.
+#: Parameters for :func:`matplotlib.rc_context`.
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK, "axes.edgecolor": FAINT,
     "axes.labelcolor": INK, "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK,
@@ -31,26 +31,26 @@ STYLE = {
     "axes.titlesize": 11, "legend.frameon": False,
 }
 _DPI = 130
-#: Inches of the title, of the note below it, and of the legend of all panels.
+#: Heights in inches of the title, the note below it, and the legend of all panels.
 _TITLE, _NOTE, _LEGEND = 0.34, 0.28, 1.1
 
 
 @contextlib.contextmanager
 def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, columns: int = 1, title: str = "",
             note: str = "", colour: str = FAINT, **options: Any) -> Iterator[list[Any]]:
-    """Draw a picture in a context; its PNG file, written at the end, has the position of each panel.
+    """Context that draws a picture; its PNG file, written at the end, includes the position of each panel.
 
     Parameters
     ----------
     size : (float, float)
         Width and height in inches.
     rows, columns : int
-        Panels, which are yielded row by row; with option ``sharex`` the rows are one panel.
+        Number of panels, which are yielded row by row; with option ``sharex`` the rows form one panel.
     title, note : str
-        Lines above the panels; the second one has the colour.
+        Lines above the panels; the note has the colour ``colour``.
     options
-        ``legend=True`` for a part below all panels, which is yielded last; and options of
-        :meth:`matplotlib.figure.Figure.add_gridspec` or, with ``sharex``, of its ``subplots``.
+        ``legend=True`` adds an area below all panels, which is yielded last; other options are passed to
+        :meth:`matplotlib.figure.Figure.add_gridspec` or, with ``sharex``, to its ``subplots``.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -88,7 +88,7 @@ def picture(path: pathlib.Path, *, size: tuple[float, float], rows: int = 1, col
 
 
 def _write_lines(figure: Any, size: tuple[float, float], title: str, note: str, colour: str) -> None:
-    """Write title and note, in smaller letters where they are long."""
+    """Write title and note, in a smaller font if they are long."""
     width, height = size
     if title:
         figure.text(0.012, 1 - 0.07 / height, title, fontsize=15 * min(1, 6.9 * width / len(title)),
@@ -99,7 +99,7 @@ def _write_lines(figure: Any, size: tuple[float, float], title: str, note: str, 
 
 
 def annotate_outlined(axes: Any, text: str, at: tuple[float, float], **options: Any) -> None:
-    """Write a text with a white outline at a position of the axes."""
+    """Write text with a white outline at a position on the axes."""
     from matplotlib.patheffects import withStroke
 
     axes.annotate(text, at, textcoords="offset points", path_effects=[withStroke(linewidth=3, foreground="white")],
@@ -107,12 +107,12 @@ def annotate_outlined(axes: Any, text: str, at: tuple[float, float], **options: 
 
 
 def show_thousands(axis: Any) -> None:
-    """Label an axis with separators of thousands."""
+    """Label an axis with thousands separators."""
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def smoothed(losses: Sequence[float | None], count: int = 5) -> list[float]:
-    """Mean over the last few updates, without updates that have no gradient in time."""
+    """Mean over the last ``count`` updates, without updates that had no gradient in time."""
     means: list[float] = []
     for last in range(1, len(losses) + 1):
         known = [loss for loss in losses[max(0, last - count):last] if loss is not None and not math.isnan(loss)]

@@ -1,4 +1,4 @@
-"""The printed training report: its verdict, its figures, its schedules and the text that it writes."""
+"""The printed report of a training run: its verdict, figures, schedules and sample of text."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ __all__ = ["SCHEDULES", "figures", "schedules_of", "show", "summary", "verdict"]
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """The verdict of the comparison with the golden model, in one sentence or two."""
+    """Verdict on the comparison with the golden model, in one or two sentences."""
     if report["modelled"]:
         return NO_WITNESS
     steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
@@ -45,7 +45,7 @@ def _hops(density: list[float]) -> str:
 
 
 def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]]:
-    """Cost of a run on the links, or compression of the gradients of a node without links."""
+    """Cost of a run on the links, or compression of gradients for a node without links."""
     steps, words = report["steps"], ratio_text(run["words_sent"], run["words_dense"])
     mark = ", modelled" if report["modelled"] else ""
     if only_compresses(report):
@@ -66,7 +66,7 @@ def _traffic(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str
 
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """Cycles of a step of nodes that compute, by part; without a program, of its layers."""
+    """Cycles of a step on computing nodes, by part; without a program, only cycles of its layers."""
     compute, ring, overlap = run["cycles_compute"], run["cycles_communicate"], run["training"]["overlap"]
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
              ("… lists of layers", _less(compute, run["cycles_gemm"], run["cycles_vector"]))]
@@ -77,12 +77,12 @@ def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
 
 
 def _less(whole: Cycles, *parts: Cycles) -> Cycles:
-    """Cycles of a whole without its parts."""
+    """Cycles of a whole minus the cycles of its parts."""
     return total([whole, *(None if part is None else -part for part in parts)])
 
 
 def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Masks by separate commands, which nodes that compute do not need."""
+    """Masks by separate commands, which computing nodes do not need."""
     steps = report["per_step"]
     return [
         ("elements through masks", f"{report['elements_through']:,}"),
@@ -92,7 +92,7 @@ def _masks(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Faults of the links, and their repairs."""
+    """Faults of the links, and how they were repaired."""
     faults = report["faults"]
     return [] if faults is None else [
         ("faults of links · rate · seed", f"{report['faults_injected']:,} · {faults['rate']:g} · {faults['seed']}"),
@@ -114,7 +114,7 @@ def _sparse(report: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, str]
 
 
 def _setup(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The run: its nodes, formats, rings and repairs."""
+    """Setup of the run: nodes, formats, rings and repairs."""
     training = report["training"]
     rows = [("nodes · optimizer · batch", f"{nodes_of(report)} · {training['optimizer']} · {training['batch']}"),
             ("parameters · steps", f"{report['parameters']:,} · {report['steps']}")]
@@ -147,12 +147,12 @@ def _simulated(report: dict[str, Any]) -> list[tuple[str, str]]:
             ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items()))]
 
 
-#: A run by a schedule: its configuration and its outcome.
+#: A run with a schedule: its configuration and its results.
 _Run = tuple[TrainingConfig, Training]
 
 
 def _steps(run: _Run) -> list[Step]:
-    """Steps by the schedule that a run has ended with."""
+    """Steps with the schedule that the run ended with."""
     steps = run[1].steps
     return [step for step in steps if step.schedule == steps[-1].schedule]
 
@@ -167,18 +167,18 @@ def _mean(name: str) -> Column:
 
 
 def _bound(run: _Run) -> float | None:
-    """Cycles of the queue that takes longer."""
+    """Cycles of the slower queue, a lower limit for the pass."""
     compute, communicate = _COMPUTE.value(run), _COMMUNICATE.value(run)
     return None if compute is None or communicate is None else max(compute, communicate)
 
 
 def _member(part: int, name: str) -> Column:
-    """Column of the configuration, which is part 0 of a run, or of the outcome, part 1."""
+    """Column with an attribute of the configuration (part 0 of a run) or of the results (part 1)."""
     return Column(name, of=lambda run: getattr(run[part], name))
 
 
 _COMPUTE, _COMMUNICATE = _mean("compute_cycles"), _mean("communicate_cycles")
-#: Columns of a run by a schedule.
+#: Columns for a run with a schedule.
 SCHEDULES = (
     _member(0, "overlap"), _member(0, "macs"), Column("schedule", of=lambda run: run[1].steps[-1].schedule),
     _mean("cycles"), _mean("modelled_cycles"), _COMPUTE, _COMMUNICATE, Column("bound", of=_bound),
@@ -186,7 +186,7 @@ SCHEDULES = (
 
 
 def schedules_of(report: dict[str, Any]) -> list[Table]:
-    """Table of the schedules of a run by a program; none of another run."""
+    """Table of the schedules of a run with a program; empty for other runs."""
     runs = report["schedules"]
     serial = next((run["cycles"] for run in runs if run["schedule"] == "none"), None)
     columns = (
@@ -229,7 +229,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def figures(report: dict[str, Any]) -> Table:
-    """The figures of the run."""
+    """Table of the figures of a run."""
     rows = summary(report)
     wide = max(map(len, rows)) > 2
     labels = (" ", report["training"]["label"], f"{report['comparison']['training']['label']}, dense") if wide else ()
@@ -237,7 +237,7 @@ def figures(report: dict[str, Any]) -> Table:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print figures, verdict, schedules, notes, and the text that a character model writes."""
+    """Print figures, verdict, schedules, notes, and a text generated by a character model."""
     console.print(figures(report))
     console.print(verdict(report), soft_wrap=True)
     for table in schedules_of(report):

@@ -1,4 +1,4 @@
-"""The picture of a training run."""
+"""The picture of a training run, with curves of loss, traffic and cycles."""
 
 import pathlib
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from host.reports.style import COLOURS, FAINT, INK, annotate_outlined, picture
 __all__ = ["codecs_of", "draw", "heading", "only_compresses"]
 
 _SENT, _DENSE, _SCATTER, _OTHER, _ATTENTION = COLOURS[:5]
-#: Curves of the run, and of the run that it is compared with.
+#: Style of the curves of the run, and of the run that it is compared with.
 _DOTS: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 4}
 _SQUARES: dict[str, Any] = {"color": _OTHER, "linewidth": 2, "marker": "s", "markersize": 3.5}
 _DASHED = (0, (4, 3))
 
 
 def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
-    """Draw a report of :func:`host.reports.report.build_report`, with a note below the title."""
+    """Draw a report made by :func:`host.reports.report.build_report`, with a note below the title."""
     panels = _panels(report)
     with picture(path, size=(11 if len(panels) == 4 else 15.5, 7.4), rows=2, columns=len(panels) // 2,
                  title=heading(report), note=note, colour=_SENT if report["bit_exact"] else FAINT) as axes:
@@ -30,7 +30,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
 
 
 def _panels(report: dict[str, Any]) -> list[Callable[[Any, dict[str, Any]], None]]:
-    """The panels that are drawn, in two rows."""
+    """Panels to draw, in two rows."""
     if report["workload"] == "text":
         return [_draw_text_loss, _draw_attention, _draw_masked, _draw_words, _draw_density, _draw_cycles]
     if report["training"]["density"] is not None:
@@ -39,7 +39,7 @@ def _panels(report: dict[str, Any]) -> list[Callable[[Any, dict[str, Any]], None
 
 
 def heading(report: dict[str, Any]) -> str:
-    """The run and its result, in a line."""
+    """Summarize the run and its result in one line."""
     nodes = "1 node" if nodes_of(report) == "1" else f"{nodes_of(report)} nodes"
     run = f"{nodes}, {report['parameters']:,} parameters, {report['training']['label']}{_codecs(report)}"
     if report["workload"] == "text":
@@ -53,14 +53,14 @@ def heading(report: dict[str, Any]) -> str:
 
 
 def _codecs(report: dict[str, Any]) -> str:
-    """Codecs of the links, where they are not the defaults, and the rate of faults."""
+    """Codecs of the links, if they are not the defaults, and the rate of faults."""
     chosen = zip(("weights", "gradients"), codecs_of(report), (RAW, ZERO_VALUE), strict=True)
     codecs = "".join(f", {what} {name}" for what, name, usual in chosen if name != usual)
     return codecs if report["faults"] is None else f"{codecs}, faults {report['faults']['rate']:g}"
 
 
 def only_compresses(report: dict[str, Any]) -> bool:
-    """Whether the words come from a node that compresses its gradients but has no links."""
+    """Whether the words are from a node that compresses its gradients but has no links."""
     return bool(report["configuration"]["kind"] == "int16")
 
 
@@ -76,7 +76,7 @@ def _dense(report: dict[str, Any]) -> Any:
 
 
 def _write_right(axes: Any, height: float, text: str, colour: str) -> None:
-    """Write a line at the right of the axes."""
+    """Write a line of text on the right side of the axes."""
     axes.text(0.99, height, text, transform=axes.transAxes, ha="right", color=colour, fontweight="bold")
 
 
@@ -115,7 +115,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
-    """The other optimizer's curve, and where each of the two reaches the target."""
+    """Draw the other optimizer's curve, and mark where each of the two reaches the target."""
     other, target = report["comparison"], report["target_accuracy"] * 100
     curves = [(report, _SENT, "o"), (other, _OTHER, "s")]
     axes.axhline(target, color=FAINT, linewidth=1, linestyle=_DASHED)
@@ -156,7 +156,7 @@ def _draw_words(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_repairs(axes: Any, report: dict[str, Any]) -> None:
-    """Words that links have repeated, in steps with a fault."""
+    """Draw the words that links have repeated, in steps with a fault."""
     repeated = _column(report, "words_repeated") / 1000
     mended = repeated > 0
     axes.vlines(_column(report, "number")[mended], 0, repeated[mended], color=_SCATTER, linewidth=1.2,
@@ -194,7 +194,7 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_dense_density(axes: Any, dense: Any, top: float) -> None:
-    """Mean density of the dense run at each hop."""
+    """Draw the mean density of the dense run at each hop."""
     axes.plot(range(1, len(dense) + 1), dense, **{**_SQUARES, "markersize": 5})
     for hop, mean in enumerate(dense, start=1):
         annotate_outlined(axes, f"{mean:.1f} %", (hop, mean), xytext=(0, 9), ha="center", color=_OTHER)
@@ -223,12 +223,12 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _mean(run: dict[str, Any], name: str) -> float:
-    """Mean of a figure of all steps; 0 for cycles that are not modelled."""
+    """Mean of a figure over all steps; 0 for cycles that are not modelled."""
     return float(np.mean([step[name] or 0 for step in run["per_step"]]))
 
 
 def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
-    """Cycles of the parts of a step, without the host's reading and writing."""
+    """Draw the cycles of the parts of a step, without the host's reads and writes."""
     runs = [(report, report["training"]["label"])]
     if _dense(report) is not None:
         runs.append((report["comparison"], "dense"))
@@ -277,14 +277,14 @@ def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
-    """Attention weights of a held-out sequence; masked positions have none."""
+    """Draw the attention weights of a held-out sequence; masked positions stay empty."""
     sample = report["sample"]
     if sample is None:
         axes.set_axis_off()
         return
     heads = np.array(sample["attention"])
     count, rows, columns = heads.shape
-    # Side by side, with a column of NaN between heads.
+    # Heads are placed side by side, separated by a column of NaN.
     weights = np.concatenate(np.pad(heads, ((0, 0), (0, 0), (0, 1)), constant_values=np.nan), axis=1)[:, :-1]
     axes.imshow(np.where(np.isnan(weights), 1.0, 0.86), cmap="gray", vmin=0, vmax=1, aspect="auto")
     image = axes.imshow(np.ma.masked_less_equal(np.ma.masked_invalid(weights), 0), cmap="BuPu", vmin=0, vmax=1,

@@ -1,4 +1,4 @@
-"""The command line of a run: an option for each field of its description, and a file that the options change."""
+"""Command line of a run: an option for each field of the description, and a file that the options modify."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ from host.run.spec import RunSpec, fields_of, read, with_texts
 __all__ = ["SECTIONS", "command", "fields"]
 
 _ORDER = ("workload", "model", "optimizer", "formats", "compute", "ring", "faults", "schedule", "backend", "output")
-#: Sections in the order of the help; the schedules are several of one name.
+#: Sections in the order of the help; all schedules belong to one section name.
 SECTIONS: tuple[tuple[str, type[Section]], ...] = tuple(
     (name, kind) for name in _ORDER for kind in (SCHEDULES.values() if name == "schedule" else [PARTS[name]]))
 
 
 def fields() -> Iterator[tuple[str, str, Any, Option, str]]:
-    """Of each field: its path, name as a parameter, type, description and heading."""
+    """Yield each field's path, parameter name, type, description and heading."""
     for section, kind in SECTIONS:
         types = fields_of(kind)
         for name, option in kind.options().items():
@@ -30,7 +30,7 @@ def fields() -> Iterator[tuple[str, str, Any, Option, str]]:
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
-    """Parameters that Typer makes options of; a value that is None, or False, is not given."""
+    """Parameters that Typer converts to options; None or False means that the option is not set."""
     for path, name, kind, option, panel in fields():
         switch = kind is bool and "/" not in option.flags[0]
         default = RunSpec().value(path)
@@ -41,8 +41,8 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 def command(run: Callable[[RunSpec, Path | None], None]) -> Callable[..., None]:
-    """Make the function of a command that describes a run by its options, and calls ``run`` with it, and with the
-    report that must be run again, if there is one."""
+    """Create the function of a command whose options describe a run. It calls ``run`` with the run, and with the
+    report that must be reproduced, if there is one."""
     known = {name: (path, option.flags[0]) for path, name, _, option, _ in fields()}
     file, assignments, schedule = (
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in (

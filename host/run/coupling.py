@@ -1,4 +1,4 @@
-"""Coupling of a run's options: a value of one that needs some values of another, with the reason."""
+"""Coupling of a run's options: an option's value requires certain values of another option, for a reason."""
 
 import dataclasses
 from typing import Any
@@ -10,7 +10,7 @@ from host.training.record import HOST, NODE
 
 __all__ = ["Coupling"]
 
-#: Options that lead to a value of an option that is not given.
+#: Options that determine the value of an option that is not set.
 _SOURCES = {"backend.transport": ("backend.device",), "backend.board": ("backend.device", "backend.transport"),
             "schedule.overlap": ("compute.on",), "optimizer.rule": ("workload.name", "backend.board")}
 
@@ -26,20 +26,20 @@ def _words(values: tuple[Any, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Coupling:
-    """Condition of an option."""
+    """Condition for the use of an option."""
 
-    #: Field of the option; the coupling is for one ``value`` of it, if there is one.
+    #: Field of the option; if ``value`` is set, the coupling applies only to this value.
     option: str
-    #: Field that it depends on, or fields; one of them must be given.
+    #: Field that the option depends on, or several fields, of which one must be set.
     other: str | tuple[str, ...]
-    #: Values of the other field that the option needs; None for any that is given, and () for none.
+    #: Values of the other field that allow the option; None means any value, and () means that it must not be set.
     allowed: tuple[Any, ...] | None
-    #: Why it does not apply otherwise.
+    #: Reason why the option does not apply otherwise.
     reason: str
     value: Any = None
 
     def violated(self, spec: RunSpec, full: RunSpec) -> bool:
-        """Whether a run breaks the coupling, by its given values and its values with all defaults."""
+        """Whether a run violates the coupling, given its own values and its values with all defaults."""
         if not spec.given(self.option) or self.value not in (None, spec.value(self.option)):
             return False
         other_values = [_value(full, path) for path in self._others]
@@ -55,28 +55,28 @@ class Coupling:
 
     @property
     def left(self) -> str:
-        """The option, with its value if the coupling is for one."""
+        """Name of the option, with its value if the coupling applies only to one value."""
         return flag(self.option) + ("" if self.value is None else f" {_plain(self.value)}")
 
     @property
     def condition(self) -> str:
-        """Runs that it is for."""
+        """Description of the runs for which the option is allowed."""
         flags = _words(tuple(flag(path) + (f" {NODE}" if path == "compute.on" else "") for path in self._others))
         if not self.allowed:
             return f"a run {'with' if self.allowed is None else 'without'} {flags}"
         named = tuple(value for value in self.allowed if value is not None)
         section, _, name = self._others[0].partition(".")
-        if not named:  # all other values belong to features that are not in this copy
+        if not named:  # all allowed values belong to features that are not in this copy
             return f"a run without {flag(self._others[0])}"
         choices = SECTIONS[section].options()[name].choices if section in SECTIONS else None
         rest = tuple(choice for choice in choices or () if choice not in named)
-        if None in self.allowed and 0 < len(rest) < len(named):  # the exceptions are fewer
+        if None in self.allowed and 0 < len(rest) < len(named):  # the excluded values are fewer
             return f"a run without {flag(self._others[0])} {_words(rest)}"
         text = f"{flag(self._others[0])} {_words(named)}"
         return text if None not in self.allowed else f"{text}, or a run without {flag(self._others[0])}"
 
     def message(self, spec: RunSpec, full: RunSpec) -> str:
-        """Text of the error, for a run's given values and its values with all defaults."""
+        """Error message, given a run's own values and its values with all defaults."""
         other, value = self._others[0], _value(full, self._others[0])
         actual = f", not {_words((value,))}" if self.allowed and value is not None else ""
         if not spec.given(other) and not _is_absent(value):
@@ -86,11 +86,11 @@ class Coupling:
 
 
 def _is_absent(value: Any) -> bool:
-    """Whether an option is not given; zero is a value."""
+    """Whether an option is not set; zero is a value."""
     return value is None or value is False or value == HOST
 
 
 def _value(spec: RunSpec, path: str) -> Any:
-    """Value of a field; schedules with their own loop all have momentum."""
+    """Value of a field; all schedules with their own loop use momentum."""
     has_momentum = path == "optimizer.rule" and spec.schedule is not None and spec.schedule.applicable is not None
     return OptimizerName.MOMENTUM if has_momentum else spec.value(path)

@@ -1,7 +1,7 @@
-"""Couplings of a run's options: values of one that need some values of another, each with its reason.
+"""Couplings of a run's options: values of one option that require certain values of another, with reasons.
 
-This is the only list of them: runs are checked with it, and error messages, docs/run.md and ``gradring info`` print
-it.
+This is the only list of couplings: runs are checked against it, and error messages, docs/run.md and ``gradring info``
+print it.
 """
 
 from collections.abc import Callable
@@ -33,12 +33,12 @@ _BUILT = "a board's nodes are as they were built"
 
 
 def _boards(has: Callable[[Any], Any]) -> tuple[str, ...]:
-    """Boards with nodes that satisfy ``has``."""
+    """Names of boards with nodes that satisfy ``has``."""
     return tuple(name for name in BOARDS.present if has(BOARDS[name].node))
 
 
 COUPLINGS = (
-    # The transport, which the most options depend on.
+    # The transport, which most options depend on.
     Coupling("backend.device", "backend.transport", (_S,), "it is a serial port"),
     Coupling("backend.threads", "backend.transport", (_V, _M), "other transports simulate in one thread, or not"),
     Coupling("backend.processes", "backend.transport", (_V,), "other transports are of one process"),
@@ -130,7 +130,7 @@ def check(spec: RunSpec) -> None:
 
 
 def _check_schedule(spec: RunSpec) -> None:
-    """Raise ``ValueError`` for an option that the schedule does not take."""
+    """Raise ``ValueError`` for an option that the schedule does not accept."""
     schedule = spec.known_schedule
     schedule.check_given(spec)
     if schedule.applicable is None:

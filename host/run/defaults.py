@@ -22,7 +22,7 @@ __all__ = ["is_programmed", "with_defaults", "without_defaults"]
 
 
 def with_defaults(spec: RunSpec) -> RunSpec:
-    """The same run with all defaults that apply to it and do not depend on the data; the function is idempotent."""
+    """Add all defaults that apply to a run and do not depend on data; the function is idempotent."""
     spec = _schedule(_backend(spec))
     for fill in (_workload, _ring, _optimizer, _formats, _compute, _rest):
         spec = spec.replace(_missing(spec, fill(spec)))
@@ -30,7 +30,7 @@ def with_defaults(spec: RunSpec) -> RunSpec:
 
 
 def without_defaults(spec: RunSpec) -> RunSpec:
-    """The same run without values that it would have by default, so that another value of one changes the rest."""
+    """Remove values that equal their defaults, so that changing one value can change other defaults."""
     full = with_defaults(spec)
     for path in paths_of(spec):
         section, _, name = path.partition(".")
@@ -43,12 +43,12 @@ def without_defaults(spec: RunSpec) -> RunSpec:
 
 
 def _missing(spec: RunSpec, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Defaults of fields that are not given."""
+    """Defaults of fields that are not set."""
     return {path: value for path, value in defaults.items() if spec.value(path) is None and value is not None}
 
 
 def _backend(spec: RunSpec) -> RunSpec:
-    """Transport and board, which most other defaults depend on."""
+    """Set the transport and the board, which most other defaults depend on."""
     transport = spec.backend.transport
     if transport is None:
         transport = TransportName.VERILATED if spec.backend.device is None else TransportName.SERIAL
@@ -59,14 +59,14 @@ def _backend(spec: RunSpec) -> RunSpec:
 
 
 def _schedule(spec: RunSpec) -> RunSpec:
-    """The schedule: a program for perceptrons on nodes that compute."""
+    """Set the schedule: a program for perceptrons on computing nodes."""
     if spec.schedule is not None:
         return spec.replace(_missing(spec, spec.schedule.defaults(spec)))
     return spec.replace({"schedule.overlap": "none"} if is_programmed(spec) else {"schedule.kind": Update.kind})
 
 
 def is_programmed(spec: RunSpec) -> bool:
-    """Whether nodes compute by a program unless another schedule is requested."""
+    """Whether nodes compute by a program unless a different schedule is requested."""
     return (spec.compute.on == NODE and spec.workload.name is WorkloadName.DIGITS and spec.formats.density is None
             and spec.backend.board is None)
 
@@ -93,7 +93,7 @@ def _ring(spec: RunSpec) -> dict[str, Any]:
 
 
 def _optimizer(spec: RunSpec) -> dict[str, Any]:
-    """Update rule and constants; the other schedules have the constants of momentum."""
+    """Update rule and its constants; schedules with their own loop use the constants of momentum."""
     text, board, rule = spec.workload.name is WorkloadName.TEXT, spec.backend.board, spec.optimizer.rule
     if not spec.known_schedule.in_steps:
         rate = spec.known_schedule.learning_rate or LEARNING_RATES[OptimizerName.MOMENTUM]

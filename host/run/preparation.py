@@ -1,4 +1,4 @@
-"""Preparation of a run in steps of all workers: its nodes, data and configurations, before anything is built."""
+"""Preparation of a run in which all workers step together: nodes, data and configurations, before any build."""
 
 import dataclasses
 from collections.abc import Callable
@@ -34,19 +34,19 @@ __all__ = ["Preparation", "prepare", "random_faults", "with_links"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """A run that can begin."""
+    """A run that is ready to start."""
 
-    #: Description, with all defaults.
+    #: Description of the run, with all defaults.
     spec: RunSpec
-    #: Board, or the rates of one where there is none.
+    #: Board; without one, the rates of a default board.
     board: BoardConfig
     node: Configuration
     task: Workload
-    #: Configurations of the runs, one after the other.
+    #: Configurations of the successive runs.
     configs: list[TrainingConfig]
-    #: The last of them, if it is there for comparison.
+    #: The last configuration, if it is only for comparison.
     plain: TrainingConfig | None = None
-    #: Rings of a grid.
+    #: Rings of a grid, and their changes.
     reconfiguration: "ReconfigurationPlan | None" = None
     slow: slow_link.SlowLink | None = None
     faults: RandomFaults | None = None
@@ -58,13 +58,13 @@ class Preparation:
 
     @property
     def nodes(self) -> int:
-        """Nodes at the beginning."""
+        """Number of nodes at the beginning."""
         return int(self.spec.known("ring.nodes"))
 
 
 def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Preparation:
-    """Check a run, described with all defaults, and prepare it; ``say`` takes lines about choices. ``ValueError`` if
-    the run is impossible, or an option has no effect on it."""
+    """Check and prepare a run, described with all defaults; ``say`` is called with lines about choices. Raises
+    ``ValueError`` if the run is impossible, or an option has no effect on it."""
     board = _board(spec)
     schedule = spec.known_schedule
     reconfiguration: ReconfigurationPlan | None = None
@@ -87,14 +87,14 @@ def prepare(spec: RunSpec, say: Callable[[str], None] = lambda line: None) -> Pr
 
 
 def _board(spec: RunSpec) -> BoardConfig:
-    """The board; where there is none, the board of default nodes, with rates that have no effect."""
+    """Board of the run; without one, a board of default nodes, with rates that have no effect."""
     if spec.backend.board is None:
         return dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=Update.nodes)
     return BOARDS[spec.backend.board]
 
 
 def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
-    """Nodes before their memories have room for the run."""
+    """Configuration of the nodes, before their memories are made large enough for the run."""
     nodes = spec.known("ring.nodes")
     node = _with_formats(board.node, weights=spec.known("formats.weights"), gradients=spec.known("formats.gradients"))
     if spec.backend.board is None and not is_grid and not 1 <= nodes <= node.topology.max_nodes:
@@ -112,7 +112,7 @@ def _node(spec: RunSpec, board: BoardConfig, *, is_grid: bool) -> Configuration:
 
 
 def _with_formats(node: Configuration, *, weights: str, gradients: str) -> Configuration:
-    """The same node with codecs of new weights and of gradients; ``ValueError`` if nodes cannot have them."""
+    """Set the codecs of new weights and of gradients; a ``ValueError`` if nodes do not support them."""
     if node.has_ring:
         return node.replace(weights=Weights(codec=weights), gradients=gradients)
     if (weights, gradients) != (RAW, ZERO_VALUE):
@@ -122,7 +122,7 @@ def _with_formats(node: Configuration, *, weights: str, gradients: str) -> Confi
 
 
 def with_links(links: str, node: Configuration, *, messages: bool = False) -> Configuration:
-    """The same node with links on credit, or in slots, which may have room for messages."""
+    """Set the links of a node: with credits, or in slots, where messages are possible."""
     if links != SLOTS:
         return node
     slots = section("Slots")(ingress=15, messages=messages)
@@ -130,7 +130,7 @@ def with_links(links: str, node: Configuration, *, messages: bool = False) -> Co
 
 
 def _config(spec: RunSpec) -> TrainingConfig:
-    """Configuration of training."""
+    """Training configuration of the run."""
     workload, optimizer, compute = spec.workload, spec.optimizer, spec.compute
     momentum = {name: value for name in ("momentum", "dampening") if (value := getattr(optimizer, name)) is not None}
     options: dict[str, Any] = {name: value for name, value in (
@@ -147,7 +147,7 @@ def _config(spec: RunSpec) -> TrainingConfig:
 
 
 def _place(spec: RunSpec) -> str:
-    """Options that lead to a run's board."""
+    """Text about the options that select a run's board."""
     backend = spec.backend
     on_board = backend.transport in (TransportName.BOARD, TransportName.SERIAL)
     transport = f" by --transport {spec.known('backend.transport').value}" if on_board else ""
@@ -155,12 +155,12 @@ def _place(spec: RunSpec) -> str:
 
 
 def random_faults(spec: RunSpec) -> RandomFaults | None:
-    """Faults of the links of a run with all defaults, if there are any."""
+    """Link faults of a run described with all defaults; None if there are none."""
     return None if spec.faults.rate is None else RandomFaults(rate=spec.faults.rate, seed=spec.known("faults.seed"))
 
 
 def _far_memory(spec: RunSpec) -> FarMemory | None:
-    """Far memories of the nodes, if there are any."""
+    """Far memory of the nodes; None if they have none."""
     compute = spec.compute
     if compute.activations is None:
         return None
@@ -174,7 +174,7 @@ def _far_memory(spec: RunSpec) -> FarMemory | None:
 
 def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Callable[[str], None]) -> (
         tuple[TrainingConfig, Workload]):
-    """Model and data; a perceptron without hidden layer where a board has no room for one by default."""
+    """Create model and data. If a board has no room for a hidden layer by default, the perceptron has none."""
     if spec.workload.name is WorkloadName.TEXT:
         return config, CharacterModel(topics(context=TransformerConfig.context))
     data = digits()
@@ -192,7 +192,7 @@ def _task(spec: RunSpec, config: TrainingConfig, node: Configuration, say: Calla
 
 
 def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
-    """Configuration of the run for comparison, on request: dense, or plain sgd."""
+    """Configuration of the comparison run, if requested: dense, or with plain sgd."""
     if not spec.output.compare:
         return None
     if config.density is not None:
@@ -210,7 +210,7 @@ def _compared(spec: RunSpec, config: TrainingConfig) -> TrainingConfig | None:
 
 def _fitted(spec: RunSpec, node: Configuration, task: Workload, configs: list[TrainingConfig], *,
             reconfiguration: "ReconfigurationPlan | None") -> Configuration:
-    """Nodes with room for the runs, and with the engines that they need."""
+    """Configuration of nodes with enough memory for the runs, and with the engines that they need."""
     nodes, config = spec.known("ring.nodes"), configs[0]
     node = fitted(node, [run.allocation(task.parameters.size) for run in configs],
                   nodes=nodes if reconfiguration is None else reconfiguration.fewest,

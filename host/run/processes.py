@@ -1,4 +1,4 @@
-"""Processes of a simulation: on this machine, or started by ``mpirun``."""
+"""Processes of a simulation, on this machine or started by ``mpirun``."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -13,8 +13,8 @@ __all__ = ["check_alone", "other_processes", "serves", "threads_of"]
 
 
 def serves() -> bool:
-    """Whether this is a process of ``mpirun`` other than the first, which then has served until that one exits. Must
-    be called before anything that may fail, so that the first process releases the rest in every case."""
+    """Return whether this is an ``mpirun`` process other than the first, after serving the first until it exits. It
+    must be called before anything that may fail, so that the first process always releases all processes."""
     if mpi_size() == 1:
         return False
     from sim.verilated.mpi_processes import serve_mpi
@@ -40,8 +40,8 @@ def check_alone(what: str) -> None:
 
 
 def other_processes(count: int | None, *, nodes: int) -> "Processes | None":
-    """Requested processes; None where only this one simulates. ``ValueError`` for one without a node, or if
-    ``mpirun`` has started another number."""
+    """The requested processes; None if only this one simulates. Raises ``ValueError`` if a process would have no
+    node, or ``mpirun`` has started a different number."""
     started = mpi_size()
     if count is not None and started > 1 and count != started:
         raise ValueError(f"Processes must be the {started} that mpirun has started, not {count!r}")
@@ -58,5 +58,5 @@ def other_processes(count: int | None, *, nodes: int) -> "Processes | None":
 
 
 def threads_of(count: int | None, nodes: int, processes: "Processes | None") -> int:
-    """Threads of each process: the requested number, or the default, which is 1 for several processes."""
+    """Number of threads of each process: as requested, or the default, which is 1 with several processes."""
     return thread_count(1 if processes is not None and count is None else count, nodes)

@@ -1,4 +1,4 @@
-"""Comparison of a run with the report that it repeats."""
+"""Comparison of a run with an earlier report that it reproduces."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -15,25 +15,25 @@ from host.schema import read_report
 
 __all__ = ["check_report", "comparison", "described", "digest"]
 
-#: Lists of steps by the kinds of reports, and the figures of steps that are compared, by their names in a line.
+#: Names of the lists of steps in different kinds of reports, and the compared figures of a step, with their labels.
 _STEPS = ("per_step", "updates")
 _COMPARED = {"losses": ("loss",), "cycles": ("cycles", "cycle"), "words": ("words_sent",)}
 
 
 def digest(*arrays: npt.NDArray[Any] | None) -> str | None:
-    """SHA-256 of the bits of arrays, in hexadecimal digits; None if one is missing."""
+    """SHA-256 of the bits of arrays, in hexadecimal digits; None if an array is missing."""
     if any(array is None for array in arrays):
         return None
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
 def described(report: Mapping[str, Any], spec: RunSpec, *weights: npt.NDArray[Any] | None) -> dict[str, Any]:
-    """A report with the description of its run, and the digest of its final weights; None of a run without them."""
+    """Add the description of the run, and the digest of its final weights (None without weights), to a report."""
     return {**report, "run": repeatable(spec), "weights_sha256": digest(*weights)}
 
 
 def check_report(path: Path) -> dict[str, Any]:
-    """Content of a report of one run; ``SpecError`` if the file has another report, or none."""
+    """Read the report of a single run; a ``SpecError`` if the file contains a different report, or none."""
     try:
         schemas = [schedule.schema() for schedule in SCHEDULES.values()]
         report = read_report(path, steps.SCHEMA, *(schema for schema in schemas if schema is not None))
@@ -50,8 +50,8 @@ def _steps(report: Mapping[str, Any]) -> Any:
 
 
 def comparison(earlier: Mapping[str, Any], result: Any) -> list[str]:
-    """Lines that show whether bits, cycles and words of a run match an earlier report; of jobs side by side,
-    the one with the same seed is compared."""
+    """Describe in lines whether bits, cycles and words of a run match an earlier report. Of jobs side by side, the
+    job with the same seed is compared."""
     reports: Sequence[Mapping[str, Any]] = result if isinstance(result, list) else [result]
     report = next((other for other in reports if _seed(other) == _seed(earlier)), reports[0])
     before, after = _steps(earlier), _steps(report)

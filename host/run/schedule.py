@@ -1,4 +1,4 @@
-"""Schedule of a run: how workers compute and update, and who carries the run out."""
+"""Schedule of a run: how workers compute and update weights, and how the run is carried out."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -16,67 +16,67 @@ if TYPE_CHECKING:
 
 __all__ = ["WITH_MOMENTUM", "Schedule"]
 
-#: Fields that apply to schedules with their own loop, which have momentum.
+#: Fields that apply to schedules with their own loop, which use momentum.
 WITH_MOMENTUM = ("workload.seed", "ring.nodes", "backend.threads", "backend.arithmetic", "model.hidden",
                  "optimizer.learning_rate", "optimizer.momentum", "output.folder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule(Section):
-    """Base of schedules. The members give the values that other sections of a run have with it."""
+    """Base class of schedules. Its attributes determine values in other sections of a run."""
 
     #: Name of the schedule, and the option that selects it.
     kind: ClassVar[str]
     lead: ClassVar[str]
     #: Position in lists of schedules.
     place: ClassVar[int]
-    #: Nodes, or workers, on no board.
+    #: Default number of nodes, or workers, without a board.
     nodes: ClassVar[int] = 4
-    #: Whether the run is of one job, in steps of all workers.
+    #: Whether the run is a single job in which all workers step together.
     in_steps: ClassVar[bool] = False
     #: Whether several processes can simulate the nodes, and whether links have a latency.
     has_processes: ClassVar[bool] = False
     has_latency: ClassVar[bool] = True
-    #: Formats that it has: weights, gradients, or both.
+    #: Formats that can be set: weights, gradients, or both.
     formats: ClassVar[tuple[str, ...]] = ()
-    #: Defaults of the workload, where they differ from a run in steps.
+    #: Defaults of the workload, if they differ from a run in steps.
     workload: ClassVar[Mapping[str, Any] | None] = None
-    #: Default of a schedule with momentum, and no other rule.
+    #: Default learning rate, for a schedule that supports momentum only.
     learning_rate: ClassVar[float | None] = None
-    #: Default of multiply-adds per cycle, where an engine is expected.
+    #: Default number of multiply-adds per cycle, for a schedule that assumes an engine.
     macs: ClassVar[int | None] = None
-    #: Fields of other sections that apply to it; None for all.
+    #: Fields of other sections that apply to the schedule; None for all.
     applicable: ClassVar[tuple[str, ...] | None] = None
 
     @classmethod
     def couplings(cls) -> "Iterable[Coupling]":
-        """Couplings of its fields."""
+        """Couplings of the schedule's fields."""
         return ()
 
     @classmethod
     def files(cls) -> Iterable[str]:
-        """Names of files that only its runs write."""
+        """Names of files that only runs with this schedule write."""
         return ()
 
     @classmethod
     def schema(cls) -> "Schema | None":
-        """Schema of the reports of its runs; None for reports of runs in steps."""
+        """Schema of reports of the schedule's runs; None if they are reports of runs in steps."""
         return None
 
     @property
     def several(self) -> bool:
-        """Whether it consists of several runs in steps, one after the other."""
+        """Whether the schedule consists of several successive runs in steps."""
         return False
 
     def check_given(self, spec: "RunSpec") -> None:
-        """Raise ``ValueError`` for a field that does not apply, as the run is described, without defaults."""
+        """Raise ``ValueError`` for a field that does not apply, given the description without defaults."""
 
     def defaults(self, spec: "RunSpec") -> dict[str, Any]:
-        """Defaults of its own fields, by their paths."""
+        """Defaults of the schedule's own fields, by path."""
         return {}
 
     def configs(self, config: "TrainingConfig") -> "list[TrainingConfig]":
-        """Configurations of its runs in steps."""
+        """Configurations of the schedule's runs in steps."""
         return [config]
 
     def check(self, spec: "RunSpec") -> None:
@@ -84,12 +84,12 @@ class Schedule(Section):
         raise NotImplementedError
 
     def train(self, spec: "RunSpec") -> Any:
-        """Carry a run with all defaults out; return its report, or its reports."""
+        """Carry out a run described with all defaults; return its report, or its reports."""
         raise NotImplementedError
 
     def needed(self, spec: "RunSpec") -> None:
-        """Raise an error unless packages are there that a run needs."""
+        """Raise an error if a package that the run needs is missing."""
 
     def write(self, report: dict[str, Any], spec: "RunSpec", task: "Workload", folder: Path) -> list[Path]:
-        """Write its own files of a run in steps; return their paths."""
+        """Write additional files of a run in steps, and return their paths."""
         return []

@@ -1,7 +1,7 @@
-"""Sections of the description of a training run: options by subject, each with its help, its unit and its range.
+"""Sections of the description of a training run: options by subject, with help texts, units and ranges.
 
-A value that is None is not given: it has a default that depends on other sections (:mod:`host.run.defaults`), or does
-not apply to the run (:mod:`host.run.couplings`).
+A value of None means that the option is not set: it has a default that depends on other sections
+(:mod:`host.run.defaults`), or does not apply to the run (:mod:`host.run.couplings`).
 """
 
 import dataclasses
@@ -30,17 +30,17 @@ __all__ = ["CREDITS", "FLAT", "GRID", "SCHEDULES", "SECTIONS", "SLOTS", "TEXT_BA
            "Backend", "Compute", "Faults", "Formats", "Model", "Moments", "Optimizer", "Output", "Ring", "Update",
            "Workload", "flag", "of_schedule"]
 
-#: Steps, examples of a batch and steps between measurements of the character model, by default.
+#: Default number of steps, examples in a batch and steps between measurements for the character model.
 TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
 
-#: When nodes send: when their successors have room, or in slots of a common time.
+#: When nodes send: when their successors have room, or in slots of a common time base.
 CREDITS, SLOTS = "credits", "slots"
-#: Shapes of rings where all nodes of a grid train one model.
+#: Shapes of rings in which all nodes of a grid train one model.
 GRID, FLAT = "grid", "flat"
 
 
 class Moments(enum.Enum):
-    """Formats of the optimizer's state on nodes."""
+    """Formats in which nodes store the optimizer's state."""
 
     FP32 = "fp32"
     BF16 = "bf16"
@@ -106,7 +106,7 @@ class Ring(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backend(Section):
-    """Way to the nodes, and how they are simulated."""
+    """Transport to the nodes, and their simulation."""
 
     transport: TransportName | None = option(None, "--transport", help="Transport to the nodes.",
                                              shown_default=TransportName.VERILATED.value)
@@ -201,7 +201,7 @@ class Compute(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update(Schedule):
-    """Schedule of fused updates: the host orders each step."""
+    """Schedule of fused updates, in which the host starts each step."""
 
     kind: ClassVar[str] = "update"
     lead: ClassVar[str] = "--schedule update"
@@ -229,7 +229,7 @@ class Update(Schedule):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Faults(Section):
-    """Damage of words on links."""
+    """Faults that damage words on links."""
 
     panel: ClassVar[str] = "Ring"
 
@@ -242,7 +242,7 @@ class Faults(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output(Section):
-    """Checks, checkpoints and files."""
+    """Options for checks, checkpoints and output files."""
 
     folder: Path | None = option(None, "--output", help=(
         "Folder of report.json, report.png, report.html, run.toml, weights.npz and checkpoint.tar."),
@@ -273,13 +273,13 @@ SECTIONS: dict[str, type[Section]] = {
     "optimizer": Optimizer, "formats": Formats, "compute": Compute,
     "faults": Faults, "output": Output}
 _OTHERS: list[type[Schedule]] = [kind for name in FEATURES for kind in feature(name).schedules()]
-#: Types of schedules by their kinds.
+#: Types of schedules, by kind.
 SCHEDULES: dict[str, type[Schedule]] = {Update.kind: Update} | {
     other.kind: other for other in sorted(_OTHERS, key=lambda other: other.place)}
 
 
 def flag(path: str) -> str:
-    """Option of a field on the command line: ``--momentum`` of ``optimizer.momentum``."""
+    """Option for a field on the command line, such as ``--momentum`` for ``optimizer.momentum``."""
     section, _, name = path.partition(".")
     kinds = tuple(SCHEDULES.values()) if section == "schedule" else (SECTIONS[section],)
     flags = next((kind.options()[name].flags for kind in kinds if name in kind.options()), (f"--{name}",))
@@ -287,5 +287,5 @@ def flag(path: str) -> str:
 
 
 def of_schedule(path: str, chosen: str) -> str:
-    """Text of the error for a field of another schedule than the ``chosen`` one."""
+    """Error message for a field of a schedule other than the ``chosen`` one."""
     return f"Option {flag(path)} is for a run without {SCHEDULES[chosen].lead}: leave it out"

@@ -1,4 +1,4 @@
-"""A slow link, and the partition of the groups with the least cost."""
+"""A slow link, and the choice of the partition that costs least on it."""
 
 import contextlib
 from collections.abc import Callable
@@ -17,14 +17,14 @@ __all__ = ["SlowLink", "partition", "with_option"]
 
 
 class SlowLink(NamedTuple):
-    """A link by the rank that sends on it, and its words per cycle."""
+    """A slow link: the rank that sends on it, and its words per cycle."""
 
     rank: int
     rate: Fraction
 
     @classmethod
     def parse(cls, text: str) -> "SlowLink":
-        """Make one from its text, like ``2:0.5``."""
+        """Parse a slow link from text like ``2:0.5``."""
         rank, _, rate = text.partition(":")
         with contextlib.suppress(ValueError, ZeroDivisionError):
             link = cls(int(rank), Fraction(rate).limit_denominator(1000))
@@ -33,20 +33,20 @@ class SlowLink(NamedTuple):
         raise ValueError(f"Slow link must be a rank and a rate above 0 and up to 1, like 2:0.5, not {text!r}")
 
     def check(self, *, nodes: int) -> None:
-        """Raise ``ValueError`` unless a ring of ``nodes`` has the link."""
+        """Raise ``ValueError`` unless a ring of ``nodes`` nodes contains the link."""
         if self.rank >= nodes:
             raise ValueError(f"Slow link must be from a rank below {nodes}, not {self.rank}")
 
 
 def with_option(node: NodeConfig, length: int, *, planes: int) -> NodeConfig:
-    """The same node with role RootReduce, and room for the state of all groups."""
+    """Add role RootReduce, and room for the state of all groups, to a node's configuration."""
     state = max(node.memories.state, 1 << (length - 1).bit_length()) if planes else node.memories.state
     return node.replace(role=RootReduce(), memories={"state": state})
 
 
 def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure links, take the best partition, and return the figures for the report; both partitions are tried with
-    dense gradients, which replace the contents of memories."""
+    """Measure the links, set the best partition, and return figures for the report. Both partitions are measured with
+    dense gradients, which overwrite the contents of memories."""
     partitioning = choose(ring, length, link_rates(ring), planes=planes, latency=latency)
     say(str(partitioning))
     slowest = min(range(ring.nodes), key=lambda rank: partitioning.rates[rank])
@@ -62,7 +62,7 @@ def partition(ring: Ring, length: int, *, planes: int, latency: int, say: Callab
 
 
 def _tried(ring: Ring, length: int, owner: int | None) -> int:
-    """Cycles of an update without state, of dense gradients."""
+    """Measure the cycles of an update without state, with dense gradients."""
     gradients = np.random.default_rng(0).standard_normal(length).astype(np.float32)
     ring.memory.write_gradients([gradients] * ring.nodes)
     ring.settings.write(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.0))

@@ -32,19 +32,19 @@ from host.run.sections import SCHEDULES, SECTIONS, of_schedule
 __all__ = ["RunSpec", "SpecError", "fields_of", "from_dict", "paths_of", "read", "repeatable", "to_dict",
            "to_toml", "with_texts"]
 
-#: Bytes of a description.
+#: Maximum size of a description in bytes.
 _LARGEST = 1 << 20
 
 
 class SpecError(ValueError):
-    """A text describes no run; the message names the field."""
+    """A text does not describe a run; the message names the field."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Description of a training run, in sections; without a schedule, the run has the schedule of its options.
+    """Description of a training run, in sections; if no schedule is given, other options determine it.
 
-    :func:`host.run.execution.check` refuses a run that is impossible, before anything is built.
+    :func:`host.run.execution.check` rejects an impossible run before anything is built.
     """
 
     workload: sections.Workload = dataclasses.field(default_factory=sections.Workload)
@@ -59,7 +59,7 @@ class RunSpec:
     output: sections.Output = dataclasses.field(default_factory=sections.Output)
 
     def given(self, path: str) -> bool:
-        """Whether a field such as ``optimizer.momentum`` has another value than its default."""
+        """Whether a field such as ``optimizer.momentum`` differs from its default."""
         section, _, name = path.partition(".")
         part = getattr(self, section)
         field = None if part is None else type(part).__dataclass_fields__.get(name)
@@ -71,20 +71,20 @@ class RunSpec:
         return getattr(getattr(self, section), name, None)
 
     def known(self, path: str) -> Any:
-        """Value of a field that the run has, since all defaults are in it."""
+        """Value of a field that must be set, as it is with all defaults."""
         value = self.value(path)
         assert value is not None, path
         return value
 
     @property
     def known_schedule(self) -> Schedule:
-        """The schedule of a run that has one, as a run with all defaults does."""
+        """Schedule of a run that must have one, as it does with all defaults."""
         assert self.schedule is not None
         return self.schedule
 
     def replace(self, values: Mapping[str, Any]) -> Self:
-        """The same run with other values of fields, by names such as ``optimizer.momentum``; a field of another
-        schedule changes the schedule, unless two kinds are requested."""
+        """Replace values of fields, by paths such as ``optimizer.momentum``. A field of a different schedule changes
+        the schedule, unless two kinds are requested."""
         groups: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             section, _, name = path.partition(".")
@@ -94,7 +94,7 @@ class RunSpec:
             dataclasses.replace(getattr(self, section), **group) for section, group in groups.items()})
 
     def _schedule(self, values: dict[str, Any]) -> Any:
-        """The schedule with other values, of their kind."""
+        """Schedule with changed values, of the kind that they belong to."""
         chosen = values.pop("kind", None)
         if chosen is not None and chosen not in SCHEDULES:
             raise SpecError(choice_error("Schedule", SCHEDULES, str(chosen)))
@@ -105,14 +105,14 @@ class RunSpec:
             if chosen not in (None, owners[name]):
                 raise SpecError(of_schedule(f"schedule.{name}", chosen))
             chosen = owners[name]
-        assert chosen is not None  # a field has been named
+        assert chosen is not None  # holds because a field has been named
         kind = SCHEDULES[chosen]
         own = vars(self.schedule) if isinstance(self.schedule, kind) else {}
         return kind(**{**own, **values})
 
 
 def fields_of(section: type[Section]) -> dict[str, Any]:
-    """Types of a section's fields by name, without None."""
+    """Types of a section's fields, by name, without None."""
     hints = typing.get_type_hints(section)
     kinds = {field.name: typing.get_args(hints[field.name]) or [hints[field.name]]
              for field in dataclasses.fields(section)}
@@ -120,12 +120,12 @@ def fields_of(section: type[Section]) -> dict[str, Any]:
 
 
 def paths_of(spec: RunSpec) -> list[str]:
-    """Paths of all fields that are given."""
+    """Paths of all fields that are set."""
     return [f"{section}.{name}" for section, fields in to_dict(spec).items() for name in fields if name != "kind"]
 
 
 def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """Nested dictionary of all fields that differ from their defaults, for JSON and TOML."""
+    """Convert all fields that differ from their defaults to nested dictionaries, for JSON and TOML."""
     parts = {}
     for name, part in ((name, part) for name, part in vars(spec).items() if part is not None):
         values = {field.name: _plain(getattr(part, field.name)) for field in dataclasses.fields(part)
@@ -135,19 +135,19 @@ def to_dict(spec: RunSpec) -> dict[str, dict[str, Any]]:
 
 
 def repeatable(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """The same without the folder and the resumption of an earlier run in it, as in a report."""
+    """Convert a run for a report: the same as :func:`to_dict`, without output folder and resumption."""
     return to_dict(spec.replace({"output.folder": None, "output.resume": False}))
 
 
 def _plain(value: Any) -> Any:
-    """A value in JSON and TOML."""
+    """Convert a value to a form for JSON and TOML."""
     if isinstance(value, enum.Enum):
         return value.value
     return str(value) if isinstance(value, Path) else value
 
 
 def from_dict(values: Mapping[str, Any]) -> RunSpec:
-    """Run of such a dictionary; ``SpecError`` if there is no such section, field or value."""
+    """Create a run from nested dictionaries; a ``SpecError`` if a section, field or value does not exist."""
     flat = {}
     for section, fields in values.items():
         _check_section(section)
@@ -165,7 +165,7 @@ def _check_section(section: str) -> None:
 
 
 def _kind(path: str) -> Any:
-    """Type of a field by its path."""
+    """Type of a field, by path."""
     section, _, name = path.partition(".")
     _check_section(section)
     kinds = SCHEDULES.values() if section == "schedule" else [SECTIONS[section]]
@@ -178,7 +178,7 @@ def _kind(path: str) -> Any:
 
 
 def _typed(path: str, kind: Any, value: Any) -> Any:
-    """A value of JSON or TOML as one of the field's type."""
+    """Convert a value from JSON or TOML to the type of a field."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         names = [str(member.value) for member in kind]
         if value not in names:
@@ -195,8 +195,8 @@ def _typed(path: str, kind: Any, value: Any) -> Any:
 
 
 def with_texts(spec: RunSpec, assignments: Iterable[str]) -> RunSpec:
-    """The same run with fields as in texts such as ``optimizer.rule=adam``; ``SpecError`` if a text is no assignment,
-    or there is no such field or value."""
+    """Set fields of a run from texts such as ``optimizer.rule=adam``. Raises ``SpecError`` if a text is not an
+    assignment, or the field or value does not exist."""
     values = {}
     for text in assignments:
         path, equals, value = text.partition("=")
@@ -208,7 +208,7 @@ def with_texts(spec: RunSpec, assignments: Iterable[str]) -> RunSpec:
 
 
 def _parsed(path: str, kind: Any, text: str) -> Any:
-    """Value of a text, in the form of JSON."""
+    """Parse a text to a value as in JSON."""
     if kind is bool:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
         return words.get(text.lower(), text)
@@ -218,15 +218,15 @@ def _parsed(path: str, kind: Any, text: str) -> Any:
 
 
 def to_toml(spec: RunSpec) -> str:
-    """The run as TOML, without its folder."""
+    """Convert the run to TOML, without its folder."""
     import tomli_w
 
     return tomli_w.dumps(repeatable(spec))
 
 
 def read(path: Path) -> RunSpec:
-    """Run that a TOML file describes, or a ``report.json`` of its results; ``SpecError`` if the file describes none,
-    ``OSError`` if it cannot be read."""
+    """Read a run from a TOML file, or from the ``report.json`` of its results. Raises ``SpecError`` if the file
+    describes no run, and ``OSError`` if it cannot be read."""
     from sim import bounded_files, json_files
 
     try:

@@ -1,4 +1,4 @@
-"""Runs in steps of all workers, from their description to their files: schedules update and program."""
+"""Runs in which all workers step together, from description to files: schedules update and program."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ __all__ = ["train"]
 
 
 class _StepRun:
-    """A run in steps of all workers that is under way."""
+    """A run in steps of all workers that is in progress."""
 
     def __init__(self, prepared: Preparation, progress: Progress):
         spec = self.spec = prepared.spec
@@ -49,7 +49,7 @@ class _StepRun:
         self.stopped = 0
 
     def open_files(self) -> None:
-        """Check that all results can be written, and find the content to resume from."""
+        """Check that all results can be written, and load the content to resume from."""
         spec, prepared, reconfiguration = self.spec, self.prepared, self.prepared.reconfiguration
         identity = identity_of(
             prepared.configs, prepared.node, workload=spec.workload.name.value, nodes=prepared.nodes,
@@ -68,7 +68,7 @@ class _StepRun:
                 content, shown(checkpointer.path)))
 
     def events(self) -> Any:
-        """Events for TensorBoard, on request."""
+        """Event writer for TensorBoard, if requested."""
         spec, prepared = self.spec, self.prepared
         if spec.output.tensorboard is None:
             return contextlib.nullcontext()
@@ -78,7 +78,7 @@ class _StepRun:
                                   replay=prepared.node.link.replay)
 
     def session(self) -> contextlib.AbstractContextManager[Session]:
-        """The nodes."""
+        """Session with the nodes."""
         spec, prepared, backend = self.spec, self.prepared, self.spec.backend
         config, reconfiguration = prepared.config, prepared.reconfiguration
         patience = 0 if config.overlap is None else feature("programs").patience(prepared.task, config,
@@ -96,7 +96,7 @@ class _StepRun:
             say=self.progress.say, announce=self.progress.stage, **options)
 
     def carry_out(self, session: Session, events: Any) -> None:
-        """Do all runs, until they end or a signal comes."""
+        """Carry out all runs until they end or a signal is received."""
         prepared, progress = self.prepared, self.progress
         if prepared.slow is not None:
             self.partitioning = slow_link.partition(
@@ -125,7 +125,7 @@ class _StepRun:
         self.simulation = self._simulation(session)
 
     def _announce(self, number: int) -> None:
-        """Begin the stage of a run."""
+        """Begin the progress stage of a run."""
         prepared, config = self.prepared, self.prepared.configs[number]
         if self.schedule.several:
             self.progress.say(f"overlap: {config.overlap}")
@@ -136,7 +136,7 @@ class _StepRun:
                             prepared.task)
 
     def _simulation(self, session: Session) -> report.Simulation:
-        """Figures of the simulation, for the report."""
+        """Figures of the simulation for the report."""
         experiment, prepared, backend = self.experiment, self.prepared, self.spec.backend
         seconds = dict(zip(("run", "comparison"), experiment.seconds, strict=False))
         if self.schedule.several:
@@ -150,7 +150,7 @@ class _StepRun:
             faults=prepared.faults, reconfiguration=prepared.reconfiguration, partitioning=self.partitioning)
 
     def result(self) -> dict[str, Any] | None:
-        """The report; None if a signal came before the first step ended."""
+        """Build the report; None if a signal was received before the end of the first step."""
         prepared, experiment = self.prepared, self.experiment
         task = prepared.task
         begun = [(config, training) for config, training in zip(prepared.configs, experiment.trainings, strict=False)
@@ -182,7 +182,7 @@ class _StepRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
-    """Carry a run out, and return its report; ``typer.Exit`` if a signal has come."""
+    """Carry out a run, and return its report; a ``typer.Exit`` if a signal has been received."""
     if spec.output.tensorboard is not None:
         event_files.needed()
     spec.known_schedule.needed(spec)

@@ -1,9 +1,9 @@
-"""Ends of a socket that exchange messages: a client that waits, and a server that never does.
+"""Socket endpoints that exchange messages: a client, which waits, and a server, which never blocks.
 
-A server has one thread. Bytes from a peer are kept until a message is whole, and bytes for a peer until it reads
-them; a peer that begins a message and does not end it, or that does not read its answer, ends by a time limit
-and delays no other peer. Before the server's user has admitted a peer, its messages must be short, it must send one
-within seconds, and only some peers may be in that state.
+A server has one thread. It buffers bytes from a peer until a message is complete, and bytes for a peer until they are
+read. A peer that does not complete a message, or does not read its answer, is disconnected by a time limit, and
+delays no other peer. Before the server's user has admitted a peer, its messages must be short, the first must arrive
+within seconds, and the number of such peers is limited.
 """
 
 import contextlib
@@ -21,29 +21,29 @@ from host.sockets.format import MessageError, Registry, length_of
 
 __all__ = ["MAX_MESSAGE", "MAX_PATH", "Client", "Ended", "Limits", "Peer", "Server"]
 
-#: Largest length of a message, in bytes.
+#: Maximum length of a message, in bytes.
 MAX_MESSAGE = 1 << 30
 
-#: Bytes that are read at a time, and from one peer before the next.
+#: Bytes read at a time, and bytes read from one peer before the next peer is served.
 _CHUNK, _SHARE = 1 << 18, 1 << 22
 
 MAX_PATH = 103
-"""Maximum bytes of the path of a socket, on any system."""
+"""Maximum length of a socket's path in bytes, on any system."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a server's peers."""
+    """Limits for the peers of a server."""
 
-    unknown: int = 64  # peers that are not admitted; with another one the first of them ends
-    first_seconds: float = 5.0  # seconds within which a peer must send its first message
-    first_bytes: int = 1 << 16  # largest length of a message of a peer that is not admitted
-    seconds: float = 30.0  # seconds that an admitted peer has for a message that it has begun, and for reading one
-    message_bytes: int = MAX_MESSAGE  # largest length of a message of an admitted peer
+    unknown: int = 64  # peers that are not admitted; one more disconnects the first of them
+    first_seconds: float = 5.0  # seconds until a peer must have sent its first message
+    first_bytes: int = 1 << 16  # maximum length of a message from a peer that is not admitted
+    seconds: float = 30.0  # seconds that an admitted peer has to complete a message, and to read one
+    message_bytes: int = MAX_MESSAGE  # maximum length of a message from an admitted peer
 
 
 def _take_frame(inbox: bytearray, longest: int) -> bytes | None:
-    """Remove the next frame from bytes, None while it is not whole; raises ``MessageError`` if it can be none."""
+    """Remove the next frame from ``inbox``; None if it is incomplete, ``MessageError`` if it is invalid."""
     length = length_of(inbox)
     if length is None:
         return None
@@ -57,9 +57,9 @@ def _take_frame(inbox: bytearray, longest: int) -> bytes | None:
 
 
 class Client:
-    """A client's end of a socket, at the path of the server's.
+    """The client end of a socket; the address is the path of the server's socket.
 
-    Raises ``OSError``: nobody listens at the address.
+    Raises ``OSError`` if no server listens at the address.
     """
 
     def __init__(self, address: str | Path, registry: Registry) -> None:
@@ -74,18 +74,18 @@ class Client:
     def send(self, message: Any, *, seconds: float | None = None) -> None:
         """Send a message.
 
-        Raises ``MessageError``: the message does not fit its class, and nothing was sent; ``OSError``: the server has
-        ended, or has not read it in time.
+        Raises ``MessageError`` if the message does not fit its class, and nothing was sent, and ``OSError`` if the
+        server has ended, or has not read the message in time.
         """
         frame = self._registry.encode(message)
         self._socket.settimeout(seconds)
         self._socket.sendall(frame)
 
     def receive(self, *, seconds: float | None = None) -> Any:
-        """The next message of the server.
+        """Receive the next message of the server.
 
-        Raises ``MessageError``: the server has sent other bytes; ``EOFError`` or ``OSError``: it has ended, or not
-        sent a whole message in time.
+        Raises ``MessageError`` if the server has sent something else, and ``EOFError`` or ``OSError`` if it has ended
+        or has not sent a complete message in time.
         """
         limit = None if seconds is None else time.monotonic() + seconds
         while (frame := _take_frame(self._inbox, MAX_MESSAGE)) is None:
@@ -108,14 +108,14 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """The end of a peer's connection."""
+    """Information that a peer's connection has ended."""
 
-    # rule that the peer has broken, as the end of a sentence about it; empty if it has closed the connection
+    # rule that the peer has violated, as the rest of a sentence; empty if it has closed the connection
     reason: str = ""
 
 
 class Peer:
-    """A server's end of a connection."""
+    """The server end of a connection."""
 
     def __init__(self, connection: socket.socket, server: "Server") -> None:
         self._connection, self._server = connection, server
@@ -123,30 +123,30 @@ class Peer:
         self._opened = server.clock()
         self._began: float | None = None
         self._answered: float | None = None
-        self.admitted = False  # whether the server's user knows the peer: limits of unknown peers do not hold then
-        self.holds = False  # whether there are bytes beyond a message that the server's user must see first
-        self.ended: Ended | None = None  # the end of the connection
-        self.owner: Any = None  # notes of the server's user
+        self.admitted = False  # whether the server's user knows the peer, which lifts the limits of unknown peers
+        self.holds = False  # whether bytes after a message must wait until the server's user has seen it
+        self.ended: Ended | None = None  # how the connection has ended; None while it is open
+        self.owner: Any = None  # data attached by the server's user
 
     def send(self, message: Any) -> None:
-        """Send a message, as the peer reads it; raises ``MessageError`` if it does not fit its class."""
+        """Send a message as fast as the peer reads; a ``MessageError`` if it does not fit its class."""
         self.post(self._server.registry.encode(message))
 
     def post(self, frame: bytes) -> None:
-        """Send a message that has been encoded."""
+        """Send an encoded message."""
         if self.ended is None:
             self._outbox += frame
             self.write()
 
     def close(self, reason: str = "") -> None:
-        """End the connection."""
+        """Close the connection."""
         if self.ended is None:
             self.ended = Ended(reason)
             self._server.forget(self, self._connection)
             self._connection.close()
 
     def write(self) -> None:
-        """Send the bytes that the peer reads now."""
+        """Send the bytes that the peer can accept now."""
         try:
             with contextlib.suppress(BlockingIOError, InterruptedError):
                 while self._outbox:
@@ -161,7 +161,7 @@ class Peer:
         self._server.want(self._connection, self, writes=bool(self._outbox))
 
     def read(self) -> list[Any]:
-        """Messages that are whole by now; bytes that cannot become one end the connection."""
+        """Read the messages that are now complete; invalid bytes close the connection."""
         messages: list[Any] = []
         size = 0
         try:
@@ -179,7 +179,7 @@ class Peer:
         return messages
 
     def take(self) -> list[Any]:
-        """Whole messages of the bytes read; only one of a peer that is not admitted, since more depends on it."""
+        """Complete messages in the buffer; only one before the peer is admitted, which changes its limits."""
         messages: list[Any] = []
         limits = self._server.limits
         before = len(self._inbox)
@@ -198,7 +198,7 @@ class Peer:
         return messages
 
     def expire(self, now: float) -> None:
-        """End the connection if a time limit is over."""
+        """Close the connection if a time limit has expired."""
         limits = self._server.limits
         if not self.admitted and now - self._opened > limits.first_seconds:
             self.close(f"must send its first message within {limits.first_seconds:g} seconds")
@@ -209,9 +209,9 @@ class Peer:
 
 
 class Server:
-    """A server's socket, which is made at a path, and its peers; ``greet`` is called with each new one.
+    """A server's socket, which is created at a path, and its peers; ``greet`` is called for each new peer.
 
-    Raises ``OSError``: the path is too long, or a socket is impossible.
+    Raises ``OSError`` if the path is too long, or a socket cannot be created.
     """
 
     def __init__(self, address: Path, registry: Registry, *, limits: Limits | None = None,
@@ -235,11 +235,11 @@ class Server:
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     def clock(self) -> float:
-        """Seconds that the server has spent in :meth:`poll`; limits count only these."""
+        """Seconds that the server has spent in :meth:`poll`; time limits count only these."""
         return self._attended + (time.monotonic() - self._polling if self._polling else 0.0)
 
     def poll(self, timeout: float) -> list[tuple[Peer, Any]]:
-        """Messages, and ends of connections as :class:`Ended`, that come within ``timeout`` seconds."""
+        """Messages, and ends of connections as :class:`Ended`, that arrive within ``timeout`` seconds."""
         self._polling = time.monotonic()
         try:
             return self._poll(timeout)
@@ -277,13 +277,13 @@ class Server:
                 self._greet(peer)
 
     def want(self, connection: socket.socket, peer: Peer, *, writes: bool) -> None:
-        """Wait until a peer can be written to, or for its bytes; a peer that does not read is not read."""
+        """Wait until a peer can be written to, or sends bytes; nothing is read from a peer that does not read."""
         events = selectors.EVENT_WRITE if writes else selectors.EVENT_READ
         if self._selector.get_key(connection).events != events:
             self._selector.modify(connection, events, data=peer)
 
     def forget(self, peer: Peer, connection: socket.socket) -> None:
-        """Take a peer that ends from the list."""
+        """Remove a disconnected peer from the list."""
         self._peers.remove(peer)
         self._gone.append(peer)
         self._selector.unregister(connection)

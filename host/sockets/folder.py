@@ -1,7 +1,7 @@
-"""A folder for sockets in the temporary folder of the system, or in another one with a shorter path.
+"""A folder for sockets in the system's temporary folder, or in a folder with a shorter path.
 
-Its process holds a lock in it. Each start removes folders of the same user with a lock that nobody holds, since their
-processes were killed; links are not followed, and nothing but sockets and locks is removed.
+Its process holds a lock in it. On each start, folders of the same user are removed if nobody holds their lock, since
+their processes were killed; links are not followed, and only sockets and locks are removed.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ __all__ = ["socket_folder"]
 
 _PREFIX, _LOCK = "gradring-sockets-", "lock"
 
-_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # folders in place of one with a path that is too long
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # alternatives if the folder's path is too long
 
 
 @contextlib.contextmanager
 def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
-    """Make a folder for sockets of some names, which ends with the block.
+    """Create a folder for sockets with these names; it is removed at the end of the block.
 
-    Raises ``OSError``: there is no folder that can be written to and has a path short enough.
+    Raises ``OSError`` if no folder is writable and has a short enough path.
     """
     parents = list(dict.fromkeys([tempfile.gettempdir(), *_SHORT]))
     for parent in parents:
@@ -43,7 +43,7 @@ def socket_folder(names: Sequence[str] = ("ring",)) -> Iterator[Path]:
 
 
 def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
-    """A new folder in the first parent that allows one, and its lock, which is held."""
+    """Create a folder in the first possible parent, and a lock in it; return both, with the lock held."""
     longest = MAX_PATH - len(os.fsencode(os.path.join("/", f"{_PREFIX}12345678", max(names, key=len))))
     for parent in parents:
         if len(os.fsencode(parent)) > longest:
@@ -52,7 +52,7 @@ def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         except OSError:
             continue
-        # A lock is there under its name once it is held: a folder without one is not touched by other processes.
+        # The file is locked before it gets its name: other processes ignore a folder without a lock of that name.
         lock = os.open(folder / f"{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (folder / f"{_LOCK}.new").rename(folder / _LOCK)
@@ -62,7 +62,7 @@ def _make(parents: Sequence[str], names: Sequence[str]) -> tuple[Path, int]:
 
 
 def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
-    """Remove folders of this user without a living process."""
+    """Remove folders of this user that have no living process."""
     with contextlib.suppress(OSError):
         for name in os.listdir(parent):
             if name.startswith(_PREFIX):
@@ -71,7 +71,7 @@ def _remove_abandoned(parent: str, names: Sequence[str]) -> None:
 
 
 def _remove(path: str, names: Sequence[str]) -> None:
-    """Remove a folder unless its lock is held; an ``OSError`` if it is, or if anything is not as expected."""
+    """Remove a folder unless its lock is held; an ``OSError`` if it is held, or anything is unexpected."""
     with contextlib.ExitStack() as opened:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         opened.callback(os.close, folder)

@@ -1,6 +1,6 @@
-"""Messages as bytes: dataclasses of a registry, in frames that are checked before anything is taken from them.
+"""Encoding of messages: dataclasses of a registry, in frames that are validated before they are decoded.
 
-A frame has a head of 24 bytes, a header of JSON and raw contents:
+A frame consists of a head of 24 bytes, a header in JSON and raw contents:
 
 ========  =========================================================
 bytes     contents
@@ -13,9 +13,9 @@ bytes     contents
 4         CRC-32 of the 20 bytes before it, of the header and of the contents
 ========  =========================================================
 
-The header names the class of a message and has its fields; arrays and ``bytes`` are in the contents. Nothing is
-executed or imported for a message: a class that the registry does not have, a field that its annotation does not
-allow and a length above the limit are a :class:`MessageError`, as is any other damage.
+The header names the class of a message and contains its fields; arrays and ``bytes`` are in the contents. Nothing is
+executed or imported to decode a message. A class that is not in the registry, a field that its annotation does not
+allow, a length above the limit or any other damage raises a :class:`MessageError`.
 """
 
 import dataclasses
@@ -38,29 +38,29 @@ _MAGIC = b"grad"
 _LENGTHS = struct.Struct(">4sHHIQ")
 _CRC = struct.Struct(">I")
 
-#: Bytes of a frame before its header.
+#: Number of bytes of a frame before its header.
 HEAD = _LENGTHS.size + _CRC.size
 
-#: Largest length of a header, in bytes.
+#: Maximum length of a header, in bytes.
 MAX_HEADER = 4 << 20
 
 _MAX_DEPTH, _MAX_DIMENSIONS, _MAX_LENGTH, _MAX_BITS = 32, 8, 1 << 40, 256
 
-#: Types of arrays, by their names in a header.
+#: Types of arrays, by their names in headers.
 _TYPES = {np.dtype(name).newbyteorder("<").str: np.dtype(name)
           for name in ("b1", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8")}
 
-#: Errors of a constructor or of a decoder for values that it does not expect.
+#: Errors that constructors or decoders raise for unexpected values.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, struct.error)
 
 
 class MessageError(ValueError):
-    """The bytes are not a message, or the values do not fit the fields of one."""
+    """Bytes are not a valid message, or values do not fit the fields of one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Dimensions:
-    """Number of dimensions of an array, in an ``Annotated`` field."""
+    """Required number of dimensions of an array, in an ``Annotated`` field."""
 
     count: int
 
@@ -68,13 +68,13 @@ class Dimensions:
         return f"in {self.count} dimension{'s' * (self.count != 1)}"
 
     def allows(self, value: Any) -> bool:
-        """Whether an array has these dimensions."""
+        """Whether an array has this number of dimensions."""
         return bool(value.ndim == self.count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Within:
-    """Bounds of a number, both included, in an ``Annotated`` field."""
+    """Inclusive limits of a number, in an ``Annotated`` field."""
 
     minimum: float
     maximum: float
@@ -83,7 +83,7 @@ class Within:
         return f"from {self.minimum:g} to {self.maximum:g}"
 
     def allows(self, value: Any) -> bool:
-        """Whether a number is within the bounds."""
+        """Whether a number is within the limits."""
         return bool(self.minimum <= value <= self.maximum)
 
 
@@ -91,11 +91,11 @@ class Registry:
     """Classes of messages, and of the dataclasses in their fields.
 
     Classes are frozen dataclasses with different names. Fields may be None, bool, int, float, str, bytes, arrays of
-    numbers, classes of the registry, and lists, tuples and dictionaries of these; keys may be of any kind that can be
-    one. A field that is annotated ``Any`` takes all of them. ``Annotated`` has :class:`Dimensions` or
+    numbers, classes of the registry, and lists, tuples and dictionaries of these, with any hashable keys of these
+    kinds. A field that is annotated ``Any`` accepts all of them. ``Annotated`` can specify :class:`Dimensions` or
     :class:`Within`.
 
-    Raises ``TypeError``: a class is not a frozen dataclass, or a field is annotated with something else.
+    Raises ``TypeError`` if a class is not a frozen dataclass, or a field has an unsupported annotation.
     """
 
     def __init__(self, *classes: type) -> None:
@@ -112,7 +112,7 @@ class Registry:
                                     f"messages have, not {hint}")
 
     def encode(self, message: Any) -> bytes:
-        """Bytes of a message; raises ``MessageError`` if its class, or a value, is of another kind."""
+        """Encode a message; a ``MessageError`` if its class, or a value, is not of a supported kind."""
         contents: list[bytes] = []
         if type(message) not in self._fields:
             raise MessageError(f"Message must be of a class of the registry, not {type(message).__name__}")
@@ -124,7 +124,7 @@ class Registry:
         return b"".join([lengths, _CRC.pack(zlib.crc32(body, zlib.crc32(lengths))), body])
 
     def decode(self, frame: bytes | bytearray | memoryview) -> Any:
-        """The message of a whole frame; raises ``MessageError`` if it has none of the registry."""
+        """Decode a complete frame; a ``MessageError`` if it contains no message of the registry."""
         view = memoryview(frame)
         length = length_of(view)
         if length != len(view):
@@ -146,7 +146,7 @@ class Registry:
         return message
 
     def _pack(self, value: Any, contents: list[bytes], depth: int) -> Any:
-        """A value as JSON; arrays and ``bytes`` are added to ``contents``."""
+        """Convert a value to JSON; arrays and ``bytes`` are appended to ``contents``."""
         if depth > _MAX_DEPTH:
             raise MessageError(f"Values of a message must be nested at most {_MAX_DEPTH} times")
 
@@ -208,7 +208,7 @@ class Registry:
 
 
 def length_of(head: bytes | bytearray | memoryview) -> int | None:
-    """Length of the frame that begins with some bytes; None while its head is not whole.
+    """Length of the frame that begins with these bytes; None while its head is incomplete.
 
     Raises ``MessageError`` if the bytes are not the beginning of a frame.
     """
@@ -226,7 +226,7 @@ def length_of(head: bytes | bytearray | memoryview) -> int | None:
 
 
 class _Reader:
-    """Contents of a message, in order."""
+    """Reader of the contents of a message, in order."""
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
@@ -260,14 +260,14 @@ def _array(description: Any, reader: _Reader) -> Any:
     return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
 
-#: Decoders of simple values, by their tags.
+#: Decoders of simple values, by tag.
 _SIMPLE: dict[str, Callable[[Any, _Reader], Any]] = {
     "float": lambda text, reader: struct.unpack(">d", bytes.fromhex(text))[0],
     "bytes": lambda length, reader: bytes(reader.take(length)), "array": _array}
 
 
 def _pack_simple(value: Any, contents: list[bytes]) -> Any:
-    """A value that has no other values in it as JSON."""
+    """Convert a value that contains no other values to JSON."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, np.bool_):
@@ -292,7 +292,7 @@ def _pack_simple(value: Any, contents: list[bytes]) -> Any:
 
 
 def _supported(hint: Any) -> bool:
-    """Whether values of a message can be checked by an annotation."""
+    """Whether an annotation is supported, so that values can be checked against it."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint in (None, type(None), bool, int, float, str, bytes):
         return True
@@ -304,7 +304,7 @@ def _supported(hint: Any) -> bool:
 
 
 def _matches(value: Any, hint: Any) -> bool:
-    """Whether a value is of the kind of an annotation."""
+    """Whether a value matches an annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -339,7 +339,7 @@ def _matches_items(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def _title(hint: Any) -> str:
-    """Name of an annotation in a sentence."""
+    """Name of an annotation for use in a sentence."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return " ".join([_title(arguments[0]), *map(str, arguments[1:])])
@@ -352,7 +352,7 @@ def _title(hint: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Kind of a value in a sentence."""
+    """Kind of a value for use in a sentence."""
     if isinstance(value, np.ndarray):
         return f"one of {value.dtype.name} {Dimensions(value.ndim)}"
     return repr(value) if isinstance(value, int | float | str) else type(value).__name__

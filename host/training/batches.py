@@ -1,4 +1,4 @@
-"""The order of the examples in a training run."""
+"""Batches of a training run: the order in which examples are used."""
 
 import abc
 import dataclasses
@@ -14,51 +14,51 @@ __all__ = ["Batch", "BatchSource", "Batches", "QuorumBatches", "SetBatches", "Sh
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """The examples of one step."""
+    """Examples of one training step."""
 
-    #: Number of the epoch, from 1.
+    #: Number of the epoch, counted from 1.
     epoch: int
-    #: Numbers of the examples.
+    #: Indices of the examples.
     examples: npt.NDArray[np.intp]
-    #: Whether the model is measured after the step.
+    #: Whether the model must be measured after the step.
     due: bool
 
 
 class BatchSource(abc.ABC):
-    """Batches of a run, one after the other."""
+    """Successive batches of a run."""
 
-    #: Batches taken so far.
+    #: Number of batches taken so far.
     number = 0
 
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """Examples of the next batch."""
+        """Number of examples in the next batch."""
 
     @abc.abstractmethod
     def take(self) -> Batch:
-        """The next batch."""
+        """Return the next batch."""
 
     def state(self) -> dict[str, Any]:
         """State that later batches depend on."""
         return {"number": self.number}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
+        """Continue from a saved state."""
         self.number = state["number"]
 
 
 class Batches(BatchSource):
-    """Batches of epochs. Each epoch takes all examples in a new order, in the fewest batches of at most
-    ``config.batch`` examples, of sizes as equal as possible."""
+    """Batches of whole epochs. Each epoch uses all examples in a new order, in as few batches of at most
+    ``config.batch`` examples as possible, of nearly equal sizes."""
 
     def __init__(self, examples: int, config: TrainingConfig):
         self._examples = examples
-        self._count = -(-examples // config.batch)  # of an epoch
+        self._count = -(-examples // config.batch)  # per epoch
         self._interval = config.interval
         self._generator = np.random.default_rng((config.seed, 1))
         self._order = np.empty(0, dtype=np.intp)
-        #: Batches of the whole run.
+        #: Number of batches in the whole run.
         self.total = config.steps(examples)
 
     @property
@@ -83,9 +83,9 @@ class Batches(BatchSource):
 
 
 class SetBatches(BatchSource):
-    """Examples in orders of a seed, one after the other, so that every batch is full."""
+    """Examples in successive random orders derived from a seed, so that every batch is full."""
 
-    #: Examples of the next batch.
+    #: Number of examples in the next batch.
     size = 0
 
     def __init__(self, examples: int, seed: int):
@@ -109,16 +109,16 @@ class SetBatches(BatchSource):
         self._generator.bit_generator.state = state["generator"]
 
 
-#: Streams of random numbers, in addition to the streams of first weights and of batches.
+#: Streams of random numbers, distinct from the streams for initial weights and for batches.
 _DEALT, _ORDERED = 2, 3
 
 
 class Shares:
-    """Shares of a data set, one for each worker, and their batches.
+    """Partition of a data set among workers, and the batches of each worker.
 
-    The skew is the share of each worker's examples that comes in the order of labels, with its own classes; the
-    rest is dealt at random. All batches of a worker have the same size: the rest of its examples at the end of a turn
-    begins the first batch of the next one, which has another order.
+    The skew is the fraction of each worker's examples that is taken in the order of labels, so that it has classes of
+    its own; the rest is distributed at random. All batches of a worker have the same size: examples that remain at
+    the end of a pass begin the first batch of the next pass, which has a different order.
     """
 
     def __init__(self, labels: npt.NDArray[np.int64], *, workers: int, skew: float, seed: int):
@@ -130,26 +130,26 @@ class Shares:
         order = np.random.default_rng((seed, _DEALT)).permutation(len(labels))
         sorted_, dealt = np.split(order, [round(skew * len(labels))])
         sorted_ = sorted_[np.argsort(labels[sorted_], kind="stable")]
-        # A worker that has one more of the first part has one less of the second.
+        # A worker with one more example of the first part has one fewer of the second part.
         self._examples = [np.concatenate([own, rest]) for own, rest in zip(
             np.array_split(sorted_, workers), reversed(np.array_split(dealt, workers)), strict=True)]
-        #: Examples of each worker.
+        #: Number of examples of each worker.
         self.sizes = [len(share) for share in self._examples]
 
     def batch(self, worker: int, number: int, size: int) -> npt.NDArray[np.intp]:
-        """Examples of a worker's batch of a number, from 0."""
+        """Examples of a worker's batch ``number``, counted from 0."""
         count, first, last = self.sizes[worker], number * size, (number + 1) * size
         turns = [self._turn(worker, turn) for turn in range(first // count, -(-last // count))]
         return np.concatenate(turns)[first % count:first % count + size]
 
     def _turn(self, worker: int, turn: int) -> npt.NDArray[np.intp]:
-        """All examples of a worker in the order of a turn."""
+        """All examples of a worker, in the order of pass ``turn``."""
         order = np.random.default_rng((self._seed, _ORDERED, worker, turn)).permutation(self.sizes[worker])
         return np.asarray(self._examples[worker][order])
 
 
 class QuorumBatches(BatchSource):
-    """Batches with ``each`` examples of every worker, in the order of workers."""
+    """Batches of ``each`` examples per worker, in the order of workers."""
 
     def __init__(self, shares: Shares, each: int):
         self._shares, self._each = shares, each

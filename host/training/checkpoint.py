@@ -1,7 +1,7 @@
-"""Checkpoints of training: files of format 1 with a process frame, that the rest of a run depends on.
+"""Checkpoints of training: files of format 1 with a process frame, from which a run continues.
 
-:mod:`host.checkpoints` has the format. When a run continues, the nodes of a ring get the state of the golden model,
-so that no device frame is needed. The manifest is authenticated with the user's key
+:mod:`host.checkpoints` describes the format. When a run continues, the nodes of a ring receive the state of the
+golden model, so no device frame is needed. The manifest is authenticated with the user's key
 (:func:`host.checkpoints.keys.user_key`).
 """
 
@@ -26,33 +26,33 @@ __all__ = ["ADVICE", "NAME", "CheckpointError", "load", "packed", "peek", "save"
 
 NAME = "checkpoint.tar"
 
-#: Differences of a file that a message has, and characters of each value in it.
+#: Maximum number of differences in a message, and maximum characters of each value in it.
 _MAX_SHOWN, _LONGEST_SHOWN = 6, 60
 
-#: Name of the files that versions before format 1 have written.
+#: File name used by versions before format 1.
 _OLD = "checkpoint.npz"
 
 
 class CheckpointError(ValueError):
-    """A file is no checkpoint of this run; the message says why in one line."""
+    """A file is not a checkpoint of this run; the message gives the reason in one line."""
 
 
 def versions() -> dict[str, str]:
-    """Versions that the bits of a run depend on: program, Python, and numpy, which draws the first weights."""
+    """Versions that a run's exact results depend on: program, Python, and numpy, which draws the initial weights."""
     return {"gradring": importlib.metadata.version("gradring"), "python": platform.python_version(),
             "numpy": np.__version__}
 
 
 def save(path: Path, identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> None:
-    """Replace a file by a checkpoint of :func:`packed`; ``OutputError`` if it cannot be written."""
+    """Replace a file by a checkpoint made by :func:`packed`; an ``OutputError`` if it cannot be written."""
     write_bytes(path, packed(identity, content, device=device))
 
 
 def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None = None) -> bytes:
-    """Bytes of a checkpoint; ``OutputError`` if the key cannot be written.
+    """Encode a checkpoint as bytes; an ``OutputError`` if the key cannot be written.
 
-    ``identity`` must be the same where the file is read: a dictionary of dictionaries, as JSON has them. ``content``
-    is None, numbers, texts and arrays, in lists and in dictionaries with texts as keys; ``device`` is of nodes.
+    ``identity`` is a dictionary of dictionaries, as in JSON, and must be the same when the file is read. ``content``
+    consists of None, numbers, texts and arrays, in lists and dictionaries with text keys; ``device`` is of nodes.
     """
     state = content.get("state") if isinstance(content, dict) else None
     batches = state.get("batches") if isinstance(state, dict) else None
@@ -62,8 +62,8 @@ def packed(identity: dict[str, Any], content: Any, *, device: DeviceFrame | None
 
 
 def load(path: Path, identity: dict[str, Any]) -> Any:
-    """The content of a file; ``CheckpointError`` if it is damaged, torn, another, or of another run, ``OSError`` if
-    it cannot be read."""
+    """Read the content of a file. Raises ``CheckpointError`` if it is damaged, truncated, not a checkpoint or from a
+    different run, and ``OSError`` if it cannot be read."""
     state = peek(path)
     differences = _differences(json_files.parse_product(json.dumps(identity)), state["identity"])
     if differences:
@@ -74,7 +74,7 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """Identity and content of a file of any run; raises as :func:`load` does."""
+    """Read identity and content of a file of any run; raises the same errors as :func:`load`."""
     old = path.with_name(_OLD)
     path = old if not path.exists() and old.exists() else path
     try:
@@ -89,7 +89,7 @@ def peek(path: Path) -> dict[str, Any]:
     return state
 
 
-#: Advice where a run cannot continue from a file.
+#: Advice when a run cannot continue from a file.
 ADVICE = "leave out --resume to begin anew"
 
 
@@ -102,10 +102,10 @@ def _differences(here: Any, there: Any, name: str = "") -> list[str]:
 
 
 def _brief(value: Any) -> str:
-    """A value as in Python, in one line that is not long."""
+    """Format a value as in Python, on one line of limited length."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN // 2]} … {text[-_LONGEST_SHOWN // 2:]}"
 
 
-#: Names of the levels of an identity that messages leave out.
+#: Levels of an identity that are omitted in messages.
 _LEVELS = ("", "options", "versions")

@@ -1,7 +1,7 @@
-"""Comparison of nodes with the golden model, as bit patterns; the first difference is an error.
+"""Bit-exact comparison of nodes with the golden model; any difference raises an error.
 
-Nodes apply masks; nodes that compute do so within the products of their lists. Values that the host then computes, to
-compare or to measure with, are masked by the golden model only.
+Nodes apply masks, and computing nodes apply them as part of the products in their lists. Values that the host then
+computes for comparison or measurement are masked only by the golden model.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ __all__ = ["Masks", "compare_end", "compare_master", "compare_memories", "compar
 
 
 def names(nodes: Sequence[float]) -> str:
-    """Text of numbers with commas between them."""
+    """Format numbers as text, separated by commas."""
     return ", ".join(map(str, nodes))
 
 
 def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> Vector:
-    """Weights of a node; if the run is checked, weights and master weights of all nodes are compared first."""
+    """Read the weights of a node; in a checked run, compare weights and master weights of all nodes first."""
     length = len(reference.weights)
     if not config.check:
         return np.asarray(ring.memory.read_weights(length, ranks=[0])[0])
@@ -42,14 +42,14 @@ def read_weights(ring: VectorRing, reference: Reference, config: TrainingConfig,
 
 
 def compare_master(ring: VectorRing, reference: Reference, number: int) -> None:
-    """Compare master weights, where nodes have them."""
+    """Compare master weights with the golden model, if nodes store them."""
     if reference.has_master:
         actual = ring.memory.read_master(len(reference.weights)).view(np.uint32)
         _compare_state(ring, "master weights", number, reference.master, actual)
 
 
 def compare_scores(number: int, expected: Vector, actual: Vector) -> None:
-    """Compare the scores of the test set, which nodes have computed, with the golden model's."""
+    """Compare scores of the test set, computed by nodes, with the golden model."""
     wrong = np.flatnonzero((expected.view(np.uint32) != np.ascontiguousarray(actual).view(np.uint32)).any(axis=1))
     if wrong.size:
         raise DivergenceError(f"Step {number}: scores of {wrong.size} of {len(expected)} examples differ from the "
@@ -77,7 +77,7 @@ def _compare_state(ring: VectorRing, name: str, number: int, expected: npt.NDArr
 
 def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], actual: npt.NDArray[np.uint32],
              where: Callable[[int], str] = lambda index: "") -> None:
-    """Compare a vector with the golden model; ``where`` adds an element's node to a message."""
+    """Compare a vector with the golden model; ``where`` names an element's node in the message."""
     wrong = np.flatnonzero(actual != expected)
     if wrong.size:
         index = int(wrong[0])
@@ -87,7 +87,7 @@ def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], actual: n
 
 
 def compare_memories(ring: VectorRing, reference: Reference, config: TrainingConfig, number: int) -> None:
-    """Compare state, errors and residuals of the nodes."""
+    """Compare state, errors and residuals of the nodes with the golden model."""
     length = len(reference.weights)
     planes = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
     for plane, expected in enumerate(reference.state):
@@ -106,7 +106,7 @@ def compare_end(ring: VectorRing, reference: Reference, config: TrainingConfig, 
     """Compare memories and counters of the nodes at the end of a run; ``weights`` start at the base."""
     number = len(training.steps)
     compare_memories(ring, reference, config, number)
-    # Lists of masks are written after the weights; no weight may have changed since the last step.
+    # Lists of masks are stored after the weights; writing them must not have changed any weight since the last step.
     compare_rows("weights", number, weights, words_of(ring.memory.read_weights(training.parameters)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
@@ -118,17 +118,17 @@ _ADVICE = "training has diverged, try a smaller learning rate"
 
 
 def growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
-    """Growth of a counter of each node, which wraps at 32 bits."""
+    """Increase of a counter on each node; the counter wraps at 32 bits."""
     return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
 
 
 def most(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> int | None:
-    """Largest growth of a node's counter; None where it is not modelled."""
+    """Largest increase of a counter on any node; None if it is not modelled."""
     return max(growth(name, before, after)) if name in after[0] else None
 
 
 def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> list[Vector]:
-    """Gradients of each node in step ``number``, in its form."""
+    """Convert the gradients of step ``number`` to the nodes' element format, one vector per node."""
     try:
         return form.gradients(differences)
     except ValueError as error:
@@ -136,7 +136,7 @@ def gradients_of(number: int, form: Elements, differences: Sequence[Array]) -> l
 
 
 def refuse_nonfinite(number: int, outcome: Outcome, nodes: Sequence[int]) -> None:
-    """Raise ``TrainingError`` if nodes have found NaN or a sum that is not finite; ``nodes`` has their numbers."""
+    """Raise ``TrainingError`` if nodes have seen NaN or a sum that is not finite; ``nodes`` are their numbers."""
     for ranks, text in ((outcome.local_nan, "NaN among the gradients of node"),
                         (outcome.not_finite, "a sum of gradients is not finite, found by node")):
         if ranks:
@@ -144,12 +144,12 @@ def refuse_nonfinite(number: int, outcome: Outcome, nodes: Sequence[int]) -> Non
 
 
 def no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
-    """Masks of a workload that has none."""
+    """Masks for a workload without masks."""
     raise ValueError("Workload must be one without masks")
 
 
 class Masks:
-    """Masks on the nodes, with results compared with the golden model."""
+    """Masking on the nodes; results are compared with the golden model."""
 
     def __init__(self, local: NodeOperations, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
@@ -157,11 +157,11 @@ class Masks:
         self._check = config.check
         self._apart = config.compute == NODE
         self._first_free = length if config.density is None else errors_base(length) + length
-        #: Number of the step.
+        #: Number of the current step.
         self.number = 0
-        #: Sum over all commands so far of the cycles on the node where each took longest.
+        #: Sum over all commands so far of the cycles on the slowest node.
         self.cycles: Cycles = 0
-        #: Elements that became the alternative so far; all elements; and words of external masks.
+        #: Numbers so far of elements replaced by the alternative, of all elements, and of words of external masks.
         self.replaced = self.elements = self.words = 0
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
@@ -182,7 +182,7 @@ class Masks:
         return outcome.results
 
     def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
-        """Compare the result of a job, and return the number of elements that had to be replaced."""
+        """Compare the result of a job, and return the number of elements that the mask replaces."""
         expected, replaced = self._reference.mask(job, alternative)
         actual = words_of(result)
         wrong = np.argwhere(actual != expected)
@@ -195,9 +195,9 @@ class Masks:
         return replaced
 
     def state(self) -> dict[str, Any]:
-        """Counts so far."""
+        """Return the counts so far, as state to save."""
         return {"cycles": self.cycles, "replaced": self.replaced, "elements": self.elements, "words": self.words}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from other counts."""
+        """Continue from saved counts."""
         vars(self).update(state)

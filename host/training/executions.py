@@ -1,4 +1,4 @@
-"""Execution of a step of training on nodes: a fused update, with gradients of the host or of the nodes."""
+"""Execution of a training step on nodes: a fused update, with gradients computed by the host or by the nodes."""
 
 import abc
 from collections.abc import Sequence
@@ -17,47 +17,47 @@ __all__ = ["Differentiator", "Execution", "execution_of"]
 
 
 class Differentiator(abc.ABC):
-    """Lists of instructions that the nodes of a ring carry out in a step."""
+    """Computation of gradients by lists of instructions that the nodes of a ring execute in each step."""
 
-    #: Lines about the lists, for the report: the plan of the activation memory first.
+    #: Lines about the lists for the report; the plan of the activation memory is first.
     notes: list[str]
-    #: Examples that each node has.
+    #: Number of examples on each node.
     lengths: list[int]
-    #: Multiplications with centroids of all nodes in the last :meth:`run`, as their events have counted them.
+    #: Multiplications with centroids on all nodes in the last :meth:`run`, as counted by their events.
     multiplications: int = 0
-    #: Whether :meth:`run` gives nodes programs, in place of their earlier ones.
+    #: Whether :meth:`run` loads programs into nodes, replacing earlier ones.
     programmed: bool = False
-    #: Commands of the lists, for a schedule.
+    #: Commands that execute the lists, for a schedule.
     commands: Sequence[Any] = ()
     #: Whether nodes can compute :meth:`scores`.
     has_scores: bool = False
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Write the lists, unless they are not the program of their memory plan: ``PlanError``."""
+        """Write the lists; a ``PlanError`` if they do not belong to the nodes' memory plan."""
 
     @abc.abstractmethod
     def give(self, shares: Sequence[Any], *, odd: int = 0) -> None:
-        """Write the examples of each node's share, as the workload's ``examples_of`` has them; examples of an odd
-        pass have their own address."""
+        """Write the examples of each node's share, as returned by the workload's ``examples_of``; examples of odd
+        passes have a separate address."""
 
     @abc.abstractmethod
     def run(self) -> Cycles:
-        """Make nodes differentiate their examples, and return the cycles of all commands."""
+        """Make nodes compute the gradients of their examples, and return the cycles of all commands."""
 
     @abc.abstractmethod
     def losses(self) -> list[float]:
-        """Losses of the shares that were differentiated last."""
+        """Losses of the shares in the last :meth:`run`."""
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
-        """Scores of examples, by the lists of even passes or of odd ones."""
+        """Compute scores of examples, with the lists of even passes or of odd ones."""
         raise NotImplementedError
 
 
 class Execution:
-    """The steps of a run on a ring, or on the rings of a grid, with vectors of ``length`` elements."""
+    """Steps of a run on a ring, or on the rings of a grid, with vectors of ``length`` elements."""
 
-    #: Computation of gradients, where nodes compute.
+    #: Computation of gradients on the nodes; None if the host computes.
     computer: Differentiator | None = None
     #: Collectives of the last step; None for one fused update of the whole vector.
     parts: list[Part] | None = None
@@ -68,12 +68,12 @@ class Execution:
 
     @property
     def log(self) -> list[str]:
-        """Lines about choices."""
+        """Lines about choices that were made."""
         return []
 
     @property
     def timeline(self) -> list[list[Any]] | None:
-        """Commands of the last pass, where nodes have traced them."""
+        """Commands of the last pass, if nodes have traced them."""
         return None
 
     def write(self, gradients: Sequence[Vector]) -> None:
@@ -81,19 +81,19 @@ class Execution:
         self._ring.memory.write_gradients(gradients)
 
     def compute(self, shares: Sequence[Any]) -> None:
-        """Give each node the examples of its share, where nodes compute."""
+        """Write the examples of each node's share, if nodes compute."""
         raise NotImplementedError
 
     def update(self) -> Outcome:
-        """Make the nodes sum the gradients and update the weights."""
+        """Sum the gradients and update the weights on the nodes."""
         return self._ring.collectives.fused_update(self._length)
 
     def figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
-        """Further figures of the last step, from counters of all nodes before it and after it."""
+        """Additional figures of the last step, from counters of all nodes before and after it."""
         return {}
 
     def warm_up(self) -> None:
-        """Make the nodes do the commands of the last step once more, on any gradients; this counts as no step."""
+        """Execute the last step's commands once more, on arbitrary gradients. This does not count as a step."""
         self.update()
 
     def state(self) -> dict[str, Any]:
@@ -101,11 +101,11 @@ class Execution:
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
+        """Continue from a saved state."""
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Execution:
-    """Execution of a run's steps: by programs on nodes that have them or compute, or by a schedule."""
+    """Execution of a run's steps: by programs if nodes support them or compute, otherwise by a schedule."""
     if config.overlap is None and config.compute != NODE and ring.config.programs is None:
         return Execution(ring, int(workload.parameters.size))
     return feature("programs").execution(ring, workload, config)

@@ -1,7 +1,7 @@
-"""Execution of the steps of a run on nodes, at the request of the trainer.
+"""Interface of executors, which carry out the steps of a run on nodes for the trainer.
 
-An executor has nodes, the golden model that they are compared with, and the record of the run. Batches, counts of
-steps and checkpoints belong to :class:`host.training.trainer.Trainer`.
+An executor owns the nodes, the golden model that they are compared with, and the record of the run. Batches, step
+numbers and checkpoints belong to :class:`host.training.trainer.Trainer`.
 """
 
 import abc
@@ -16,44 +16,44 @@ S = TypeVar("S")
 
 
 class Executor(abc.ABC, Generic[S]):
-    """Steps of a run on nodes."""
+    """Executor of the steps of a run on nodes."""
 
-    #: Maximum steps of a block, which nodes do without a stop.
+    #: Maximum number of steps in a block, which nodes carry out without a stop.
     most = 1
-    #: Whether all batches of a block have the same size.
+    #: Whether all batches of a block must have the same size.
     equal = False
 
     @property
     def left(self) -> int:
-        """Steps that follow, as far as is known, of a run that the trainer does not count down."""
+        """Number of remaining steps, as far as known, in a run with no total for the trainer."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def begin(self) -> None:
-        """Give the nodes the first weights."""
+        """Write the initial weights to the nodes."""
 
     def prepare(self, number: int) -> None:
-        """Prepare the step after the first ``number`` steps, before its batch is taken."""
+        """Prepare the step that follows the first ``number`` steps, before its batch is taken."""
 
     @abc.abstractmethod
     def execute(self, first: int, batches: Sequence[Batch]) -> Sequence[S]:
-        """Do the steps of a block, from number ``first`` on, counted from 1, and compare the nodes with the golden
-        model; return figures of each step, perhaps for fewer steps than batches."""
+        """Carry out the steps of a block, starting with step ``first``, counted from 1, and compare the nodes with
+        the golden model. Returns figures of each step, possibly for fewer steps than batches."""
 
     def record(self, step: S) -> None:
-        """Add a step to the record of the run, unless :meth:`execute` has done so."""
+        """Add a step to the record of the run, unless :meth:`execute` has added it."""
 
     def measure(self, number: int) -> None:
         """Measure the model after step ``number``."""
 
     def finish(self) -> None:
-        """Do the remaining work after the last step."""
+        """Complete the run after its last step."""
 
     def state(self) -> dict[str, Any]:
-        """State that the rest of the run depends on, and the record: numbers, texts, arrays, and lists and
-        dictionaries of them."""
+        """State that the rest of the run depends on, and the record: numbers, texts and arrays, in lists and
+        dictionaries."""
         raise NotImplementedError
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, in place of :meth:`begin`; ``restored`` nodes have their share of it already."""
+        """Continue from a state, instead of :meth:`begin`; ``restored`` nodes already contain their part."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A training run, and its comparison run, with checkpoints and signals.
+"""A training run and its comparison run, with checkpoints and signal handling.
 
 Example
 -------
@@ -37,15 +37,15 @@ __all__ = ["Checkpointer", "Experiment"]
 
 @dataclasses.dataclass
 class Checkpointer:
-    """The file of checkpoints, and the steps of its writes."""
+    """The checkpoint file, and the steps after which it is written."""
 
     path: Path
-    #: Options of the run; versions are added here.
+    #: Options of the run; versions are added to them.
     identity: dict[str, Any]
-    #: Steps between checkpoints, with one after the last step; by default one whenever the model is measured; 0 for
-    #: none.
+    #: Steps between checkpoints; the last step is always followed by one. By default one is written whenever the
+    #: model is measured; 0 for none.
     steps: int | None = None
-    #: Steps, of all runs, up to the last checkpoint.
+    #: Number of steps, over all runs, in the latest checkpoint.
     kept: int = 0
 
     def __post_init__(self) -> None:
@@ -53,24 +53,24 @@ class Checkpointer:
             raise ValueError(f"Steps between checkpoints must be zero or more, not {self.steps!r}")
 
     def due(self, trainer: Trainer[Any]) -> bool:
-        """Whether a checkpoint must be written after the last step of a run."""
+        """Whether a checkpoint must be written after the latest step of a run."""
         if self.steps is None:
             return trainer.due
         return self.steps > 0 and (trainer.complete or trainer.number % self.steps == 0)
 
     def check_key(self) -> None:
-        """Raise the errors of :func:`host.checkpoints.keys.user_key`, unless no checkpoint is wanted."""
+        """Raise the errors of :func:`host.checkpoints.keys.user_key`, unless checkpoints are disabled."""
         if self.steps != 0:
             user_key()
 
     def save(self, content: dict[str, Any], kept: int, **device: DeviceFrame) -> None:
-        """Write the file after a number of steps, unless none is wanted; with a ``device`` frame, if there is one."""
+        """Unless checkpoints are disabled, write the file after ``kept`` steps, perhaps with a ``device`` frame."""
         if self.steps != 0:
             checkpoint.save(self.path, self._whole(), content, **device)
             self.kept = kept
 
     def load(self) -> dict[str, Any] | None:
-        """The content of the file; None where there is none."""
+        """Read the content of the file; None if it does not exist."""
         try:
             content: dict[str, Any] = checkpoint.load(self.path, self._whole())
         except FileNotFoundError:
@@ -82,32 +82,32 @@ class Checkpointer:
 
 
 class Experiment:
-    """Training runs on the same ring, one after the other, each with its configuration.
+    """Successive training runs on the same ring, each with its own configuration.
 
-    They continue from a content of :meth:`Checkpointer.load`, if there is one; on a session with a grid, a
-    reconfiguration (:class:`host.features.grid.reconfiguration.ReconfigurationPlan`) has the rings of each run.
+    They continue from ``content``, if it is given, a result of :meth:`Checkpointer.load`. On a grid, a plan of
+    reconfigurations (:class:`host.features.grid.reconfiguration.ReconfigurationPlan`) defines the rings of each run.
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, checkpointer: Checkpointer,
                  content: dict[str, Any] | None = None, reconfiguration: Any = None):
         self._session, self._task, self._configs = session, task, configs
         self._checkpointer, self._content, self._reconfiguration = checkpointer, content, reconfiguration
-        #: Outcome of each run that has begun.
+        #: Results of each run that has begun.
         self.trainings: list[Training] = []
-        #: Parameters of the model that the first run has trained, once it has ended.
+        #: Parameters that the first run has trained, after it has ended.
         self.parameters: Array | None = None
         #: Cycles of the first run.
         self.elapsed = Elapsed()
         #: Seconds that each run has taken.
         self.seconds = [0.0] * len(configs)
-        #: Seconds of the first run that the simulation took.
+        #: Seconds of the first run that were spent in the simulation.
         self.simulation_seconds = 0.0
 
     def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
             on_step: Callable[[Training], None] = lambda training: None,
             on_repeat: Callable[[str], None] = lambda line: None) -> None:
-        """Do all runs; ``Interrupted`` if a signal has come. ``on_run`` is called before each run with its number
-        from 0; see :func:`host.training.trainer.make_trainer` for ``on_step`` and ``on_repeat``."""
+        """Carry out all runs; an ``Interrupted`` if a signal has been received. ``on_run`` is called before each run
+        with its number, from 0; see :func:`host.training.trainer.make_trainer` for ``on_step`` and ``on_repeat``."""
         content, self._content = self._content, None
         first, state = 0, None
         if content is not None:
@@ -125,7 +125,7 @@ class Experiment:
             self._train(number, trainer, state if number == first else None, signals)
 
     def _rings(self) -> Ring | RingStages:
-        """The ring, or the rings of a reconfiguration, of a run."""
+        """The ring of a run, or its rings in a reconfiguration."""
         session = self._session
         if self._reconfiguration is None:
             return session.ring

@@ -1,4 +1,4 @@
-"""Processor time of training on golden nodes, against Verilated nodes with the same bits."""
+"""Processor time of training on golden nodes, compared with bit-identical Verilated nodes."""
 
 import time
 from typing import Any
@@ -13,15 +13,15 @@ from host.transports.session import TransportName, open_session
 
 __all__ = ["BAR", "measure", "rows"]
 
-#: Largest share of a Verilated run's processor time.
+#: Maximum processor time, as a fraction of a Verilated run's.
 BAR = 0.35
 
 NODES, STEPS = 4, 24
 
 
 def measure() -> tuple[float, float]:
-    """Processor seconds of the steps on golden nodes, and on Verilated nodes with each step compared;
-    ``AssertionError`` if the weights of both are not the same bits."""
+    """Measure processor seconds of the steps on golden nodes, and on Verilated nodes with each step compared; an
+    ``AssertionError`` unless the two results are bit-identical."""
     seconds, weights = [], []
     for transport in (TransportName.GOLDEN, TransportName.VERILATED):
         config = TrainingConfig(max_steps=STEPS, check=transport is not TransportName.GOLDEN)
@@ -38,7 +38,7 @@ def measure() -> tuple[float, float]:
 
 
 def rows(seconds: tuple[float, float]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: processor time on golden nodes, against its bar."""
+    """Row for ``bench.json``: processor time on golden nodes, and its limit."""
     golden, verilated = seconds
     config = f"{NODES} nodes, digits, {STEPS} steps; {verilated:.2f} s on Verilated nodes"
     return [{"name": "golden.train", "config": config, "measured": golden, "bound": BAR * verilated,

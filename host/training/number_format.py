@@ -1,4 +1,4 @@
-"""Conversion between numbers of the model and elements of the nodes' memories."""
+"""Conversion between numbers in the model and elements in the nodes' memories."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,35 +14,35 @@ __all__ = ["Elements", "elements_of"]
 
 
 class Elements:
-    """Conversion where both are binary32."""
+    """Conversion when both are binary32."""
 
-    #: Whether weights of nodes equal the parameters.
+    #: Whether the weights on the nodes equal the parameters exactly.
     exact = True
 
     def weights(self, parameters: Array) -> Vector:
-        """Elements of parameters."""
+        """Convert parameters to elements."""
         return parameters
 
     def parameters(self, weights: Vector) -> Array:
-        """Parameters that the model computes with while nodes have these weights."""
+        """Parameters that the model uses when nodes have these weights."""
         return weights
 
     def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
-        """Elements of gradients, one array per node; ``ValueError`` for numbers that the format does not have."""
+        """Convert gradients, one array per node, to elements; a ``ValueError`` for unrepresentable numbers."""
         return list(gradients)
 
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
                  packed_state: bool) -> Settings | FixedSettings:
-        """The scalars of a step with gradients summed over ``count`` examples."""
+        """Optimizer settings of a step with gradients summed over ``count`` examples."""
         settings = optimizer.settings(step, gradient_scale=1 / count, learning_rate=learning_rate)
         return dataclasses.replace(settings, packed_state=packed_state)
 
     def threshold(self, threshold: float) -> tuple[float, float]:
-        """A threshold in units of the nodes' gradients, and its value in units of the model's."""
+        """Convert a threshold to units of the nodes' gradients, and back to units of the model's gradients."""
         return threshold, threshold
 
 
 def elements_of(ring: VectorRing, optimizer: Optimizer, count: int) -> Elements:
-    """The conversion of a run on this ring, with ``count`` examples in its largest batch."""
+    """Conversion for a run on this ring, with ``count`` examples in its largest batch."""
     forms = (feature.number_format(optimizer, count) for feature in features_of(ring.config))
     return next((form for form in forms if form is not None), Elements())

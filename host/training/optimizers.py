@@ -1,8 +1,8 @@
-"""Optimizers by the names and defaults of ``torch.optim``, and the scalars that a node needs for each of their steps.
+"""Optimizers, named and with defaults as in ``torch.optim``, and the scalars that nodes need in each step.
 
-A node knows no step number: terms that depend on it are folded into scalars here, in float64, and rounded to
-binary32 once, when they are written to a register. In the formulas below g is the mean gradient, after clipping; t is
-the step, from 1; and names in capitals are registers; sim/golden/optimizer.py defines their place in an update.
+A node has no step number: terms that depend on it are folded into scalars here, in float64, and rounded to binary32
+once, when they are written to a register. In the formulas below, g is the mean gradient, after clipping; t is the
+step, from 1; and names in capitals are registers. sim/golden/optimizer.py shows where an update uses them.
 
 Example
 -------
@@ -31,7 +31,7 @@ from sim.golden.conversion import from_bfloat16, to_bfloat16
 __all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create", "falls",
            "moments_note"]
 
-#: Arguments of optimizers, by the names of fields, which are at most the largest number of a node's registers.
+#: Arguments of optimizers, by field name; their maximum is the largest number that a node's registers can hold.
 _ARGUMENTS: dict[str, Argument] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "momentum", "eps"), Number(0, float(np.finfo(np.float32).max))),
     "clip": Optional(Number(0)), "dampening": Number(), "nesterov": Flag(),
@@ -41,12 +41,12 @@ _ARGUMENTS: dict[str, Argument] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer(abc.ABC):
-    """Base of all optimizers."""
+    """Base class of all optimizers."""
 
     learning_rate: float = dataclasses.field(kw_only=False)
     weight_decay: float = 0.0
-    #: Largest magnitude of an element of the mean gradient; larger ones are clipped to it, with their own sign, as by
-    #: ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity without.
+    #: Largest magnitude of an element of the mean gradient; larger elements are clipped to it, keeping their sign, as
+    #: by ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity if it is None.
     clip: float | None = None
 
     def __post_init__(self) -> None:
@@ -65,17 +65,17 @@ class Optimizer(abc.ABC):
 
     @property
     def planes(self) -> int:
-        """State planes that it needs."""
+        """Number of state planes that the optimizer needs."""
         return int(self.rule.planes)
 
     @property
     @abc.abstractmethod
     def decays(self) -> dict[str, float]:
-        """Factors by which each step multiplies the state, by their names in a message."""
+        """Factors by which each step multiplies the state, by their names in messages."""
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
-        """The scalars of a step by its number from 1, with the factor that makes the mean of the summed gradient, and
-        the learning rate of the step where a schedule replaces the optimizer's own."""
+        """Scalars of step ``step``, counted from 1. ``gradient_scale`` converts the summed gradient to its mean, and
+        ``learning_rate`` replaces the optimizer's own, as a schedule requires."""
         if step < 1:
             raise ValueError(f"Step must be at least 1, not {step!r}")
         rate = self.learning_rate if learning_rate is None else learning_rate
@@ -85,27 +85,27 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
-        """The optimizer's own scalars, by the names of :class:`~host.driver.optimizer_settings.Settings`."""
+        """The optimizer's own scalars, by their names in :class:`~host.driver.optimizer_settings.Settings`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum if that is not zero: ``torch.optim.SGD``.
+    """Stochastic gradient descent, with momentum if it is nonzero: ``torch.optim.SGD``.
 
-    - g + weight_decay·w takes the place of g: WEIGHT_FACTOR = weight_decay.
-    - m' = momentum·m + (1 - dampening)·g, but m' = g in the first step: torch starts its buffer with the gradient
-      (torch/optim/sgd.py, ``_single_tensor_sgd``). FIRST_DECAY = momentum; FIRST_GAIN = 1 - dampening, but 1 in step
-      1, for which the state has to be zero.
+    - g is replaced by g + weight_decay·w: WEIGHT_FACTOR = weight_decay.
+    - m' = momentum·m + (1 - dampening)·g, except m' = g in the first step: torch initializes its buffer with the
+      gradient (torch/optim/sgd.py, ``_single_tensor_sgd``). FIRST_DECAY = momentum; FIRST_GAIN = 1 - dampening,
+      except 1 in step 1, for which the state must be zero.
     - w' = w - learning_rate·m', or with Nesterov's momentum w - learning_rate·(g + momentum·m') (Sutskever, Martens,
       Dahl and Hinton, "On the importance of initialization and momentum in deep learning", 2013, with the learning
-      rate outside of m as torch has it). LEARNING_RATE = learning_rate.
+      rate outside of m, as in torch). LEARNING_RATE = learning_rate.
 
     Only FIRST_GAIN depends on the step.
     """
 
     momentum: float = 0.0
     dampening: float = 0.0
-    #: Needs momentum, and no dampening.
+    #: Whether momentum is Nesterov's; requires nonzero momentum and no dampening.
     nesterov: bool = False
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Adam(Optimizer):
     """Adaptive moment estimation: ``torch.optim.Adam`` (Kingma and Ba, "Adam: a method for stochastic optimization",
     2015, algorithm 1).
 
-    - g + weight_decay·w takes the place of g: WEIGHT_FACTOR = weight_decay.
+    - g is replaced by g + weight_decay·w: WEIGHT_FACTOR = weight_decay.
     - m' = b1·m + (1 - b1)·g and v' = b2·v + (1 - b2)·g²: FIRST_DECAY = b1, FIRST_GAIN = 1 - b1, SECOND_DECAY = b2,
       SECOND_GAIN = 1 - b2.
     - w' = w - lr·(m' / (1 - b1^t)) / (sqrt(v' / (1 - b2^t)) + eps). With numerator and denominator multiplied by
@@ -169,10 +169,10 @@ class Adam(Optimizer):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
     """Adam with decoupled weight decay: ``torch.optim.AdamW`` (Loshchilov and Hutter, "Decoupled weight decay
-    regularization", 2019, algorithm 2, with the decay multiplied by the learning rate as torch has it).
+    regularization", 2019, algorithm 2, with the decay multiplied by the learning rate, as in torch).
 
-    As :class:`Adam`, but g stays unchanged, and the step starts from (1 - lr·weight_decay)·w in place of w:
-    WEIGHT_FACTOR = 1 - lr·weight_decay, with the learning rate of this step, before it is corrected.
+    As :class:`Adam`, but g stays unchanged, and the step starts from (1 - lr·weight_decay)·w instead of w:
+    WEIGHT_FACTOR = 1 - lr·weight_decay, with the learning rate of this step before bias correction.
     """
 
     weight_decay: float = 1e-2
@@ -183,12 +183,12 @@ class AdamW(Adam):
 
 
 def falls(decay: float) -> bool:
-    """Whether every bfloat16 number falls when it is multiplied by a factor in binary32 and rounded to bfloat16.
+    """Whether every bfloat16 number decreases when multiplied by a binary32 factor and rounded to bfloat16.
 
-    A number with significand s, from 1 to 2, has neighbours at a distance of 2^-7, and falls if s·(1 - decay) is more
-    than half of that, 2^-8; a tie falls if the number is odd. The smallest significand that can stay is 1 + 2^-7,
-    since the neighbour below 1 is at half the distance. So every number falls where 1 - decay is at least 1/258,
-    which is 2^-8 / (1 + 2^-7), and none does where it is below 2^-9. The function tries all 128 significands.
+    A number with significand s, from 1 to 2, has neighbours at a distance of 2^-7, and decreases if s·(1 - decay) is
+    more than half of that, 2^-8; a tie decreases it if it is odd. The smallest significand that can stay is 1 + 2^-7,
+    since the neighbour below 1 is at half the distance. So every number decreases if 1 - decay is at least 1/258,
+    which is 2^-8 / (1 + 2^-7), and none does if it is below 2^-9. The function tries all 128 significands.
     """
     numbers = np.arange(128, 256, dtype=np.float32)
     products = (numbers * np.float32(decay)).view(np.uint32)
@@ -196,7 +196,7 @@ def falls(decay: float) -> bool:
 
 
 def moments_note(optimizers: Iterable[Optimizer], *, packed_state: bool) -> str | None:
-    """A line about state that does not decay as bfloat16, with ``packed_state``; None if all of it does."""
+    """Warning about state that does not decay in bfloat16, with ``packed_state``; None if all decays."""
     stay = {f"{name} = {decay:g}": None for optimizer in optimizers for name, decay in optimizer.decays.items()
             if packed_state and decay < 1 and not falls(decay)}
     if not stay:
@@ -215,15 +215,15 @@ class OptimizerName(enum.Enum):
     ADAMW = "adamw"
 
 
-#: Default learning rates at the first step of training the digits classifier.
+#: Default initial learning rates for training the digits classifier.
 LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, OptimizerName.NESTEROV: 0.5,
                   OptimizerName.ADAM: 0.055, OptimizerName.ADAMW: 0.05}
 
 
 def create(name: OptimizerName, *, learning_rate: float | None = None, momentum: float = 0.9,
            dampening: float = 0.0, weight_decay: float | None = None, clip: float | None = None) -> Optimizer:
-    """The optimizer of that name; by default with the learning rate of :data:`LEARNING_RATES`, and weight decay and
-    clip of the class. Momentum has an effect on momentum and nesterov, dampening on momentum only."""
+    """Create the optimizer of that name. Defaults are the learning rate in :data:`LEARNING_RATES`, and weight decay
+    and clip of the class. Momentum affects only momentum and nesterov, dampening only momentum."""
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}
     if weight_decay is not None:

@@ -1,4 +1,4 @@
-"""The configuration of a training run, and the record of its outcome."""
+"""Configuration of a training run, and the record of its results."""
 
 import dataclasses
 from typing import Any
@@ -17,33 +17,33 @@ from sim.golden.operands import FP32, operands_of
 __all__ = ["DEFAULT", "HOST", "MEMORY_KINDS", "NODE", "SEARCHED", "Change", "DivergenceError", "FarMemory", "Step",
            "Training", "TrainingConfig", "TrainingError"]
 
-#: Who differentiates: the host, or the nodes.
+#: Where gradients are computed: on the host, or on the nodes.
 HOST, NODE = "host", "node"
-#: Sources of the factors of matrix products: a model, or a search on a node.
+#: Sources of the tile factors of matrix products: a model, or a search on a node.
 DEFAULT, SEARCHED = "default", "searched"
-#: Treatments of maps that do not fit into a memory: see :data:`host.features.compute.memory.chain.KINDS`.
+#: Treatments of activations that do not fit into memory: see :data:`host.features.compute.memory.chain.KINDS`.
 MEMORY_KINDS = ("keep", "swap", "recompute", "mixed")
 #: Default optimizer of :class:`TrainingConfig`.
 _MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
 
 
 class TrainingError(ExpectedError):
-    """Training cannot continue; the message names the step, and the node that is the cause."""
+    """Training cannot continue; the message names the step, and the node that caused the failure."""
 
 
 class DivergenceError(TrainingError):
-    """A node holds other bits, or has sent other words, than the golden model."""
+    """The contents of a node, or the words that it has sent, differ from the golden model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FarMemory:
-    """Far memory of nodes that compute, and its use."""
+    """Far memory of computing nodes, and its use."""
 
-    #: Words of the activation memory that buffers may take.
+    #: Words of the activation memory that buffers may occupy.
     activations: int
-    #: Words per cycle from and to the far memory.
+    #: Words per cycle to and from the far memory.
     rate: float = 1 / 4
-    #: Treatment of maps that do not fit: one of :data:`MEMORY_KINDS`.
+    #: Treatment of activations that do not fit: one of :data:`MEMORY_KINDS`.
     kind: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -57,46 +57,46 @@ class FarMemory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Length, data order and options of a training run."""
+    """Configuration of a training run: its length, data order and options."""
 
-    #: Passes over the training set.
+    #: Number of passes over the training set.
     epochs: int = 14
-    #: Steps of the whole run, in place of epochs.
+    #: Number of steps of the whole run, instead of epochs.
     max_steps: int | None = None
-    #: Steps between measurements of the model, with one after the last step; by default an epoch.
+    #: Steps between measurements of the model; the last step is always followed by one. By default an epoch.
     interval: int | None = None
-    #: Maximum examples in a step. An epoch has the fewest batches that this allows, of sizes as equal as possible.
+    #: Maximum examples in a step. An epoch is split into as few batches as possible, of nearly equal sizes.
     batch: int = 128
-    #: Width of each hidden layer, where a perceptron is trained.
+    #: Width of each hidden layer, for a perceptron.
     hidden: tuple[int, ...] = (64,)
-    #: Its learning rate is for the first step; it falls to zero along a straight line over all steps.
+    #: Optimizer with the initial learning rate, which decreases linearly to zero over all steps.
     optimizer: Optimizer = _MOMENTUM
     #: Whether nodes store the optimizer's state as bfloat16.
     packed_state: bool = False
-    #: Fraction of the elements that nodes send, the largest ones, on average over the hops of scatter-reduce; by
-    #: default they send all that are not zero.
+    #: Fraction of the elements that nodes send, on average over the hops of scatter-reduce: the largest elements. By
+    #: default they send all nonzero elements.
     density: float | None = None
     #: Seed of the initial weights and of the order of the examples.
     seed: int = 0
-    #: Steps between codebooks that are made of the master weights, for a weight codec that has one. 12 is an epoch of
-    #: digits.
+    #: Steps between codebooks computed from the master weights, for a weight codec with a codebook. 12 steps are an
+    #: epoch of digits.
     refresh: int = 12
-    #: Schedule of computing and communicating: see :class:`host.features.programs.schedules.Schedule`; by default
-    #: there is none, and the host computes.
+    #: Schedule of computation and communication: see :class:`host.features.programs.schedules.Schedule`; by default
+    #: there is no schedule, and the host computes.
     overlap: str | None = None
-    #: ``node`` for nodes that differentiate, each its share of a batch; ``host`` for a host that does.
+    #: ``node`` if each node computes the gradients of its share of a batch; ``host`` if the host does.
     compute: str = HOST
-    #: Format that factors of matrix products are rounded to: a name of :data:`sim.golden.operands.OPERANDS`. Sums,
+    #: Format that operands of matrix products are rounded to: a name in :data:`sim.golden.operands.OPERANDS`. Sums,
     #: weights and all values between products are in binary32.
     compute_format: str = FP32
-    #: Multiply-adds per cycle of the nodes' engine, or of the engine that a schedule expects.
+    #: Multiply-adds per cycle of the nodes' engine, or of the engine that a schedule assumes.
     macs: int = MACS
-    #: ``searched`` for factors of matrix products that are searched on a node first, ``default`` for factors of a
-    #: model; of nodes that compute.
+    #: ``searched`` to search tile factors of matrix products on a node first, ``default`` to compute them by a model;
+    #: for computing nodes.
     tiling: str = DEFAULT
-    #: Far memory of nodes that compute text; by default all saved maps are kept.
+    #: Far memory of nodes that compute text models; by default all saved activations stay in the activation memory.
     far: FarMemory | None = None
-    #: Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
+    #: Whether to compare every node with the golden model after every step. Otherwise, the weights of node 0 are
     #: trusted.
     check: bool = True
 
@@ -128,16 +128,16 @@ class TrainingConfig:
             raise ValueError(f"Seed must be zero or more, and below 2^63, not {self.seed!r}")
 
     def steps(self, examples: int) -> int:
-        """Steps of the whole run on ``examples`` examples."""
+        """Number of steps of the whole run on ``examples`` examples."""
         return self.epochs * -(-examples // self.batch) if self.max_steps is None else self.max_steps
 
     def largest(self, examples: int) -> int:
-        """Examples in the largest batch of ``examples`` examples."""
+        """Number of examples in the largest batch of a data set of ``examples`` examples."""
         return -(-examples // -(-examples // self.batch))
 
     @property
     def align(self) -> int:
-        """Alignment of a perceptron's layers, in elements, so that parts of a model can be sent on their own."""
+        """Alignment of a perceptron's layers, in elements, so that each can be sent separately."""
         return 1 if self.overlap is None and self.compute == HOST else GROUP
 
     @property
@@ -153,71 +153,71 @@ class TrainingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """Figures of one step."""
+    """Figures recorded for one training step."""
 
-    #: Number of the step, from 1.
+    #: Number of the step, counted from 1.
     number: int
-    #: Number of the epoch, from 1.
+    #: Number of the epoch, counted from 1.
     epoch: int
-    #: Mean over the batch, before the update.
+    #: Loss before the update, averaged over the batch.
     loss: float
-    #: Cycles of the fused update on the node that took longest, and its link-cycle bound.
+    #: Cycles of the fused update on the slowest node, and the lower bound set by the busiest link.
     cycles: Cycles
     bound: int
 
-    #: The same for only its scatter-reduce phase.
+    #: The same for its scatter-reduce phase.
     scatter_cycles: Cycles
     scatter_bound: int
 
-    #: Words on all links, headers and CRCs included; and with raw payloads. Of a node of 16-bit integers, words of
-    #: its gradient in compressed form, and without compression.
+    #: Words on all links, including headers and CRCs; and with raw payloads. For nodes of 16-bit integers, words of
+    #: the gradient in compressed form, and without compression.
     words_sent: int
     words_dense: int
 
-    #: Non-zero elements at each hop of scatter-reduce, or of the compressed gradient.
+    #: Fraction of nonzero elements at each hop of scatter-reduce, or in the compressed gradient.
     density: list[float]
-    #: Words of scatter-reduce among the words on all links.
+    #: Words of scatter-reduce, included in the words on all links.
     scatter_words: int = 0
-    #: Weights that all links have carried, and the words of these weights, without headers and CRCs.
+    #: Number of weights that all links have carried, and their words, without headers and CRCs.
     weight_elements: int = 0
     weight_words: int = 0
 
-    #: Words of codebooks that all nodes got before this step.
+    #: Words of codebooks written to all nodes before this step.
     codebook_words: int = 0
-    #: Cycles of sparsification on the node that took longest; 0 where all elements are sent.
+    #: Cycles of sparsification on the slowest node; 0 if all elements are sent.
     sparsify_cycles: Cycles = 0
-    #: Least magnitude of elements that are sent, where not all elements are.
+    #: Smallest magnitude of elements that are sent; None if all are sent.
     threshold: float | None = None
-    #: Cycles of the commands that mask, one after the other, each on the node where it took longest.
+    #: Sum of the cycles of masking commands, each on its slowest node.
     mask_cycles: Cycles = 0
-    #: Elements that masks have replaced in this step, and all elements that nodes were to mask.
+    #: Number of elements that masks have replaced in this step, and of all elements in masked matrices.
     elements_masked: int = 0
     elements_through: int = 0
 
-    #: Schedule of the step, where nodes have a program; ``cycles`` are then of the whole pass.
+    #: Schedule of the step, if nodes have a program; ``cycles`` is then for the whole pass.
     schedule: str | None = None
-    #: Cycles of the pass by the golden model of time with the durations that were measured, and the sum of these in
-    #: each queue, of the node where it is largest; 0 without a program, but for the commands of nodes that compute.
+    #: Cycles of the pass by the golden timing model with measured durations, and the sum of these durations in each
+    #: queue, on the node with the largest sum; without a program 0, except for the commands of computing nodes.
     modelled_cycles: Cycles = 0
     compute_cycles: Cycles = 0
     communicate_cycles: Cycles = 0
 
-    #: Cycles of matrix products, and of functions of rows, of the node that took longest; 0 if the host computes.
+    #: Cycles of matrix products, and of row functions, on the slowest node; 0 if the host computes.
     gemm_cycles: Cycles = 0
     vector_cycles: Cycles = 0
 
-    #: Multiplications of all nodes in products with tables of centroids; 0 in a program, which counts none.
+    #: Multiplications by all nodes in products with tables of centroids; 0 in a program, which does not count them.
     centroid_multiplications: int = 0
-    #: Repairs of links with replay, summed over all nodes, since the step before.
+    #: Repairs of links with replay since the previous step, summed over all nodes.
     link_restarts: int = 0
     words_repeated: int = 0
     checks_failed: int = 0
 
-    #: Faults that were injected in the simulated links, since the step before.
+    #: Faults injected into the simulated links since the previous step.
     faults_injected: int = 0
-    #: Repetitions of the step after a failure of the ring; all other figures are of the last repetition.
+    #: Number of times that the step was repeated after ring failures; all other figures are for the last attempt.
     repeats: int = 0
-    #: Nodes of the step.
+    #: Number of nodes in the step.
     nodes: int = 0
 
 
@@ -225,32 +225,32 @@ class Step:
 class Change:
     """Change of the rings between two steps."""
 
-    #: Steps before it.
+    #: Number of steps before the change.
     step: int
-    #: Parts that were disabled and enabled.
+    #: Cards, nodes and links that were disabled or enabled, as requests such as ``disable card1``.
     requests: list[str]
     #: Shape of the new rings.
     shape: str
-    #: Nodes of the grid in the new rings, in the order of their shares of a batch.
+    #: Nodes of the grid that form the new rings, in the order of their shares of a batch.
     nodes: list[int]
     #: Nodes that have left, and nodes that have joined.
     left: list[int]
     joined: list[int]
 
-    #: Pairs of a node that has left and the node that has its residuals and errors now, where nodes have any.
+    #: Pairs of a node that has left and the node that has received its residuals and errors, if any.
     heirs: list[list[int]]
-    #: Elements with another owner of their state and master weights.
+    #: Number of elements with state and master weights that have a new owner.
     moved: int
-    #: Elements of residuals and errors with a sum that was not finite, now zeros.
+    #: Number of elements of residuals and errors that were set to zero, as their sum was not finite.
     dropped: int
-    #: Cycles until the new rings were in order: counters read, SWITCH on all nodes, and links started again.
+    #: Cycles until the new rings were in order: reading counters, SWITCH on all nodes, and restarting links.
     switch_cycles: Cycles
-    #: Cycles of the host's reads from the old owners and writes to the new ones.
+    #: Cycles of the host's reads from the old owners and writes to the new owners.
     carry_cycles: Cycles
 
     @property
     def line(self) -> str:
-        """The change in a line."""
+        """Describe the change in one line."""
         nodes = len(self.nodes)
         return (f"after step {self.step}, {' and '.join(self.requests)}: {nodes} node{'s' * (nodes > 1)}, "
                 f"{self.shape}; {self.moved:,} elements have another owner" + ("" if self.switch_cycles is None else
@@ -259,49 +259,49 @@ class Change:
 
 @dataclasses.dataclass(kw_only=True)
 class Training:
-    """Outcome of a training run."""
+    """Results of a training run."""
 
-    #: Nodes that began.
+    #: Number of nodes at the beginning.
     nodes: int
     parameters: int
     steps: list[Step] = dataclasses.field(default_factory=list)
     #: Changes of the rings between steps.
     changes: list[Change] = dataclasses.field(default_factory=list)
-    #: Steps, measurements and distributions of first weights that were done again after a failure of the ring.
+    #: Number of repetitions, after ring failures, of steps, measurements and distributions of initial weights.
     repeats: int = 0
-    #: Mean training loss during each interval, and the workload's measure after it.
+    #: Mean training loss during each interval, and the workload's measure after the interval.
     losses: list[float] = dataclasses.field(default_factory=list)
     measures: list[float] = dataclasses.field(default_factory=list)
 
-    #: Steps after which the model was measured.
+    #: Numbers of the steps after which the model was measured.
     measured: list[int] = dataclasses.field(default_factory=list)
-    #: Sums over all commands that mask, measurements included: cycles on the node where each took longest,
-    #: and elements that nodes were to mask.
+    #: Sums over all masking commands, also during measurements: cycles on the slowest node, and elements in
+    #: masked matrices.
     mask_cycles: Cycles = 0
     elements_through: int = 0
 
-    #: Counts of the nodes: elements that masks have replaced or that were not sent, and words of masks that were read
+    #: Counts by the nodes: elements that masks have replaced or that were not sent, and mask words that were read
     #: from memory.
     elements_masked: int = 0
     mask_words_fetched: int = 0
 
-    #: Commands of the last step's pass, as :class:`sim.golden.features.programs.program.Span` has them, where nodes
+    #: Commands of the last step's pass, in the form of :class:`sim.golden.features.programs.program.Span`, if nodes
     #: have a program.
     timeline: list[list[Any]] | None = None
-    #: Log of the search for a schedule.
+    #: Log lines of the search for a schedule.
     search: list[str] = dataclasses.field(default_factory=list)
-    #: See :meth:`host.training.workloads.Workload.sample`.
+    #: Output of the trained model; see :meth:`host.training.workloads.Workload.sample`.
     sample: dict[str, Any] | None = None
-    #: True where every comparison was made and held; None without comparisons. (One that fails is an exception.)
+    #: True if every comparison was made and succeeded; None without comparisons. (A failed one raises an exception.)
     bit_exact: bool | None = None
 
     def figures(self) -> dict[str, Any]:
-        """This outcome as a dictionary, steps and changes as dictionaries too; lists are not copied."""
+        """Convert the results, with steps and changes, to dictionaries. Lists are not copied."""
         return {**vars(self), "steps": [vars(step) for step in self.steps],
                 "changes": [vars(change) for change in self.changes]}
 
     @classmethod
     def from_figures(cls, figures: dict[str, Any]) -> "Training":
-        """The training with these :meth:`figures`."""
+        """Create the results from the output of :meth:`figures`."""
         return cls(**{**figures, "steps": [Step(**step) for step in figures["steps"]],
                       "changes": [Change(**change) for change in figures["changes"]]})

@@ -1,4 +1,4 @@
-"""Golden state of a run: weights, master weights, optimizer state, errors and residuals, in step with the ring."""
+"""Golden state of a run: weights, master weights, optimizer state, errors and residuals, updated with the ring."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ __all__ = ["Codebooks", "Part", "Places", "Reference", "golden_settings", "is_pa
 
 
 Bits: TypeAlias = npt.NDArray[np.uint32]
-#: Elements of a vector: a slice, or indices.
+#: Indices of elements in a vector, as a slice or an array.
 Places: TypeAlias = slice | npt.NDArray[np.int64]
 _ALL = slice(None)
 
@@ -36,12 +36,12 @@ class Part(NamedTuple):
 
 
 def words_of(vector: Vector) -> Bits:
-    """Elements as words: patterns of binary32, or integers with their sign extended."""
+    """Convert elements to words: binary32 bit patterns, or sign-extended integers."""
     return (vector.astype(np.int32) if vector.dtype == np.int16 else vector).view(np.uint32)
 
 
 def golden_settings(settings: Settings | FixedSettings) -> Any:
-    """Settings in the form for the golden model; whether state is packed is not among them."""
+    """Convert settings to the form of the golden model, which does not include whether state is packed."""
     from sim.golden import ring as golden
 
     return golden.settings(**{name: value for name, value in dataclasses.asdict(settings).items()
@@ -49,58 +49,58 @@ def golden_settings(settings: Settings | FixedSettings) -> Any:
 
 
 def is_packed(settings: Settings | FixedSettings) -> bool:
-    """Whether settings have packed state."""
+    """Whether settings use packed state."""
     return isinstance(settings, Settings) and settings.packed_state
 
 
 class Reference:
-    """Golden state of a run on a ring, in arrays with the elements of the whole vector; operations are on elements at
-    some ``places``, a separate vector to the nodes."""
+    """Golden state of a run on a ring, in arrays with the elements of the whole vector. Operations apply to the
+    elements at some ``places``, which the nodes treat as a separate vector."""
 
-    #: The counter of the words that :meth:`step` predicts.
+    #: Counter of nodes with the words that :meth:`step` predicts.
     counter = "WORDS_SENT"
 
     def __init__(self, ring: VectorRing, weights: Vector, planes: int, centroids: Bits | None = None):
-        # Loaded here, since nothing else in host/ needs the models of a node's units.
+        # Loaded here because nothing else in host/ needs the models of a node's units.
         from sim.golden import masking
         from sim.golden import ring as golden
         from sim.golden.codecs import CODECS
 
         self._golden, self._masking, self._ring = golden, masking, ring
-        #: Whether nodes keep master weights.
+        #: Whether nodes store master weights.
         self.has_master = ring.formats.has_master
         self._codec = CODECS[ring.formats.weight_codec]
         self._gradient_codec = CODECS[ring.formats.gradient_codec]
         if centroids is not None:
             self.bind(centroids)
-        #: Master weights, which are encoded as the weights that nodes compute with; the same without a weight codec.
+        #: Master weights; encoding them gives the weights that nodes compute with. Without a codec both are the same.
         self.master = golden.bits(weights).copy()
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec,
                                          segment=ring.formats.segment).copy()
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
-        #: Residual of the gradient codec on each node, if the codec loses something.
+        #: Residual of the gradient codec on each node, if the codec is lossy.
         self.residuals = np.zeros_like(self.errors) if ring.formats.has_residual else None
 
     @property
     def equivalent_nodes(self) -> float:
-        """Nodes of a ring with the same mean density of the sums of sparse gradients over its hops."""
+        """Number of nodes in a ring that has the same mean density of sparse gradient sums over its hops."""
         return self._ring.nodes
 
     def arrays(self) -> dict[str, Any]:
-        """Copies of all arrays."""
+        """Return copies of all arrays."""
         return {"weights": self.weights.copy(), "master": self.master.copy(),
                 "state": [plane.copy() for plane in self.state], "errors": self.errors.copy(),
                 "residuals": None if self.residuals is None else self.residuals.copy()}
 
     def restore(self, arrays: dict[str, Any]) -> None:
-        """Continue from copies of such arrays."""
+        """Continue from copies made by :meth:`arrays`."""
         self.weights, self.master, self.errors = (arrays[name].copy() for name in ("weights", "master", "errors"))
         self.state = [plane.copy() for plane in arrays["state"]]
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 
     def adopt(self, ring: VectorRing, *, packed_state: bool) -> None:
-        """Read the state of the nodes, after steps that this model has not done."""
+        """Read the state of the nodes, after steps that this model has not carried out."""
         length = len(self.weights)
         self.weights = ring.memory.read_weights(length, ranks=[0])[0].view(np.uint32)
         self.master = ring.memory.read_master(length).view(np.uint32) if self.has_master else self.weights.copy()
@@ -110,17 +110,17 @@ class Reference:
             self.residuals = ring.memory.read_residual(length).view(np.uint32)
 
     def unknown(self) -> "Traffic":
-        """Traffic of a step that this model has not done."""
+        """Traffic of a step that this model has not carried out."""
         none, traffic = np.zeros((0, self._ring.nodes), np.int64), self._golden.Traffic
         return traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0), scatter_bound=0,
                        bound=0, gather_elements=0, gather_payload=0)
 
     def bind(self, centroids: Bits) -> None:
-        """Continue with another codebook."""
+        """Continue with a new codebook."""
         self._codec = self._codec.bind(centroids)
 
     def load(self, weights: Bits, places: Places, *, fresh: bool) -> None:
-        """Continue with other weights at some places, without residuals; ``fresh`` without state and errors, too."""
+        """Replace weights at some places and clear their residuals; with ``fresh``, also clear state and errors."""
         self.master[places] = weights
         self.weights[places] = self._golden.distribute(weights, self._ring.nodes, weight_codec=self._codec,
                                                        segment=self._ring.formats.segment)
@@ -143,7 +143,7 @@ class Reference:
         return list(golden.floats(kept)), [length - int(count) for count in sent]
 
     def all_reduce(self, gradients: Sequence[Vector], places: Places | None) -> tuple[Bits, "Traffic"]:
-        """Sum of gradients, with the residuals at some places, or with none; and the traffic of an all-reduce."""
+        """Return the sum of gradients, with the residuals at some places or none, and its traffic."""
         patterns = self._golden.bits(np.stack(gradients))
         residuals = None
         if self.residuals is not None:
@@ -157,8 +157,8 @@ class Reference:
 
     def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
              parts: Sequence[Part] | None = None, places: Places = _ALL) -> "Traffic":
-        """Do the ring's step, and return its traffic. ``parts`` are collectives that together do the step, by default
-        one fused update of the whole vector; they change the traffic, and no bits."""
+        """Carry out the ring's step, and return its traffic. ``parts`` are the collectives that make up the step, by
+        default one fused update of the whole vector; they affect the traffic, but not the results."""
         patterns = self._golden.bits(np.stack(gradients))
         residuals = None if self.residuals is None else self.residuals[:, places].copy()
         before = None if residuals is None else residuals.copy()
@@ -173,7 +173,7 @@ class Reference:
 
     def _update(self, gradients: Bits, settings: Settings | FixedSettings, places: Places, block_offset: int,
                 residuals: Bits | None) -> "Update":
-        """A fused update of the elements at some places; it replaces the given residuals and nothing else."""
+        """Compute a fused update of the elements at some places; only ``residuals`` is modified."""
         formats, root = self._ring.formats, self._ring.partition.root
         vectors = gradients, self.master[places], [plane[places] for plane in self.state], golden_settings(settings)
         shape: dict[str, Any] = {"packed_state": is_packed(settings), "segment": formats.segment,
@@ -191,7 +191,7 @@ class Reference:
 
     def _part(self, part: Part, gradients: Bits, settings: Settings | FixedSettings,
               before: Bits | None, update: "Update") -> "Traffic":
-        """Traffic of a collective of the step, with the residuals before it and the outcome of the whole."""
+        """Traffic of one collective of the step, given the residuals before the step and the step's result."""
         golden = self._golden
         elements = slice(part.base, part.base + part.length)
         shape = {"segment": self._ring.formats.segment, "lanes": self._ring.formats.lanes,
@@ -213,7 +213,7 @@ class Reference:
         return traffic
 
     def mask(self, job: MaskJob, alternative: float) -> tuple[Bits, int]:
-        """The expected matrices of a job after its mask, and the number of elements that are replaced."""
+        """Expected matrices of a job after masking, and the number of elements that are replaced."""
         masking = self._masking
         shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
         kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
@@ -221,16 +221,16 @@ class Reference:
                 int(kept.size - np.count_nonzero(kept)))
 
     def masked(self, job: MaskJob, alternative: float) -> Matrices:
-        """The expected matrices of a job after its mask."""
+        """Expected matrices of a job after masking."""
         return self.mask(job, alternative)[0].view(job.matrices.dtype)
 
     def _pattern(self, number: float) -> Bits:
-        """Bit pattern of an element."""
+        """Convert a number to the bit pattern of an element."""
         return self._golden.bits([number])
 
 
 def _put(array: Bits, places: Places, values: Bits) -> Bits:
-    """An array with other values at some places: for all places a new array, since callers may keep the old one."""
+    """Store values at some places of an array; for all places, return a new array, and keep the old one."""
     if places is _ALL:
         return values
     array[places] = values
@@ -238,7 +238,7 @@ def _put(array: Bits, places: Places, values: Bits) -> Bits:
 
 
 def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
-    """Traffic of collectives that run one after the other, with the densities of the whole vector."""
+    """Combine the traffic of successive collectives, with the densities of the whole vector."""
     words = {name: sum((getattr(part, name) for part in parts if getattr(part, name).size),
                        start=np.zeros_like(getattr(whole, name))) for name in ("scatter_words", "gather_words")}
     return dataclasses.replace(whole, **words, **{
@@ -248,28 +248,28 @@ def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
 
 def reference_of(ring: VectorRing, plan: Any, weights: Vector, planes: int,
                  centroids: Bits | None = None) -> Reference:
-    """Golden model of the nodes of a ring, or of the rings of a plan, if there is one."""
+    """Golden model of the nodes of a ring, or of the rings of a plan if there is one."""
     models = (feature.reference(ring, plan, weights, planes, centroids) for feature in features_of(ring.config))
     return next((model for model in models if model is not None), None) or Reference(ring, weights, planes, centroids)
 
 
 class Codebooks:
-    """Codebooks of nodes and of the golden model, if the weight codec has any."""
+    """Codebooks of the nodes and of the golden model, if the weight codec has codebooks."""
 
     def __init__(self, ring: VectorRing, interval: int):
         self._ring, self._interval = ring, interval
-        #: Centroids that the nodes have.
+        #: Centroids on the nodes.
         self.centroids: Bits | None = None
-        #: Words that all nodes got for the next step, or for the first weights.
+        #: Words written to all nodes for the next step, or for the initial weights.
         self.words = 0
 
     def load(self, weights: Array) -> None:
-        """Make a codebook of weights, and give it to the nodes."""
+        """Compute a codebook from weights, and write it to the nodes."""
         self.centroids = feature("codebook").centroids(self._ring.formats.weight_codec, weights)
         self.words = self._ring.memory.write_codebook(self.centroids)
 
     def refresh(self, number: int, reference: Reference) -> int:
-        """Make a codebook of the master weights before a step if one is due; return its words for nodes."""
+        """Recompute the codebook from the master weights if it is due; return the words written to nodes."""
         if self.centroids is None:
             return 0
         if number > 1:
@@ -280,17 +280,17 @@ class Codebooks:
         return self.words
 
     def move(self, state: dict[str, Any]) -> None:
-        """Continue with the codebook of other nodes, and give it to these."""
+        """Continue with the codebook of other nodes, and write it to these nodes."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             self._ring.memory.write_codebook(self.centroids)
 
     def state(self) -> dict[str, Any]:
-        """The codebook and the words."""
+        """Centroids, and number of words, as state to save."""
         return {"centroids": self.centroids, "words": self.words}
 
     def restore(self, state: dict[str, Any], reference: Reference) -> None:
-        """Continue from another codebook, without a write to the nodes."""
+        """Continue with a different codebook that the nodes already contain."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             reference.bind(self.centroids)

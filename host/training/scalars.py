@@ -1,7 +1,7 @@
-"""Powers, exponentials and logarithms of single numbers in binary64, the same on every processor and system.
+"""Powers, exponentials and logarithms of single binary64 numbers, identical on every processor and system.
 
-Mathematics libraries differ in the last bit, and choose functions by the processor. Decimal arithmetic of 40 digits
-does not, and is rounded to binary64 once.
+Mathematics libraries differ in the last bit, and select functions by processor. Decimal arithmetic with 40 digits
+does not depend on either, and its result is rounded to binary64 once.
 """
 
 import decimal
@@ -12,15 +12,15 @@ _CONTEXT = decimal.Context(prec=40)
 
 
 def power(base: float, exponent: float) -> float:
-    """A number above zero to a power; zero to one above zero."""
+    """Raise a positive number, or zero with a positive exponent, to a power."""
     return float(_CONTEXT.power(decimal.Decimal(base), decimal.Decimal(exponent)))
 
 
 def exponential(x: float) -> float:
-    """e to a power."""
+    """Compute the exponential function."""
     return float(_CONTEXT.exp(decimal.Decimal(x)))
 
 
 def logarithm(x: float) -> float:
-    """Natural logarithm of a number above zero."""
+    """Compute the natural logarithm of a positive number."""
     return float(_CONTEXT.ln(decimal.Decimal(x)))

@@ -1,4 +1,4 @@
-"""Sparse gradients of a training run, chosen by the nodes and compared with the golden model."""
+"""Sparse gradients in a training run, selected by the nodes and compared with the golden model."""
 
 import math
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ __all__ = ["STATE", "Sparsifier", "Threshold", "check_zeros"]
 
 
 class Sparsifier:
-    """Sparsification on the nodes, with counts compared with the golden model."""
+    """Sparsification on the nodes; counts are compared with the golden model."""
 
     def __init__(self, ring: TrainingRing, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
         self._ring, self._reference, self._form, self._check = ring, reference, form, config.check
         self._controller = None if config.density is None else Threshold(
             density=config.density, nodes=reference.equivalent_nodes, steps=steps)
-        #: Elements that all nodes have not sent so far.
+        #: Number of elements that all nodes have not sent so far.
         self.dropped = 0
-        #: Threshold of the last step, and its cycles.
+        #: Threshold of the last step, and the cycles of its sparsification.
         self.threshold: float | None = None
         self.cycles: Cycles = 0
 
     def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
-        """Sparsify the gradients that nodes have in memory, and return the gradients that they send."""
+        """Sparsify the gradients in the nodes' memories, and return the gradients that the nodes send."""
         if self._controller is None:
             return gradients
         threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
@@ -49,18 +49,18 @@ class Sparsifier:
         return sent
 
     def state(self) -> dict[str, Any]:
-        """State that later thresholds depend on, and counts so far."""
+        """State that later thresholds depend on, and the counts so far."""
         return {"dropped": self.dropped, "threshold": self.threshold, "cycles": self.cycles,
                 "controller": None if self._controller is None else self._controller.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from another state."""
+        """Continue from a saved state."""
         self.dropped, self.threshold, self.cycles = state["dropped"], state["threshold"], state["cycles"]
         if self._controller is not None:
             self._controller.restore(state["controller"])
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Continue from a state on other nodes."""
+        """Continue on these nodes from a state that was saved on different nodes."""
         self.restore(state)
         if self._controller is not None:
             self._controller.succeed(state["controller"])
@@ -72,7 +72,7 @@ STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
 
 
 def check_zeros(gradients: str) -> None:
-    """Raise ``ValueError`` if a density has no effect on the packets of gradients in a codec."""
+    """Raise ``ValueError`` if a density does not affect the size of gradient packets in a codec."""
     if not GRADIENT_CODECS[gradients].drops_zeros:
         names = " or ".join(name for name, codec in GRADIENT_CODECS.items() if codec.drops_zeros)
         raise ValueError(f"Codec of gradients with a density must be {names}, not {gradients}: zeros do not make its "
@@ -80,50 +80,50 @@ def check_zeros(gradients: str) -> None:
 
 
 class Threshold:
-    """Choice of the threshold of every step of a run.
+    """Controller that chooses the threshold of every step of a run.
 
-    At hop h of scatter-reduce, sums of the elements that h nodes have kept are sent, of at most h times a node's
-    density. In the mean over the N - 1 hops this is at most N / 2 times that density, for any common elements of the
-    nodes. So a node may keep ``2 * density / nodes`` of its elements, called m here, in the mean over the run.
+    At hop h of scatter-reduce, sums of elements kept by h nodes are sent. Their density is at most h times that of a
+    node, so the mean over the N - 1 hops is at most N / 2 times that density, however the nodes' elements overlap. A
+    node may therefore keep ``2 * density / nodes`` of its elements, called m here, on average over the run.
 
-    A node keeps more at the beginning, where weights move fast, and less afterwards: with x the share of the run that
-    is over in the middle of a step, the share of elements to keep is ::
+    A node keeps more elements at the beginning, where weights change fast, and fewer afterwards. If x is the fraction
+    of the run that is over in the middle of a step, the fraction of elements to keep is ::
 
         target(x) = last * decay ** max(0, 1 - x / ramp),  last = m / (ramp * (decay - 1) / log(decay) + 1 - ramp)
 
-    which falls from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m; or less,
-    where it would be above 1.
+    which decreases from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m, or
+    less if it would exceed 1 and is limited to it.
 
-    Steps that keep more than their targets are made up for by all later ones. With left the rest of the sum of all
-    targets, and ahead the sum of this step's and all later ones, a step aims at ::
+    Steps that keep more elements than their targets are compensated by all later steps. With left the remainder of
+    the sum of all targets, and ahead the sum of the targets of this step and all later ones, a step aims at ::
 
         t = target * min(max(left / ahead, 1 / limit), 1)
 
-    The first threshold is a quantile of all nodes' gradients: a share t of magnitudes is at least as large. From then
-    on, where nodes have kept d of their elements in a step, ::
+    The first threshold is a quantile of all nodes' gradients: a fraction t of magnitudes is at least as large. After
+    that, if nodes have kept a fraction d of their elements in a step, ::
 
         threshold' = threshold * min(exp(gain * (d / t - 1)), limit)
 
-    and the factor is at least exp(-gain), since d is at least 0. As long as the limit is not met, d / t - 1 of all
-    steps add up to log(last threshold / first threshold) / gain. This does not grow with the number of steps, so that
-    the mean of d / t goes to 1 in a long run, wherever it began.
+    where the factor is at least exp(-gain), since d is at least 0. Unless the limit is reached, the sum of d / t - 1
+    over all steps is log(last threshold / first threshold) / gain. It does not grow with the number of steps, so the
+    mean of d / t approaches 1 in a long run, whatever the first threshold.
 
-    In a run with an unknown end, each step's target and aim is m.
+    In a run of unknown length, target and aim of each step are m.
 
     Parameters
     ----------
     density : float
-        Density of gradients sent, in the mean over hops and steps: above 0 and at most 1.
+        Density of gradients sent, averaged over hops and steps: above 0 and at most 1.
     nodes : float
-        Nodes of the ring; in two dimensions, nodes of a ring with the same mean over its hops.
+        Number of nodes in the ring; in two dimensions, nodes of a ring with the same mean over its hops.
     steps : int or None
-        Steps of the run, or None if their number is not known.
+        Number of steps of the run; None if it is unknown.
     decay : float
-        Ratio of the first targets to the last, at least 1.
+        Ratio of the first target to the last, at least 1.
     ramp, gain : float
-        Share of the run with falling targets, and gain of the controller; each above 0 and at most 1.
+        Fraction of the run with decreasing targets, and gain of the controller; each above 0 and at most 1.
     limit : float
-        Bound on a threshold's growth in a step, and on the reduction of a target; above 1.
+        Limit on the growth of a threshold in a step, and on the reduction of a target; above 1.
     """
 
     def __init__(self, *, density: float, nodes: float, steps: int | None, decay: float = 8.0, ramp: float = 0.6,
@@ -143,21 +143,21 @@ class Threshold:
         mean = ramp * (decay - 1) / logarithm(decay) + 1 - ramp if decay > 1 else 1.0
         self._last = 2 * density / nodes / mean
         self._step = 0
-        self._elements = 0  # of all nodes together
+        self._elements = 0  # number of elements on all nodes together
         self._aim = 0.0
         self._ahead = self._left = sum(self.target(step) for step in range(1, (steps or 0) + 1))
         self._threshold: float | None = None
 
     def target(self, step: int) -> float:
-        """Share of its elements that a node should keep in a step, from 1."""
+        """Fraction of its elements that a node should keep in step ``step``, counted from 1."""
         if self._steps is None:
             return min(self._last, 1.0)
         over = (step - 0.5) / self._steps
         return min(self._last * power(self._decay, max(0.0, 1 - over / self._ramp)), 1.0)
 
     def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
-        """Threshold of the next step, a binary32 number above zero; it depends on values of gradients while all
-        earlier ones have been zero, or not finite."""
+        """Return the threshold of the next step, a positive binary32 number. Values of gradients affect it only until
+        a step has had some that are nonzero and finite."""
         self._step += 1
         target = self.target(self._step)
         owed = 1.0 if self._steps is None else self._left / max(self._ahead, target)
@@ -168,14 +168,14 @@ class Threshold:
             magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
             magnitudes = magnitudes[np.isfinite(magnitudes)]
             if magnitudes.any():
-                # The aim's share of the elements, and at least one, but none that is zero.
+                # The fraction to keep, at least one element, but no zeros.
                 index = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
                 index = max(index, int(np.count_nonzero(magnitudes == 0)))
                 self._threshold = max(float(np.partition(magnitudes, index)[index]), _SMALLEST)
         return _SMALLEST if self._threshold is None else float(np.float32(self._threshold))
 
     def observe(self, dropped: int) -> None:
-        """Take the number of elements that all nodes together have not kept in the step."""
+        """Record the number of elements that all nodes together have dropped in the step."""
         if not 0 <= dropped <= self._elements:
             raise ValueError(f"Dropped elements must be at most {self._elements}, not {dropped!r}")
         density = 1 - dropped / self._elements if self._elements else 0.0
@@ -189,12 +189,12 @@ class Threshold:
         return {name: vars(self)[name] for name in STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state of a controller with the same parameters."""
+        """Continue from a state saved by a controller with the same parameters."""
         vars(self).update(state)
 
     def succeed(self, state: dict[str, Any]) -> None:
-        """Continue from a state of a controller for another number of nodes, with this one's targets; all later steps
-        make up for the same share of the difference between earlier steps and their targets."""
+        """Continue from the state of a controller for a different number of nodes, with the targets of this one. The
+        relative deviation of earlier steps from their targets, to be compensated by later steps, is preserved."""
         ahead, left = state["_ahead"], state["_left"]
         self.restore(state)
         if self._steps is not None:

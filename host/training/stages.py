@@ -1,4 +1,4 @@
-"""Rings that a run trains on, one after the other, at the request of training."""
+"""Successive rings that a run trains on."""
 
 import abc
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ __all__ = ["RingStages"]
 
 
 class RingStages(abc.ABC):
-    """Rings of nodes that leave and join."""
+    """Rings in a run with nodes that leave and join."""
 
-    #: Driver of the nodes of the present stage, and its number.
+    #: Driver of the nodes of the current stage, and number of the stage.
     ring: TrainingRing
     stage: int
 
     @property
     @abc.abstractmethod
     def plan(self) -> Any:
-        """Plan of the present rings, for their golden model."""
+        """Plan of the current rings, for their golden model."""
 
     @property
     @abc.abstractmethod
@@ -38,20 +38,20 @@ class RingStages(abc.ABC):
 
     @abc.abstractmethod
     def due(self, steps: int) -> bool:
-        """Whether the step after the first ``steps`` belongs to another stage."""
+        """Whether the step after the first ``steps`` steps belongs to a new stage."""
 
     @abc.abstractmethod
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the stage of the next step, and hand the nodes' state over: vectors of ``length`` elements."""
+        """Enter the stage of the next step, and hand over the nodes' state: vectors of ``length`` elements."""
 
     @abc.abstractmethod
     def balance(self, steps: int) -> None:
-        """Raise ``DivergenceError`` unless all words that nodes have sent since the last change were received."""
+        """Raise ``DivergenceError`` unless all words sent by nodes since the last change were received."""
 
     @abc.abstractmethod
     def handed_over(self, arrays: dict[str, Any], old: Any) -> dict[str, Any]:
-        """Arrays of the golden model of the nodes of another plan, for the present ones."""
+        """Convert arrays of a golden model for nodes of an ``old`` plan to those for the current nodes."""
 
     @abc.abstractmethod
     def forget(self) -> None:
-        """Count words again from zero, after a failure that lost some."""
+        """Restart the count of words at zero, after a failure that lost some."""

@@ -1,4 +1,4 @@
-"""The loop of all runs: takes batches, makes an executor do steps, and counts them.
+"""The training loop: it takes batches, makes an executor carry out steps, and counts them.
 
     Trainer = batches x executor (with its golden model) x nodes
 
@@ -33,10 +33,10 @@ ExecutorT = TypeVar("ExecutorT", bound=Executor[Any])
 
 
 class Trainer(Generic[ExecutorT]):
-    """A run of ``total`` steps that is under way; by default the executor decides whether there is another step.
+    """A run of ``total`` steps; by default the executor decides whether there is another step.
 
-    A block ends after each ``every`` steps, so that there can be a checkpoint. ``on_step`` is called after each step
-    and each measurement of the model.
+    A block ends after every ``every`` steps, so that a checkpoint can be written. ``on_step`` is called after each
+    step and each measurement of the model.
     """
 
     def __init__(self, executor: ExecutorT, batches: BatchSource, *, total: int | None = None,
@@ -45,12 +45,12 @@ class Trainer(Generic[ExecutorT]):
         self._batches, self._total, self._every, self._on_step = batches, total, every, on_step
         #: Whether the model was measured after the last step.
         self.due = False
-        #: Steps so far, without steps of an abandoned block.
+        #: Number of completed steps, without steps of an abandoned block.
         self.number = batches.number
 
     @property
     def left(self) -> int:
-        """Remaining steps, as far as known."""
+        """Number of remaining steps, as far as known."""
         return self.executor.left if self._total is None else self._total - self.number
 
     @property
@@ -59,11 +59,11 @@ class Trainer(Generic[ExecutorT]):
         return self.left < 1
 
     def begin(self) -> None:
-        """Give the nodes the first weights."""
+        """Write the initial weights to the nodes."""
         self.executor.begin()
 
     def advance(self) -> None:
-        """Do the steps of a block and, where it is due, measure the model."""
+        """Carry out the steps of a block, and measure the model if a measurement is due."""
         self.executor.prepare(self.number)
         batches = self._take()
         steps = self.executor.execute(self.number + 1, batches)
@@ -77,7 +77,7 @@ class Trainer(Generic[ExecutorT]):
             self._on_step()
 
     def _take(self) -> list[Batch]:
-        """Batches of the next block: it ends where the model is measured, and where there can be a checkpoint."""
+        """Batches of the next block, which ends at a measurement, or where a checkpoint may be written."""
         batches: list[Batch] = []
         for _ in range(min(self.executor.most, self.left)):
             if batches and self.executor.equal and self._batches.size != len(batches[-1].examples):
@@ -89,8 +89,8 @@ class Trainer(Generic[ExecutorT]):
 
     def train(self, signals: Signals | None = None, *, until: int | None = None,
               on_block: Callable[[], None] = lambda: None) -> None:
-        """Do all steps that are left, or only ``until`` a number, of a run that has begun or resumed; ``Interrupted``
-        if a signal has come. ``on_block`` is called after each block."""
+        """Carry out all remaining steps, or only ``until`` a step number, of a run that has begun or resumed. Raises
+        ``Interrupted`` if a signal has been received. ``on_block`` is called after each block."""
         signals = Signals() if signals is None else signals
         while not self.complete and self.number != until:
             signals.check()
@@ -99,7 +99,7 @@ class Trainer(Generic[ExecutorT]):
             on_block()
 
     def finish(self) -> None:
-        """Do the remaining work after the last step: compare all memories, and take a sample."""
+        """Complete the run after its last step: compare all memories, and take a sample."""
         self.executor.finish()
 
     def state(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Trainer(Generic[ExecutorT]):
         return {**self.executor.state(), "batches": self._batches.state(), "due": self.due}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state, in place of :meth:`begin`; ``restored`` nodes have their share of it already."""
+        """Continue from a state, instead of :meth:`begin`; ``restored`` nodes already contain their part."""
         self._batches.restore(state["batches"])
         self.number, self.due = self._batches.number, state["due"]
         self.executor.resume(state, restored=restored)
@@ -117,8 +117,8 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
                  every: int | None = None, on_step: Callable[[Training], None] = lambda training: None,
                  on_repeat: Callable[[str], None] = lambda line: None,
                  faults: Callable[[], int] = lambda: 0) -> Trainer[UpdateExecutor]:
-    """A trainer of steps that sum gradients and update weights on nodes; ``on_step`` gets the outcome so far. Other
-    parameters are as for :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
+    """Create a trainer for steps that sum gradients and update weights on nodes; ``on_step`` receives the results so
+    far. Other parameters are as for :class:`~host.training.updates.UpdateExecutor` and :class:`Trainer`."""
     kind: type[UpdateExecutor] = feature("programs").overlapping() if config.overlaps else UpdateExecutor
     executor = kind(ring, workload, config, on_repeat=on_repeat, faults=faults)
     return Trainer(executor, Batches(workload.examples, config), total=config.steps(workload.examples), every=every,
@@ -126,10 +126,10 @@ def make_trainer(ring: TrainingRing | RingStages, workload: Workload, config: Tr
 
 
 def train(ring: TrainingRing, data: Dataset | Workload, config: TrainingConfig, **options: Any) -> Training:
-    """Train on the ring, on a data set a perceptron that classifies it; options are as for :func:`make_trainer`.
+    """Train a workload, or a perceptron on a data set; options are as for :func:`make_trainer`.
 
-    Raises ``DivergenceError`` if a node does not agree with the golden model, ``TrainingError`` if gradients are not
-    finite, and ``RingError`` if a command has failed, and failed again each time that it was repeated.
+    Raises ``DivergenceError`` if a node differs from the golden model, ``TrainingError`` if gradients are not finite,
+    and ``RingError`` if a command has failed, and has failed again each time that it was repeated.
     """
     if isinstance(data, Dataset):
         data = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)

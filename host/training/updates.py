@@ -1,17 +1,17 @@
-"""Steps that sum gradients and update weights on nodes, checked bit for bit.
+"""Steps that sum gradients and update weights on nodes, verified bit for bit.
 
-In each step a batch is split into one share per node. The host differentiates every share in float32 and writes the
-gradients to the nodes, or writes inputs and labels to nodes that compute; the ring sums the gradients, the owner of
-each block updates it, and the new weights come back to every node. Then all nodes' weights are compared with each
-other and with the golden model, as bit patterns, and the number of words that each node has sent with the golden
-model's. With a weight codec, the new weights come back through it, gradients are taken at the decoded weights, and
-the owners' master weights are compared as well; a codec with a codebook gets one from the first weights, and new ones
-from the master weights at intervals. With a lossy gradient codec, residuals are compared at the end of the run.
+In each step a batch is split into one share per node. The host computes the gradients of every share in float32 and
+writes them to the nodes, or writes inputs and labels to computing nodes. The ring sums the gradients, the owner of
+each block updates it, and the new weights are copied to every node. Then the weights of all nodes are compared with
+each other and with the golden model, as bit patterns, and so is the number of words that each node has sent. With a
+weight codec, the new weights are encoded on their way, gradients are computed at the decoded weights, and the owners'
+master weights are compared as well; a codebook is computed from the initial weights, and then from the master weights
+at intervals. With a lossy gradient codec, residuals are compared at the end of the run.
 
 Nodes also apply the masks of the workload, and all masked elements are compared as well. With a density, nodes send
-only the largest elements of their gradients, and add the rest to the next ones.
+only the largest elements of their gradients, and add the rest to the next gradients.
 
-A step that the ring could not do, for a word that was damaged or lost on a link, is done again from its beginning.
+A step that failed because a word was damaged or lost on a link is repeated from its beginning.
 """
 
 import dataclasses
@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 
 class UpdateExecutor(Executor[Step]):
-    """Steps of a run that sum gradients and update weights, on one ring or on rings one after the other.
+    """Executor of steps that sum gradients and update weights, on one ring or on successive rings.
 
-    ``on_repeat`` is called with a line that names the part that is done again, and the reason; ``faults`` returns the
-    number of faults injected in the links so far.
+    ``on_repeat`` is called with a line that names the repeated operation and the reason; ``faults`` returns the
+    number of faults injected into the links so far.
     """
 
     def __init__(self, ring: TrainingRing | RingStages, workload: Workload, config: TrainingConfig, *,
@@ -62,14 +62,14 @@ class UpdateExecutor(Executor[Step]):
         first = ring.ring if isinstance(ring, RingStages) else ring
         self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
         self._bind(first)
-        # Without a golden model, only the nodes have the state to repeat a step from.
+        # Without a golden model, only the nodes have the state that a repetition of a step would need.
         self._blind = self._computer is not None and not config.check
-        #: Outcome so far.
+        #: Results so far.
         self.training = Training(nodes=first.nodes, parameters=self._length)
         self._interval_loss, self._interval_count = 0.0, 0
 
     def _bind(self, ring: TrainingRing) -> None:
-        """Do the next steps on these nodes."""
+        """Use these nodes for the next steps."""
         config = self._config
         self._ring = ring
         ring.memory.require(config.allocation(self._length))
@@ -79,7 +79,7 @@ class UpdateExecutor(Executor[Step]):
         self._computer = self._execution.computer
 
     def _executes(self, ring: TrainingRing) -> Execution:
-        """Execution of steps on nodes."""
+        """Create the execution of steps on nodes."""
         return execution_of(ring, self._workload, self._config)
 
     def begin(self) -> None:
@@ -95,12 +95,12 @@ class UpdateExecutor(Executor[Step]):
         self._counters = self._ring.counters.read()
 
     def _prepare(self) -> None:
-        """Write the lists of nodes that compute."""
+        """Write the lists of computing nodes."""
         if self._computer is not None:
             self._computer.prepare()
 
     def _model(self, weights: Vector) -> None:
-        """Make the golden model, and the masks and the sparsifier that belong to it."""
+        """Create the golden model, and the masks and the sparsifier that use it."""
         ring, config = self._ring, self._config
         self._reference: Reference = reference_of(
             ring, None if self._rings is None else self._rings.plan, weights, config.optimizer.planes,
@@ -110,7 +110,7 @@ class UpdateExecutor(Executor[Step]):
 
     def _distribute(self, weights: Vector) -> None:
         ring, config = self._ring, self._config
-        ring.collectives.distribute(weights)  # residuals are zeros afterwards
+        ring.collectives.distribute(weights)  # also sets residuals to zero
         if self._reference.has_master or not self._form.exact:
             self._fetch(0)
         if config.optimizer.planes:
@@ -119,7 +119,7 @@ class UpdateExecutor(Executor[Step]):
             ring.memory.clear_errors(self._length)
 
     def prepare(self, number: int) -> None:
-        """Change the rings if they must change before the next step."""
+        """Change the rings if the next step requires it."""
         if self._rings is not None and self._rings.due(number):
             self._change(self._rings)
 
@@ -135,14 +135,14 @@ class UpdateExecutor(Executor[Step]):
         return [dataclasses.replace(step, repeats=repeats) for step, _, _ in done]
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
-        """Do the steps of a block; return each one's figures, its sum of losses over the batch, and their number."""
+        """Carry out the steps of a block; return for each its figures, summed loss, and number of losses."""
         return [self._step(number, batch) for number, batch in enumerate(batches, first)]
 
     def record(self, step: Step) -> None:
         self.training.steps.append(step)
 
     def _change(self, rings: RingStages) -> None:
-        """Continue in other rings, after a hand-over of the state of nodes and golden model."""
+        """Continue on new rings, after handing over the state of the nodes and of the golden model."""
         number, memory, old = self._number, self._memory(), rings.plan
         change = rings.move(number, self._length, self._config)
         self._bind(rings.ring)
@@ -166,7 +166,7 @@ class UpdateExecutor(Executor[Step]):
         self._interval_loss, self._interval_count = 0.0, 0
 
     def _measure(self) -> float:
-        """Measure the model, a perceptron on the nodes where these compute."""
+        """Measure the model; computing nodes compute the scores of a perceptron."""
         workload = self._workload
         if self._computer is not None and self._computer.has_scores and isinstance(workload, Classifier):
             scores = self._computer.scores(workload.test_x, odd=self._newest)
@@ -178,7 +178,7 @@ class UpdateExecutor(Executor[Step]):
         return workload.measure(self._ring.nodes, self._masks, last=self._number == self._total)
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
-        """Do a step; return its figures, its loss summed over the batch, and the number of losses in that sum."""
+        """Carry out a step; return its figures, its summed loss, and the number of losses in that sum."""
         ring, config, reference, masks = self._ring, self._config, self._reference, self._masks
         masks.number = number
         shares = np.array_split(batch.examples, ring.nodes)
@@ -220,20 +220,20 @@ class UpdateExecutor(Executor[Step]):
             elements_masked=masks.replaced - replaced, elements_through=masks.elements - elements), sum(losses), count
 
     def _settings(self, number: int, count: int) -> Settings | FixedSettings:
-        """Settings of a step with ``count`` losses."""
+        """Optimizer settings of a step with ``count`` losses."""
         optimizer, left = self._config.optimizer, 1 - (number - 1) / self._total
         return self._form.settings(optimizer, number, count=count, packed_state=self._config.packed_state,
                                    learning_rate=optimizer.learning_rate * left)
 
     def _give(self, shares: list[npt.NDArray[np.intp]], gradients: list[Vector]) -> None:
-        """Give nodes the gradients, or the examples to compute them from."""
+        """Write gradients to the nodes, or examples from which they compute gradients."""
         if self._computer is None:
             self._execution.write(gradients)
         else:
             self._execution.compute([self._workload.examples_of(share) for share in shares])
 
     def _losses(self, number: int, losses: list[float]) -> list[float]:
-        """Losses of the shares: of nodes that compute, compared with the ``losses``, or these."""
+        """Losses of the shares: computed by nodes, and compared with ``losses``, or else ``losses``."""
         if self._computer is None:
             return losses
         own = self._computer.losses()
@@ -243,21 +243,21 @@ class UpdateExecutor(Executor[Step]):
         return own
 
     def _repairs(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
-        """Faults of links since the step before, and their repairs."""
+        """Faults of links since the previous step, and their repairs."""
         injected, self._injected = self._injected, self._faults()
         return {"faults_injected": self._injected - injected, **{
             name: sum(comparison.growth(name.upper(), before, after))
             for name in ("link_restarts", "words_repeated", "checks_failed")}}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-        """Counters of each node before and now; growth of the counters of masks is added to the record."""
+        """Return previous and current counters of each node, and add increases of mask counters to the record."""
         before, self._counters = self._counters, self._ring.counters.read()
         self.training.elements_masked += sum(comparison.growth("ELEMENTS_MASKED", before, self._counters))
         self.training.mask_words_fetched += sum(comparison.growth("MASK_WORDS_FETCHED", before, self._counters))
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
-        """Do an action with possible masking on nodes, and count it."""
+        """Run an action that may mask on nodes, and record its counts."""
         elements = self._masks.elements
         result = action()
         if self._masks.elements > elements or self._computer is not None:
@@ -281,15 +281,15 @@ class UpdateExecutor(Executor[Step]):
 
     @property
     def _newest(self) -> int:
-        """Lists of nodes that compute with the newest weights: of even passes, 0, or of odd ones."""
+        """Parity of the pass with the newest weights, which selects lists of computing nodes: 0 if even, 1 if odd."""
         return 0
 
     def _laid_out(self) -> npt.NDArray[np.uint32]:
-        """Weights as they are stored from the base on."""
+        """Weights in the layout of the nodes' memories, starting at the base."""
         return self._reference.weights
 
     def _memory(self) -> dict[str, Any]:
-        """State that a step changes, without its figures."""
+        """State that a step changes, except its figures."""
         if self._blind:
             self._reference.adopt(self._ring, packed_state=self._config.packed_state)
             self._fetch(self._number)
@@ -299,12 +299,12 @@ class UpdateExecutor(Executor[Step]):
                 "mask_words_fetched": self.training.mask_words_fetched}
 
     def _fetch(self, number: int) -> None:
-        """Take the weights of the nodes after a step as the parameters of the model."""
+        """Use the weights of the nodes after a step as the parameters of the model."""
         weights = comparison.read_weights(self._ring, self._reference, self._config, number)
         self._workload.parameters[...] = self._form.parameters(weights)
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Restore the state of the host, and with ``nodes`` also of the nodes."""
+        """Restore the state of the host and, with ``nodes``, also of the nodes."""
         self._codebooks.restore(memory["codebooks"], self._reference)
         self._reference.restore(memory["reference"])
         self._masks.restore(memory["masks"])
@@ -318,7 +318,7 @@ class UpdateExecutor(Executor[Step]):
         self._counters = self._ring.counters.read()
 
     def _repeat(self, what: str, action: Callable[[], T]) -> T:
-        """Do an action, and repeat it from its beginning after a failure of the ring."""
+        """Run an action, and repeat it from its beginning after a failure of the ring."""
         if self._blind:
             return action()
         memory = self._memory()
@@ -356,13 +356,13 @@ class UpdateExecutor(Executor[Step]):
         repeats = self.training.repeats
         if not restored:
             self._repeat("first command", lambda: self._warm_up(state["settings"]))
-        self.training.repeats = repeats  # a run that was not stopped has none here
+        self.training.repeats = repeats  # a run that was not interrupted would not include these repeats
         self._recall(state["memory"], nodes=not restored)
         self._ring.settings.write_registers(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
-        """Make nodes do the commands of a step, and discard the results. Memories serve their readers in turn; cycles
-        depend a little on this turn, which differs for new nodes."""
+        """Carry out the commands of a step on the nodes, and discard the results. Cycles depend slightly on which
+        reader a memory serves next, and on new nodes this differs."""
         ring = self._ring
         ring.settings.write_registers(settings)
         gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
@@ -375,16 +375,16 @@ class UpdateExecutor(Executor[Step]):
         self._execution.warm_up()
 
 
-#: Maximum number of repetitions of an action in a row.
+#: Maximum number of successive repetitions of an action.
 REPEATS = 3
 
 
 def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
-    """Do an action until it succeeds, at most ``1 + REPEATS`` times; ``RingError`` if it failed every time, or in a
-    way that another try does not correct.
+    """Run an action until it succeeds, at most ``1 + REPEATS`` times. Raises ``RingError`` if it fails every time, or
+    if the failure is one that repetition cannot correct.
 
-    Before each repeat ``again`` is called with a line for the user, which names the action as in ``what``; it
-    restores the state from before the action.
+    Before each repetition, ``again`` is called with a line for the user, which names the action by ``what``; it must
+    restore the state from before the action.
     """
     for failures in range(1, REPEATS + 2):
         try:
@@ -403,7 +403,7 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
 
 def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray[np.uint32] | None,
                 config: TrainingConfig) -> None:
-    """Give the nodes the state of the golden model, and the codebook of a weight codec that has one."""
+    """Write the state of the golden model to the nodes, and the codebook if the weight codec has one."""
     if centroids is not None:
         memory.write_codebook(centroids)
     memory.write_weights(reference.weights)
@@ -418,7 +418,7 @@ def write_nodes(memory: RingMemory, reference: Reference, centroids: npt.NDArray
 
 
 def check_run(node: Configuration, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` with the reason if a ring of such nodes cannot do a training run."""
+    """Raise ``ValueError``, with the reason, if a ring of these nodes cannot carry out a training run."""
     for present in features_of(node):
         present.check_numbers(workload, config)
     if config.density is not None:

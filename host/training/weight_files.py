@@ -1,4 +1,4 @@
-"""Trained weights as npz files, which `gradring train` writes for later commands."""
+"""Trained weights in npz files, which `gradring train` writes for later commands."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["SCHEMA", "VERSION", "TrainedWeights", "load", "save"]
 SCHEMA = "gradring.weights"
 VERSION = 2
 
-#: Bytes of a file and of its arrays, number of hidden layers, and width of one.
+#: Maximum bytes of a file and of its arrays, maximum number of hidden layers, and maximum width of a layer.
 LARGEST, MAX_LAYERS, MAX_WIDTH = 1 << 28, 1024, 1 << 20
 
 _ARRAYS = {"schema": Kind(np.str_), "version": Kind(np.int64), "workload": Kind(np.str_), "hidden": Kind(np.int64, 1),
@@ -24,18 +24,18 @@ _ARRAYS = {"schema": Kind(np.str_), "version": Kind(np.int64), "workload": Kind(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedWeights:
-    """Parameters of a model, with the options that make the model again."""
+    """Parameters of a model, with the options needed to create the model again."""
 
     workload: WorkloadName
     #: Width of each hidden layer of a perceptron.
     hidden: tuple[int, ...]
     seed: int
-    #: Parameters, flat, as the model has them.
+    #: Parameters as a flat vector, in the model's order.
     parameters: npt.NDArray[np.float32]
 
 
 def save(weights: TrainedWeights, path: Path) -> None:
-    """Write a file, and make the folder it is in."""
+    """Write a file, creating its folder if necessary."""
     with replacing(path) as file:
         np.savez_compressed(
             file, schema=np.array(SCHEMA), version=np.int64(VERSION), workload=np.array(weights.workload.value),
@@ -44,7 +44,7 @@ def save(weights: TrainedWeights, path: Path) -> None:
 
 
 def load(path: Path) -> TrainedWeights:
-    """Read a file of :func:`save`; ``ValueError`` for any other file, ``OSError`` if it cannot be read."""
+    """Read a file of :func:`save`; a ``ValueError`` for any other file, ``OSError`` if it is unreadable."""
     arrays = read_arrays(path, _ARRAYS, largest=LARGEST)
     if arrays.keys() != _ARRAYS.keys() or arrays["schema"].item() != SCHEMA:
         raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(_ARRAYS))}, not "

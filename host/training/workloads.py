@@ -1,4 +1,4 @@
-"""Workloads of the ring: shares of a batch in, losses and gradients out, and a measure of the model's quality."""
+"""Workloads of the ring, which compute losses and gradients of shares of a batch and measure models."""
 
 import abc
 import enum
@@ -20,15 +20,15 @@ from sim.golden.operands import FP32
 
 __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Workload", "WorkloadName", "mask_jobs"]
 
-#: Default learning rates at the first step of training the character model.
+#: Default initial learning rates for training the character model.
 TEXT_LEARNING_RATES = {**LEARNING_RATES, OptimizerName.ADAM: 0.03, OptimizerName.ADAMW: 0.03}
 
-#: Beginning of the text that a model writes, the number of characters that it adds, and their temperature.
+#: Beginning of a text that a model continues, number of characters that it adds, and sampling temperature.
 _PROMPT, _WRITTEN, _TEMPERATURE = "the ", 76, 0.6
 
 Examples = npt.NDArray[np.intp]
 
-#: Makes the masked matrices of each job, from the jobs of each node and the alternative.
+#: Function that masks the matrices of each job, given the jobs of each node and the alternative.
 Masks = Callable[[Sequence[Sequence[MaskJob]], float], list[list[Matrices]]]
 
 
@@ -40,52 +40,52 @@ class WorkloadName(enum.Enum):
 
 
 class Workload(abc.ABC):
-    """A model and its data."""
+    """A model, its data, and the computation of gradients."""
 
     name: WorkloadName
-    #: Parameters of the model, flat.
+    #: Parameters of the model, as a flat vector.
     parameters: Array
-    #: Examples for training; a batch is an array of their numbers.
+    #: Number of examples for training; a batch is an array of their indices.
     examples: int
 
     @abc.abstractmethod
     def initialize(self, seed: int) -> None:
-        """Draw all parameters again."""
+        """Initialize all parameters from a seed."""
 
     @abc.abstractmethod
     def count(self, batch: Examples) -> int:
-        """Number of losses in the sum over these examples."""
+        """Number of losses that are summed over these examples."""
 
     @abc.abstractmethod
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
-        """Sum of the losses of each node's share, in order of rank, and its gradient; ``masks`` masks on nodes."""
+        """Loss summed over each node's share, and its gradient, by rank; ``masks`` masks matrices on nodes."""
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
-        """Accuracy or loss on data for tests; on all of them after the ``last`` step, else on a part of them."""
+        """Accuracy or loss on test data; on all of it after the ``last`` step, otherwise on a part."""
 
     @abc.abstractmethod
     def examples_of(self, share: Examples) -> Any:
-        """Examples of a node's share, for a node that differentiates."""
+        """Examples of a node's share, in the form for a node that computes gradients."""
 
     def compact(self, parameters: Array) -> Array:
-        """Parameters without elements that only fill up groups."""
+        """Parameters without the elements that pad groups."""
         return parameters
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """Sample of the trained model's work, for a report."""
+        """Sample of the trained model's output, for a report."""
         return None
 
 
 class Classifier(Workload):
-    """A perceptron, measured by its accuracy on the test set; see :class:`host.models.layers.Model` for ``align``,
+    """A perceptron, measured by its accuracy on the test set. See :class:`host.models.layers.Model` for ``align``,
     and :class:`host.models.layers.Linear` for ``operands``."""
 
     name = WorkloadName.DIGITS
 
     def __init__(self, data: Dataset, hidden: Sequence[int], *, align: int = 1, operands: str = FP32):
         self._data = data
-        #: Widths of all layers, inputs and outputs included.
+        #: Widths of all layers, including inputs and outputs.
         self.widths = [data.train_x.shape[1], *hidden, data.classes]
         self._model = perceptron(data.train_x.shape[1], hidden, data.classes, align=align, operands=operands)
         self.parameters = self._model.parameters
@@ -93,7 +93,7 @@ class Classifier(Workload):
 
     @property
     def layers(self) -> list[Dense]:
-        """Layers, and the positions of their parameters on nodes that compute or in a schedule."""
+        """Layers, with the positions of their parameters on computing nodes or in a schedule."""
         return layers_of(self.widths)
 
     def initialize(self, seed: int) -> None:
@@ -109,7 +109,7 @@ class Classifier(Workload):
         return self._model.accuracy(self._data.test_x, self._data.test_y)
 
     def examples_of(self, share: Examples) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Inputs and labels."""
+        """Inputs and labels of a share."""
         return self._data.train_x[share], self._data.train_y[share]
 
     @property
@@ -118,11 +118,11 @@ class Classifier(Workload):
         return self._data.test_x
 
     def rate(self, scores: Array) -> float:
-        """Fraction of the test set with the largest score at the label."""
+        """Fraction of the test set for which the label has the largest score."""
         return float((scores.argmax(axis=1) == self._data.test_y).mean())
 
     def scores(self) -> Array:
-        """Scores of the test set."""
+        """Scores of the test set, from the current parameters."""
         return self._model.scores(self._data.test_x)
 
     def compact(self, parameters: Array) -> Array:
@@ -130,12 +130,12 @@ class Classifier(Workload):
 
 
 class CharacterModel(Workload):
-    """A causal transformer that predicts characters, measured by its loss on held-out text, in nats per character: on
-    each ``sample``-th of its sequences before the end of training.
+    """A causal transformer that predicts characters. It is measured by its loss on held-out text, in nats per
+    character, for which only every ``sample``-th sequence is used before the end of training.
 
-    A node masks the attention scores of its share's sequences, and the rows of its loss's gradient that are padding:
-    one job per sequence, since lengths differ. Shares go through the model side by side, so that all nodes mask at
-    the same time; of held-out text each masks ``chunk`` sequences at a time.
+    A node masks the attention scores of its share's sequences, and the padding rows of the loss's gradient, with one
+    job per sequence, as lengths differ. Shares pass through the model side by side, so that all nodes mask at the
+    same time; of held-out text, each node masks ``chunk`` sequences at a time.
     """
 
     name = WorkloadName.TEXT
@@ -148,7 +148,7 @@ class CharacterModel(Workload):
         self.model = Transformer(TransformerConfig() if config is None else config)
         self.parameters = self.model.parameters
         self.examples = len(text.train)
-        #: Loss of a bigram model on the held-out text.
+        #: Loss of a bigram model on the held-out text, for comparison.
         self.bigram_loss = Bigram(text.train).loss(text.test)
 
     def initialize(self, seed: int) -> None:
@@ -163,7 +163,7 @@ class CharacterModel(Workload):
             return lockstep([self.model.gradient_pass(batch) for batch in batches], _answer(masks))
 
     def examples_of(self, share: Examples) -> list[Characters]:
-        """Sequences of characters."""
+        """Character sequences of a share."""
         return [self._text.train[example] for example in share]
 
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
@@ -178,7 +178,7 @@ class CharacterModel(Workload):
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
         """A held-out sequence in a batch with a longer one, its attention weights in the first layer, and a text that
-        the model writes by itself."""
+        the model has generated."""
         config = self.model.config
         longest = max(self._text.test, key=len)
         middle = 2 + 2 * (len(longest) - 1) // 3
@@ -188,7 +188,7 @@ class CharacterModel(Workload):
         generator = np.random.default_rng(0)
         for _ in range(_WRITTEN):
             scores = self._output([np.array([*written[-config.context:], 0])], nodes, masks)[0][0, -1] / _TEMPERATURE
-            # The first number that reaches the drawn share of the probability; 0 is an unknown character.
+            # Index at which the cumulative probability reaches the drawn fraction; 0 is an unknown character.
             powers = exp(scores[1:] - scores[1:].max()).astype(np.float64).cumsum()
             written.append(1 + int(np.searchsorted(powers, generator.random() * powers[-1])))
         return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}
@@ -202,7 +202,7 @@ class CharacterModel(Workload):
 
 
 def mask_jobs(request: Request) -> list[MaskJob]:
-    """The jobs of a pass's request, one per sequence."""
+    """Jobs for the request of a pass, one per sequence."""
     rows, columns = request.values.shape[2:]
     scores, lengths = request.use is Use.SCORES, map(int, request.lengths)
     return [MaskJob(matrices=matrices, mask=Mask(
@@ -212,7 +212,7 @@ def mask_jobs(request: Request) -> list[MaskJob]:
 
 
 def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
-    """Answer to requests: each node masks the values of one pass."""
+    """Function that answers requests: each node masks the values of one pass."""
     def answer(requests: list[Request | None]) -> list[Array | None]:
         use = next(request.use for request in requests if request is not None)
         masked = masks([[] if request is None else mask_jobs(request) for request in requests],

@@ -1,7 +1,7 @@
-"""Transport that bypasses the host port of simulated nodes to access memories and to read counters.
+"""Transport that bypasses the host ports of simulated nodes to access memories and to read counters.
 
-The bits equal the port's, in the same order. The words and cycles of the port are computed, so no figure improves by
-the bypass. Settings, commands and events still use the port.
+Results are bit-identical to the port's, in the same order. The port's words and cycles are computed, so the
+bypass does not improve any figure. Settings, commands and events still use the port.
 """
 
 from collections import deque
@@ -26,32 +26,32 @@ _HEADER, _ACCESS = places(header_layout()), places(access_layout())
 
 
 class PortTime:
-    """Time of the host ports of a ring's nodes for transfers that bypassed them.
+    """Time that the host ports of a ring's nodes would need for the transfers that bypassed them.
 
-    It is exact as long as the host waits for a node's answers before it sends the node requests other than for
-    memory. ``cycle`` returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
+    It is exact if the host waits for all answers of a node before it sends it a request other than for memory.
+    ``cycle`` returns the simulation's cycle; a run that waits for a packet ends at a multiple of ``grid``.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0, grid: int = 16) -> None:
         self._cycle, self._grid = cycle, grid
-        self.cycles = 0  # additional cycles of a simulation of the ports
-        self.words = 0  # words of requests and responses
+        self.cycles = 0  # additional cycles that a simulation of the ports would have taken
+        self.words = 0  # number of words in requests and responses
 
     @property
     def now(self) -> int:
-        """Present cycle of a simulation of the ports."""
+        """Current cycle, if the ports were simulated."""
         return self._cycle() + self.cycles
 
     def wait_for(self, cycle: int) -> None:
-        """Let time pass until the end of a run that waits for a packet with its last word in ``cycle``."""
+        """Let time pass until the end of a run that waits for a packet whose last word arrives in ``cycle``."""
         self.cycles += max(0, (cycle // self._grid + 1) * self._grid - self.now)
 
 
 class BackdoorTransport:
-    """A transport to a node of a Verilated ring that serves accesses to memories and counters itself.
+    """Transport to a node of a Verilated ring that serves accesses to memories and counters itself.
 
-    All other requests, and requests that the node would refuse, use ``transport``, through the node's port, as do
-    counters that the library of ``ring`` lacks. All nodes of a ring share a ``time``.
+    All other requests, and invalid ones, are sent through the node's port by ``transport``, as are reads of counters
+    that the library of ``ring`` lacks. All transports of a ring share one ``time``.
     """
 
     def __init__(self, transport: Transport, ring: "VerilatedRing", node: int, config: Configuration,
@@ -61,21 +61,21 @@ class BackdoorTransport:
         self._memories = [ring.memory(node, space) for space in range(ring.spaces[node])]
         self._owners, self._lanes = ring.owners(node), config.lanes
         names = config.memory_map.names
-        self._owned = names.index("activations") if self._owners.size else None  # space with buffer tags
+        self._owned = names.index("activations") if self._owners.size else None  # memory space with buffer tags
         self._time = time
-        self._tenants = config.has("tenants")  # with windows that the node checks
+        self._tenants = config.has("tenants")  # whether there are memory windows, which the node checks
         self._model = PortModel(config)
         self._ready: deque[tuple[Words, int]] = deque()  # responses, and the cycles of their completion
-        self._waiting = 0  # responses to come from the node
+        self._waiting = 0  # number of responses outstanding from the node
 
     def send(self, packet: Words) -> None:
-        """Serve a request, or send it to the node."""
+        """Serve a request, or forward it to the node."""
         if self._waiting or not self._serve(packet):
             self._transport.send(packet)
             self._waiting += 1
 
     def receive(self, timeout_cycles: int) -> Words:
-        """Take the next response packet; see :meth:`host.driver.transport.Transport.receive`."""
+        """Receive the next response packet; see :meth:`host.driver.transport.Transport.receive`."""
         if self._ready:
             response, cycle = self._ready.popleft()
             self._time.wait_for(cycle)
@@ -85,11 +85,11 @@ class BackdoorTransport:
         return response
 
     def close(self) -> None:
-        """Close the transport through the port."""
+        """Close the underlying transport."""
         self._transport.close()
 
     def _serve(self, packet: Words) -> bool:
-        """Queue the response to a request; False if the request is for the node."""
+        """Queue the response to a request; return False if the node must serve the request."""
         if packet.size < 2 or self._tenants:
             return False
         header = fields(_HEADER, int(packet[0]))
@@ -107,8 +107,8 @@ class BackdoorTransport:
         return True
 
     def _access(self, packet: Words, count: int, *, data: int) -> tuple[int, int] | None:
-        """Memory space and address of an access with words of ``data``; None if it is no such packet, or there are no
-        such elements."""
+        """Memory space and address of an access with ``data`` words; None if the packet has a different size, or the
+        elements do not exist."""
         access = fields(_ACCESS, int(packet[1]))
         space, address = access["space"], access["address"]
         if packet.size != 2 + data or space >= len(self._memories) or address + count > self._memories[space].size:
@@ -127,7 +127,7 @@ class BackdoorTransport:
         if (access := self._access(packet, count, data=count)) is None:
             return None
         space, address = access
-        if space == self._owned:  # a buffer of any owner may be in rows that the host has written
+        if space == self._owned:  # the host may write rows that any buffer owns; they then have owner 0
             self._owners[address // self._lanes:-(-(address + count) // self._lanes)] = 0
         self._memories[space][address:address + count] = packet[2:]
         return np.array([count], np.uint32), self._model.write(self._time.now, count)

@@ -1,4 +1,4 @@
-"""Nodes and their links in Amaranth's own simulator: slow, with every signal of the gateware by its name.
+"""Nodes and links in Amaranth's own simulator, which is slow but gives access to every signal by name.
 
 Example
 -------
@@ -32,23 +32,23 @@ _STEP = 16
 
 
 class PysimRing:
-    """Nodes in a ring, or in another wiring, simulated cycle by cycle.
+    """Nodes in a ring, or with different wiring, simulated cycle by cycle.
 
-    A word on the wires of its sender in cycle t is on the receiver's in cycle t + ``latency``, and a word on
-    the wire back likewise.
+    A word that the sender drives in cycle t reaches the receiver in cycle t + ``latency``; words on the return wire
+    have the same latency.
 
     Parameters
     ----------
     node : callable
-        Makes each node, with the ports of :class:`hdl.node.Node`.
+        Creates a node, with the ports of :class:`hdl.node.Node`.
     nodes : int
         Number of nodes; 1 to 255 in a ring.
     latency : int
-        Cycles of each link; at least 1.
+        Latency of each link in cycles; at least 1.
     wiring : sequence, optional
-        Links as in :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
+        Links, as for :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
     faults : RandomFaults, optional
-        Random faults of all links, the same as in a Verilated ring.
+        Random faults on all links, the same as in a Verilated ring.
     """
 
     def __init__(self, node: Callable[[], Component], *, nodes: int = 4, latency: int = 16,
@@ -80,11 +80,11 @@ class PysimRing:
         self._responses: list[deque[Words]] = [deque() for _ in range(self.nodes)]
         for link in self._links:
             link.begin()
-        # Faults of each link so far, by the name of the wire: faults of words, and faults of the wire back.
+        # Faults of each link so far: faults of words, and faults of the return wire, by the name of the wire.
         self.faults = [link.faults for link in self._links]
 
     def reset(self) -> None:
-        """Begin again as after power-up, far faster than with a new simulation."""
+        """Return to the state after power-up, far faster than by creating a new simulation."""
         begun = self.cycle > 0
         self._begin()
         if begun:
@@ -98,13 +98,13 @@ class PysimRing:
         self._requests[node].extend((value, n == len(values) - 1) for n, value in enumerate(values))
 
     def receive(self, node: int) -> Words | None:
-        """The next packet from a node; None if there is no whole one."""
+        """Return the next packet from a node; None if no packet is complete."""
         return self._responses[node].popleft() if self._responses[node] else None
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
-        """Run for at most this number of cycles, and return the number of cycles that passed.
+        """Run for at most ``cycles`` cycles, and return the number of cycles that passed.
 
-        The run ends when there is a whole packet from node ``until_packet_at``: at once, or after a multiple of 16
+        The run ends when a packet from node ``until_packet_at`` is complete: immediately, or after a multiple of 16
         cycles.
         """
         start = self.cycle
@@ -114,13 +114,13 @@ class PysimRing:
         return self.cycle - start
 
     def describe(self) -> str:
-        """Words that each node has not taken yet, and packets and words that it has sent."""
+        """Describe the words that each node has not accepted yet, and the packets and words that it has sent."""
         return "\n".join([f"cycle {self.cycle}", *(
             f"node {n}: {len(self._requests[n])} words wait to go in, {len(self._responses[n])} whole packets and "
             f"{len(self._response[n])} words have come out" for n in range(self.nodes))])
 
     async def _drive(self, context: Any) -> None:
-        """Drive the nodes, one turn per cycle: sample their outputs, then set their inputs for the next cycle."""
+        """Drive the nodes, one iteration per cycle: sample their outputs, then set inputs for the next cycle."""
         sampled = []
         for port in self._ports:
             sampled += [port.host_i.ready, port.host_o.valid, port.host_o.payload.as_value()]
@@ -151,7 +151,7 @@ class PysimRing:
 
 
 class _Link:
-    """Wires from the port of one node to the port of another, of equal length in both directions."""
+    """Wires from a port of one node to a port of another node, with the same latency in both directions."""
 
     def __init__(self, index: int, source: Any, target: Any, latency: int, faults: RandomFaults) -> None:
         self._index = index
@@ -167,12 +167,12 @@ class _Link:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with nothing on the way."""
+        """Start with no words on the link."""
         self._on_the_way = deque([[0] * len(self._ends)] * (self._latency - 1))
         self.faults: dict[str, int] = {}
 
     def carry(self, context: Any, cycle: int, values: list[int]) -> None:
-        """Take the values that one end has driven in a cycle, and drive the other end for the next one."""
+        """Accept the values that one end has driven in a cycle, and drive the other end for the next cycle."""
         number = self._random.wire(self._index, cycle, replay=self._replay)
         if number is not None:
             self._flip(self._names[number], values)
@@ -189,7 +189,7 @@ class _Link:
 
 
 class PysimTransport:
-    """Transport to one node of a :class:`PysimRing`; a wait lets time pass for the whole ring."""
+    """Transport to one node of a :class:`PysimRing`; time passes for the whole ring during a wait."""
 
     def __init__(self, ring: PysimRing, node: int) -> None:
         self._ring = ring
@@ -200,7 +200,7 @@ class PysimTransport:
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> Words:
-        """Run the ring until there is a response packet."""
+        """Run the ring until a response packet is complete."""
         self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
         if packet is None:

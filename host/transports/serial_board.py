@@ -1,7 +1,7 @@
 """Transports to the nodes of a board over a serial port.
 
-Packets arrive whole, in order and once, even over a cable that damages or loses bytes: docs/serial.md has the
-protocol. All its clocks are on this side.
+Packets arrive complete, in order and exactly once, even over a cable that damages or loses bytes. docs/serial.md
+describes the protocol; all its timers are on the host.
 
 Example
 -------
@@ -48,27 +48,27 @@ from host.transports.serial_link import (
 
 __all__ = ["SerialBoard", "open_port"]
 
-#: Longest wait of a read, in seconds.
+#: Longest wait in a read, in seconds.
 _TURN = 0.005
 
 
 def open_port(device: str, baud: int, *, write_timeout: float) -> serial.Serial:
-    """Open a serial port exclusively, such as /dev/ttyUSB0 or COM3, with a longest wait of a write in seconds.
+    """Open a serial port exclusively, such as /dev/ttyUSB0 or COM3; ``write_timeout`` is in seconds.
 
-    Raises ``LinkError``: the port cannot be opened.
+    Raises ``LinkError`` if the port cannot be opened.
     """
     try:
         port = serial.Serial(device, baud, timeout=_TURN, write_timeout=write_timeout, exclusive=True)
     except (OSError, ValueError) as error:  # a SerialException is an OSError
         raise LinkError(f"{device}: cannot be opened at {baud} baud ({error}); {_advice(device)}") from None
-    # Some USB adapters then deliver bytes after 1 ms in place of 16.
+    # Some USB adapters then deliver bytes after 1 ms instead of 16.
     with contextlib.suppress(AttributeError, NotImplementedError, OSError, ValueError):
         port.set_low_latency_mode(True)
     return port
 
 
 def _advice(device: str) -> str:
-    """Advice for the user of a port that cannot be opened."""
+    """Advice for the user when a port cannot be opened."""
     if device.startswith("/") and not Path(device).exists():
         ports = sorted(port.device for port in serial.tools.list_ports.comports())
         listed = f"; ports found: {', '.join(ports)}" if ports else ""
@@ -77,8 +77,8 @@ def _advice(device: str) -> str:
             "sudo usermod -a -G dialout $USER, and log in again)")
 
 
-_OPEN_PATIENCE = 5.0  # seconds for a node to end the work of an earlier program
-#: Seconds beyond a request's own limit for its response to arrive: six requests at their slowest pace.
+_OPEN_PATIENCE = 5.0  # seconds for a node to finish work that an earlier program has started
+#: Seconds that a response may take beyond its request's own limit: time for six requests at their slowest pace.
 _GRACE = 6 * LONGEST
 
 
@@ -88,21 +88,21 @@ class SerialBoard:
     Parameters
     ----------
     device : str
-        The port, such as /dev/ttyUSB0 or COM3.
+        Name of the port, such as /dev/ttyUSB0 or COM3.
     baud : int
-        Bits per second that the board must have been built for.
+        Bits per second that the board was built for.
     nodes : int
-        Nodes of the board to use, from number 0 on.
+        Number of nodes to use, from node 0 on.
     frequency : float
-        Cycles of the nodes' clock per second, for limits of time.
+        Frequency of the nodes' clock in Hz, to convert time limits.
     silence : float
-        Seconds without any answer until the board counts as lost.
+        Seconds without any answer after which the board is considered lost.
     persistence : float
-        Seconds to wait for a lost port before an error; the board then continues where it was.
+        Seconds to wait for a lost port to return before an error; the board then continues where it stopped.
     clock : callable
-        Seconds as they pass for the board, for all other times.
+        Returns the seconds that have passed for the board, for all other time limits.
     announce : callable
-        Called with a line when a port is lost and waited for, and when it is back.
+        Called with a line of text when a port is lost and waited for, and when it is back.
     """
 
     def __init__(self, device: str, *, baud: int = BAUD, nodes: int = 1, frequency: float = 24e6,
@@ -149,19 +149,19 @@ class SerialBoard:
     # Packets.
 
     def send(self, node: int, packet: Words) -> None:
-        """Queue a packet for a node, and send as much as the board has room for."""
+        """Queue a packet for a node, and send the words that the board has room for."""
         self._require_port()
         channel = self._channels[node]
         if not any(channel.waiting for channel in self._channels):
             self._patience.begin()
         channel.queue(packet)
-        with contextlib.suppress(LinkLostError):  # which `receive` raises
+        with contextlib.suppress(LinkLostError):  # raised by `receive`
             self._guard(self._transmit)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """Take the next packet from a node; the time begins again when the board has sent or taken words.
+        """Receive the next packet from a node. The time limit restarts whenever the board sends or accepts words.
 
-        Raises ``LinkLostError`` if the port is gone, or the board is silent.
+        Raises ``LinkLostError`` if the port is gone, or the board does not answer.
         """
         channel = self._channels[node]
         patience = _GRACE + timeout_cycles / self._frequency
@@ -174,7 +174,7 @@ class SerialBoard:
         return channel.packets.popleft()
 
     def describe(self) -> str:
-        """Counters of the link, with the outstanding words and responses of each node."""
+        """Describe the counters of the link, and the outstanding words and responses of each node."""
         lines = [f"{self.device}: " + ", ".join(
             f"{value} {name.replace('_', ' ')}" for name, value in vars(self.counters).items())]
         for channel in self._channels:
@@ -183,7 +183,7 @@ class SerialBoard:
         return "\n".join(lines)
 
     def board_counters(self) -> dict[str, int]:
-        """Counters of the board's end of the link since it was configured; they have 16 bits and wrap."""
+        """Read the counters of the board's end of the link since configuration; they have 16 bits and wrap."""
         self._require_port()
         self._status = None
         self._guard(lambda: self._await(lambda: [Frame(kind=FrameKind.STATUS)], lambda: self._status is not None,
@@ -201,12 +201,12 @@ class SerialBoard:
             raise LinkLostError(self._lost)
 
     def _guard(self, action: Callable[[], Any]) -> None:
-        """Do an action with the port; if the port is gone, wait for it, or raise :class:`LinkLostError`."""
+        """Run an action on the port. If the port is gone, wait for it to return, or raise :class:`LinkLostError`."""
         try:
             action()
         except LinkLostError as error:
             reason = str(error)
-        except (OSError, TypeError) as error:  # pyserial's own type, and its error with a closed port
+        except (OSError, TypeError) as error:  # raised by pyserial, and by operations on a closed port
             reason = f"{self.device}: the connection is lost ({error})"
         else:
             return
@@ -219,13 +219,13 @@ class SerialBoard:
         self._announce(f"{self.device}: connected again")
 
     def reconnect(self, timeout: float = 5.0) -> None:
-        """Open a port that was lost, and resume the link; try for ``timeout`` seconds.
+        """Open a lost port again, and resume the link; keep trying for ``timeout`` seconds.
 
-        No word is lost if the board has not been reset: words on their way are sent again, and calls that had failed
-        may be made again.
+        No word is lost unless the board has been reset: words in transit are sent again, and failed calls may be
+        repeated.
 
-        Raises ``LinkLostError``: there is still no port, or no answer; ``BoardResetError``: the board has lost the
-        link: open it again, and write the nodes' memories and registers again.
+        Raises ``LinkLostError`` if there is still no port or no answer, and ``BoardResetError`` if the board has lost
+        the link: then open the board again, and write the nodes' memories and registers again.
         """
         self._port.close()
         until = time.monotonic() + timeout
@@ -255,7 +255,7 @@ class SerialBoard:
             channel.nonce = secrets.randbelow(WRAP)
         asked = [Frame(kind=FrameKind.OPEN, node=channel.number, sequence=channel.nonce)
                  for channel in self._channels]
-        # Only the first node at first, since its answer has the number of nodes.
+        # Only the first node is opened at first; its answer gives the number of nodes.
         first = self._ask(asked[:1], f"check that it is a board of gradring, configured, and built for {self._baud} "
                                      f"baud")[0]
         version, nodes = divmod(first.acknowledged, 256)
@@ -271,7 +271,7 @@ class SerialBoard:
             channel.opened = True
 
     def _resume(self) -> None:
-        """Resume the link with a board that should have kept its state."""
+        """Resume the link with a board that is expected to have kept its state."""
         asked = [Frame(kind=FrameKind.OPEN, again=True, node=channel.number) for channel in self._channels]
         for channel, answer in zip(self._channels, self._ask(asked, "check its power"), strict=True):
             if answer.sequence != channel.nonce:
@@ -283,7 +283,7 @@ class SerialBoard:
         self._patience.begin()
 
     def _ask(self, frames: list[Frame], advice: str) -> list[Frame]:
-        """The answers to frames of kind OPEN."""
+        """Send frames of kind OPEN, and return the answers to them."""
         self._answered = {}
 
         def is_answered(frame: Frame) -> bool:
@@ -298,7 +298,7 @@ class SerialBoard:
         return [self._answered[frame.node] for frame in frames]
 
     def _await(self, frames: Callable[[], list[Frame]], done: Callable[[], bool], timeout: float) -> None:
-        """Send frames until there are answers to all; other frames are served meanwhile."""
+        """Send frames repeatedly until all are answered; other frames are served meanwhile."""
         begun = sent = self._clock()
         self._write(frames())
         while not done():
@@ -314,7 +314,7 @@ class SerialBoard:
     # Frames.
 
     def _turn(self) -> None:
-        """Send all due frames, and read for a short time."""
+        """Send all frames that are due, then read for a short time."""
         self._patience.look()
         self._transmit()
         self._read()
@@ -325,7 +325,7 @@ class SerialBoard:
         if not data:
             return
         before = self._decoder.crc_errors, self._decoder.resyncs
-        # A cable with joined ends returns the frames that were sent, which are no replies.
+        # A loopback cable returns the frames that were sent, which are not replies.
         frames = [frame for frame in self._decoder.feed(data) if frame.reply]
         self.counters.frames_received += len(frames)
         if frames:
@@ -342,7 +342,7 @@ class SerialBoard:
         self.counters.resyncs += self._decoder.resyncs - before[1]
 
     def _watch(self) -> None:
-        """Send again if no frame has come for too long; a ``LinkLostError`` if none comes at all."""
+        """Send again if no frame has arrived for too long; a ``LinkLostError`` if none arrives at all."""
         waiting = [channel for channel in self._channels if channel.waiting]
         if not waiting:
             self._patience.begin()
@@ -357,10 +357,10 @@ class SerialBoard:
             raise LinkLostError(f"{self.device}: the board gave no answer within {self._silence:g} s")
 
     def _transmit(self) -> None:
-        """Send the pieces that the board has room for, and the acknowledgements that are due."""
+        """Send the pieces that the board has room for, and any acknowledgements that are due."""
         frames: list[Frame] = []
         self.counters.requests += sum(channel.again for channel in self._channels)
-        # A frame of each node in turn, so that all nodes have work.
+        # Frames of the nodes alternate, so that all nodes have work.
         for pieces in itertools.zip_longest(*(channel.allowed() for channel in self._channels)):
             for channel, piece in zip(self._channels, pieces, strict=True):
                 if piece is not None:

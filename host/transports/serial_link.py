@@ -1,6 +1,6 @@
-"""The host's end of a serial link: frames as bytes, packets cut into frames, its errors, counters and waits.
+"""The host's end of a serial link: encoding of frames, division of packets, errors, counters and time-outs.
 
-docs/serial.md has the protocol.
+docs/serial.md describes the protocol.
 """
 
 import dataclasses
@@ -30,41 +30,40 @@ class LinkLostError(LinkError):
 
 
 class BoardResetError(LinkError):
-    """The board no longer knows this link: it has been reset, or another program has opened it."""
+    """The board no longer knows this link: it was reset, or a different program has opened it."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class LinkCounters:
-    """Events that the host's end of a link has counted."""
-    # frames with right CRCs, repeated ones included
+    """Counts of events at the host's end of a link."""
+    # frames with correct CRCs, including repeated ones
     frames_sent: int = 0
     frames_received: int = 0
-    retries: int = 0  # frames sent again because the board did not get them
-    requests: int = 0  # requests to the board to send again
-    timeouts: int = 0  # times that frames were sent again after too long a silence
-    polls: int = 0  # requests for a sign of life, because a response took long
-    # damaged frames, as :class:`~host.transports.serial_link.FrameDecoder` counts them
+    retries: int = 0  # frames sent again because the board did not receive them
+    requests: int = 0  # requests that the board send again
+    timeouts: int = 0  # times that frames were sent again because the board did not answer in time
+    polls: int = 0  # requests to confirm that the board is alive, when a response took long
+    # damaged frames, counted by :class:`~host.transports.serial_link.FrameDecoder`
     crc_errors: int = 0
     resyncs: int = 0
-    gaps: int = 0  # frames that came too early because an earlier one was lost
-    repeats: int = 0  # frames that came again
-    reconnects: int = 0  # lost ports that were opened again
+    gaps: int = 0  # frames that arrived too early because an earlier one was lost
+    repeats: int = 0  # frames that arrived more than once
+    reconnects: int = 0  # times that a lost port was opened again
 
 
-#: Seconds without an answer until words are sent again, until the board's own pace is known.
+#: Seconds without an answer after which words are sent again, before the board's own pace is known.
 _FIRST = 0.25
-#: Bounds of that time, in seconds.
+#: Limits of this time, in seconds.
 _SHORTEST, LONGEST = 0.05, 0.5
-#: Seconds between two looks at the port that do not count against the board.
+#: Longer intervals between two checks of the port, in seconds, do not count as the board's silence.
 _AWAY = 0.1
 
 
 class Patience:
-    """Time to wait for the board before words are sent again, by the mean and deviation of earlier waits, as in TCP
-    (RFC 6298).
+    """Time-out for sending words again, derived from mean and deviation of earlier waits as in TCP (RFC 6298).
 
-    The board acknowledges every frame, so a wait is the time since its last frame, for any number of frames on the
-    way. Time without a look at the port does not count.
+    The board acknowledges every frame, so a wait is the time since its last frame, however many frames are in
+    transit. Time during which the host does not check the port is not counted.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -76,7 +75,7 @@ class Patience:
         self._heard = self._asked = self._looked = self._clock()
 
     def look(self) -> None:
-        """Note that the port is looked at."""
+        """Record that the host checks the port."""
         now = self._clock()
         away = now - self._looked
         self._looked = now
@@ -85,11 +84,11 @@ class Patience:
             self._asked += away
 
     def begin(self) -> None:
-        """Begin to wait for the board."""
+        """Start to wait for the board."""
         self._heard = self._asked = self._looked = self._clock()
 
     def hear(self) -> None:
-        """Note that a frame has come."""
+        """Record that a frame has arrived."""
         now = self._clock()
         if self._longer == 1:
             seconds = now - self._heard
@@ -101,11 +100,11 @@ class Patience:
         self._heard = self._asked = now
 
     def progress(self) -> None:
-        """Note that words have come through."""
+        """Record that new words have arrived."""
         self._longer = 1.0
 
     def ends(self) -> bool:
-        """Whether it is time to ask again; if so, the next time is later."""
+        """Return whether the time-out has expired; if so, the next one is longer."""
         now = self._clock()
         if now - self._asked <= self._usual * self._longer:
             return False
@@ -129,7 +128,7 @@ _ESCAPED = re.compile(b"%c+([^%c])" % (ESCAPE, ESCAPE), re.DOTALL)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One frame; docs/serial.md explains the fields."""
+    """One frame; docs/serial.md describes the fields."""
 
     kind: FrameKind = FrameKind.DATA
     last: bool = False
@@ -142,7 +141,7 @@ class Frame:
     payload: bytes = b""  # words, little-endian
 
     def encode(self) -> bytes:
-        """The bytes on the wire, flag included."""
+        """Encode the frame as bytes on the wire, including the flag."""
         values = {**vars(self), "kind": self.kind.value, "length": len(self.payload) // 4}
         bits = sum(int(values[name]) << offset for name, (offset, _) in _FIELDS.items())
         body: bytes = bits.to_bytes(8, "little") + self.payload
@@ -153,7 +152,7 @@ class Frame:
 
     @classmethod
     def decode(cls, body: bytes) -> "Frame":
-        """Decode the bytes between flag and CRC, without escapes; ``ValueError`` if the frame is of no kind."""
+        """Decode the bytes between flag and CRC, without escapes; a ``ValueError`` for an unknown kind."""
         values: dict[str, Any] = {**fields(_FIELDS, int.from_bytes(body[:8], "little"))}
         del values["length"]
         flags = {name: bool(values[name]) for name in ("last", "again", "reply")}
@@ -161,15 +160,15 @@ class Frame:
 
 
 class FrameDecoder:
-    """Decoder that finds frames in bytes, and counts damaged ones."""
+    """Decoder that finds frames in a stream of bytes, and counts damaged ones."""
 
     def __init__(self) -> None:
         self.crc_errors = 0  # frames with a wrong CRC
-        self.resyncs = 0  # frames that ended in the middle
-        self._begun: bytes | None = None  # bytes after the flag of a frame
+        self.resyncs = 0  # frames that ended prematurely
+        self._begun: bytes | None = None  # bytes of an incomplete frame, after its flag
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take bytes, and return the frames that are complete by now."""
+        """Process bytes, and return the frames that are now complete."""
         first, *rest = data.split(bytes([FLAG]))
         frames = []
         if self._begun is not None:
@@ -183,7 +182,7 @@ class FrameDecoder:
         return frames
 
     def _end(self) -> list[Frame]:
-        """The frame that has begun, if it is complete."""
+        """Finish the current frame, and return it if it is valid."""
         assert self._begun is not None
         body = _ESCAPED.sub(lambda match: bytes([match[1][0] ^ INVERTED]), self._begun.rstrip(bytes([ESCAPE])))
         if len(body) < _OVERHEAD:
@@ -202,19 +201,19 @@ class FrameDecoder:
             return []
 
 
-#: Payload words of the longest frame that is sent.
+#: Payload words of the longest frame sent.
 FRAME_WORDS = 64
 
-#: Numbers of words are given modulo this in headers.
+#: Word numbers in headers are modulo this.
 WRAP = 1 << 16
 
-#: Bounds of the number of frames that may be on the way to a node.
+#: Limits of the number of frames in transit to a node.
 _FEWEST_FRAMES, _MAX_FRAMES = 2.0, 32.0
 
 
 @dataclasses.dataclass
 class Piece:
-    """Words of a request packet in one frame; ``start`` is the number of the first one."""
+    """Words of a request packet that one frame carries; ``start`` is the number of the first word."""
 
     start: int
     payload: bytes
@@ -226,7 +225,7 @@ class Piece:
 
 
 class Channel:
-    """Packets of one node, by its number on the board, in both directions; numbers of words do not wrap here."""
+    """Packets of one node, in both directions; its number is the one on the board. Word numbers do not wrap here."""
 
     def __init__(self, number: int, clock: Callable[[], float]):
         self.number = number
@@ -237,24 +236,24 @@ class Channel:
         self.begin(0)
 
     def begin(self, limit: int) -> None:
-        """Begin again, as after a frame of kind OPEN, with a ``limit`` of words that the board has room for."""
-        self.pieces: deque[Piece] = deque()  # not acknowledged
-        self.sent = 0  # number of these pieces that were sent
-        self.queued = 0  # words of all requests
+        """Start again, as after a frame of kind OPEN; the board has room for ``limit`` words."""
+        self.pieces: deque[Piece] = deque()  # pieces not acknowledged yet
+        self.sent = 0  # number of these pieces that have been sent
+        self.queued = 0  # words of all requests so far
         self.acknowledged = 0
         self.limit = limit
-        self.frames = _MAX_FRAMES  # maximum number of frames on the way
-        self.farthest = 0  # end of the words that were sent at least once
+        self.frames = _MAX_FRAMES  # maximum number of frames in transit
+        self.farthest = 0  # end of the words that have been sent at least once
         self.expected = 0
         self.partial: list[bytes] = []
-        self.owed = 0  # responses
-        self.asked = False  # whether the board was asked to close a gap
+        self.owed = 0  # number of outstanding responses
+        self.asked = False  # whether the board has been asked to fill a gap
         self.answer = False  # whether an acknowledgement is due
-        self.again = False  # whether it asks the board to send the rest again
+        self.again = False  # whether that acknowledgement asks the board to send the missing words again
         self.progressed = self.clock()
 
     def queue(self, packet: Words) -> None:
-        """Take a request packet to be sent."""
+        """Accept a request packet for sending."""
         data = packet.astype("<u4").tobytes()
         for start in range(0, len(data), 4 * FRAME_WORDS):
             payload = data[start:start + 4 * FRAME_WORDS]
@@ -268,7 +267,7 @@ class Channel:
         return self.sent > 0 or self.owed > 0
 
     def take(self, frame: Frame, counters: LinkCounters) -> bool:
-        """Take a frame of kind DATA from the board, count its gaps and repeats, and return whether new words, in
+        """Process a frame of kind DATA from the board, count gaps and repeats, and return whether new words, in
         either direction, have arrived."""
         progress = False
         gone = (frame.acknowledged - self.acknowledged) % WRAP
@@ -310,18 +309,18 @@ class Channel:
             self.owed -= 1
 
     def go_back(self) -> None:
-        """Send all unacknowledged words again, and after a loss fewer at a time from now on."""
+        """Send all unacknowledged words again, and fewer at a time after a loss."""
         if self.sent:
             self.frames = max(self.frames / 2, _FEWEST_FRAMES)
         self.sent = 0
 
     def allowed(self) -> list[Piece]:
-        """Pieces to send that the board has room for; few on a bad line: all after a loss are in vain."""
+        """Pieces that may be sent now; on a bad line there are few, since all that follow a loss are wasted."""
         rest = itertools.islice(self.pieces, self.sent, max(self.sent, int(self.frames)))
         return list(itertools.takewhile(lambda piece: piece.end <= self.limit, rest))
 
     def frame(self, piece: Piece | None) -> Frame:
-        """The frame of a piece; without a piece, an acknowledgement."""
+        """Create the frame of a piece; without a piece, an acknowledgement."""
         again = self.again
         self.answer = self.again = False
         return Frame(node=self.number, again=again, last=piece is not None and piece.last,

@@ -1,4 +1,4 @@
-"""A ring on a transport chosen by name, with the time it takes."""
+"""A ring connected by a transport that is chosen by name, and the time that it takes."""
 
 import contextlib
 import dataclasses
@@ -46,38 +46,38 @@ if TYPE_CHECKING:
 __all__ = ["FAR_LATENCY", "LATENCY", "LONGEST_REPLAYED", "MAX_LATENCY", "BoardOptions", "Elapsed", "LinkOptions",
            "ProgressOptions", "Session", "SimulationOptions", "TransportName", "grid_of", "open_session"]
 
-#: Default and maximum cycles of a link.
+#: Default and maximum latency of a link in cycles.
 LATENCY, MAX_LATENCY = 16, 1_000_000
 
-#: Maximum cycles of the grid at which a simulation stops for the host.
+#: Maximum interval, in cycles, between stops of a simulation for the host.
 LONGEST_GRID = 256
 
-#: Cycles from a request to the answer of far memories.
+#: Cycles from a request to a far memory until its answer.
 FAR_LATENCY = 40
 
-#: Maximum cycles of a link that repeats words: the answer to START comes before the third one is sent.
+#: Maximum latency of a link that repeats words: the answer to START must arrive before the third START is sent.
 LONGEST_REPLAYED = 480
 
 
 def grid_of(latency: int) -> int:
-    """Cycles between stops of a simulation for the host: with links of this latency its nodes, and processes, can run
-    ahead of each other by this number."""
+    """Cycles between stops of a simulation for the host, at this latency of links: nodes, and processes, can run
+    ahead of each other by this number of cycles."""
     return max(LATENCY, min(latency, LONGEST_GRID) // LATENCY * LATENCY)
 
 
 class TransportName(enum.Enum):
-    """Ways to nodes, by their names on the command line."""
+    """Transports to the nodes, by their names on the command line."""
 
     VERILATED = "verilated"
-    MESSAGES = "messages"  # Verilated nodes: only node 0 has a host, which reaches the other nodes by messages
+    MESSAGES = "messages"  # Verilated nodes; only node 0 has a host, which reaches the other nodes by messages
     PYSIM = "pysim"
     BOARD = "board"  # a simulated board at a pseudo-terminal
     SERIAL = "serial"  # a board at a serial port
-    GOLDEN = "golden"  # golden models in place of nodes, with modelled cycles: docs/simulation.md
+    GOLDEN = "golden"  # golden models instead of nodes, with modelled cycles: docs/simulation.md
 
 
 class _Stopwatch:
-    """A transport that adds the time of its waits for responses, with a running simulation, to ``seconds``."""
+    """A transport that adds to ``seconds`` the time that it waits for responses while the simulation runs."""
 
     seconds = 0.0
 
@@ -94,136 +94,136 @@ class _Stopwatch:
 
 
 class Elapsed(NamedTuple):
-    """Time of a simulation, in cycles."""
+    """Elapsed time of a simulation, in cycles."""
 
     simulated: int = 0
-    # additional cycles, and words, of transfers that bypassed the nodes' host ports, as computed
+    # additional cycles, and words, computed for transfers that bypassed the nodes' host ports
     port_cycles: int = 0
     port_words: int = 0
 
     @property
     def cycles(self) -> int:
-        """Cycles of a simulation with all transfers through the host ports."""
+        """Cycles of the simulation if all transfers had used the host ports."""
         return self.simulated + self.port_cycles
 
     def since(self, other: "Elapsed") -> "Elapsed":
-        """Time from another moment to this one."""
+        """Time from an earlier moment to this one."""
         return Elapsed(*(here - there for here, there in zip(self, other, strict=True)))
 
     def plus(self, other: "Elapsed") -> "Elapsed":
-        """Both times together."""
+        """Sum of both times."""
         return Elapsed(*(here + there for here, there in zip(self, other, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A connected ring."""
+    """A connected ring, with its configuration and its elapsed time."""
 
-    ring: Ring  # nodes of a grid are in the order of their numbers, before its switches are set
+    ring: Ring  # the nodes of a grid are in the order of their numbers, before its switches are set
     config: Configuration  # of every node
-    build_seconds: dict[str, float]  # time of each stage of the build that was not cached
+    build_seconds: dict[str, float]  # time of each stage of the build, except cached ones
     _cycle: Callable[[], int]
     _port_time: PortTime
     _seconds: Callable[[], float] = lambda: 0.0
     _faults: Callable[[], int] = lambda: 0
-    grid: "GridNodes | None" = None  # nodes of a grid, which has rings once its switches are set
-    golden: bool = False  # whether nodes are golden models: none of their cycles are simulated
+    grid: "GridNodes | None" = None  # nodes of a grid, which form rings after its switches are set
+    golden: bool = False  # whether nodes are golden models, with no simulated cycles
 
     @property
     def faults(self) -> int:
-        """Faults of the simulated links so far."""
+        """Number of faults of the simulated links so far."""
         return self._faults()
 
     @property
     def cycle(self) -> int:
-        """Cycles simulated so far."""
+        """Number of cycles simulated so far."""
         return self._cycle()
 
     @property
     def elapsed(self) -> Elapsed:
-        """Cycles so far, with the computed ones of host ports."""
+        """Cycles so far, including the computed ones of host ports."""
         return Elapsed(self._cycle(), self._port_time.cycles, self._port_time.words)
 
     @property
     def seconds(self) -> float:
-        """Time that the simulation has taken so far."""
+        """Seconds that the simulation has taken so far."""
         return self._seconds()
 
 
 @dataclasses.dataclass(frozen=True)
 class SimulationOptions(Section):
-    """Simulation of Verilated nodes."""
+    """Options for the simulation of Verilated nodes."""
 
-    #: Threads; they change its speed only.
+    #: Number of threads; it affects only the speed.
     threads: int = option(1, kind=Integer(1))
-    #: Floating-point units of gateware, or native ones, which change its speed only.
+    #: Whether floating-point units are gateware, or native code, which affects only the speed.
     arithmetic: Arithmetic = option(Arithmetic.GATEWARE, kind=Member(Arithmetic))
     #: Whether transfers of memories use the nodes' host ports; otherwise they take no simulated time, and
-    #: :attr:`Session.elapsed` has their computed time.
+    #: :attr:`Session.elapsed` includes their computed time.
     host_port: bool = option(True, kind=Flag())
-    #: Other processes that have some of the nodes.
+    #: Additional processes, which simulate some of the nodes.
     processes: "Processes | None" = option(
         None, kind=Optional(Instance(("sim.verilated.part_server", "Processes"), "Processes")))
     #: File that all signals are written to.
     wave: Path | None = option(None, kind=Optional(PathName()))
-    #: Words per cycle of far memories, with an answer after :data:`FAR_LATENCY` cycles; by default the simulation's.
+    #: Words per cycle of far memories, which answer after :data:`FAR_LATENCY` cycles; by default the simulation's.
     far_rate: float | None = option(None, kind=Optional(Number(0, above=True)))
 
 
 @dataclasses.dataclass(frozen=True)
 class LinkOptions(Section):
-    """Links between nodes."""
+    """Options for links between nodes."""
 
-    #: Cycles of each link, for words and for credits.
+    #: Latency of each link in cycles, for words and for credits.
     latency: int = option(LATENCY, kind=Integer(1, MAX_LATENCY))
-    #: Cycles that a node waits for the ring before it abandons a command, in addition to the cycles that follow from
-    #: the latency.
+    #: Cycles that a node waits for the ring before it abandons a command, in addition to the cycles that the latency
+    #: requires.
     timeout: int = option(TIMEOUT, kind=Integer(1))
-    #: Random faults of all links, of transports verilated and pysim.
+    #: Random faults on all links; only for transports verilated and pysim.
     faults: RandomFaults | None = option(None, kind=Optional(Instance(RandomFaults, "RandomFaults")))
-    #: A rank, and the words per cycle of the link from it; Verilated only. By default all links have one.
+    #: A rank, and the words per cycle of the link from it; Verilated only. By default every link carries one.
     slow_link: tuple[int, Fraction] | None = option(None, kind=Optional(
         Items((Integer(0), Number(0, above=True)), "a rank and the words per cycle of its link")))
-    #: Rows and columns of simulated nodes with two ports, joined as :mod:`host.features.grid.grid` describes.
+    #: Rows and columns of simulated nodes with two ports, connected as :mod:`host.features.grid.grid` describes.
     grid: tuple[int, int] | None = option(None, kind=Optional(
         Items((Integer(1), Integer(1)), "numbers of rows and columns")))
 
     @property
     def wiring(self) -> Any:
-        """Wiring of a grid, or None."""
+        """Wiring of a grid; None without a grid."""
         return None if self.grid is None else GridTopology(*self.grid).wiring
 
 
 @dataclasses.dataclass(frozen=True)
 class BoardOptions(Section):
-    """A board, simulated or at a serial port."""
+    """Options for a board, simulated or at a serial port."""
 
-    #: Clock and baud rate of a simulated board; by default the rates with the fewest cycles to a bit.
+    #: Clock and baud rate of a simulated board; by default the rates with the fewest cycles per bit.
     rates: Mapping[str, int] | None = option(None, kind=Optional(
         Table(Integer(1), "a mapping of clock and baud to integers of at least 1")))
-    #: The serial port of a board.
+    #: Name of a board's serial port.
     device: str | None = option(None, kind=Optional(Text()))
-    #: Bits per second on it.
+    #: Bits per second of that port.
     baud: int = option(BAUD, kind=Integer(1))
-    #: Cycles per second of the nodes on that board.
+    #: Clock frequency of the nodes on that board, in Hz.
     frequency: float = option(24e6, kind=Number(0, above=True))
-    #: Seconds of the wait for a lost serial port.
+    #: Seconds to wait for a lost serial port.
     persistence: float = option(0.0, kind=Number(0))
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgressOptions(Section):
-    """Functions that are called with news."""
+    """Functions that are called to report progress."""
 
-    #: Called with a line if a port is lost, and when it is back.
+    #: Called with a line of text if a port is lost, and when it is back.
     say: Callable[[str], None] = option(lambda text: None, kind=Call())
-    #: Called with the name of each stage of a build as it begins.
+    #: Called with the name of each stage of a build when it begins.
     announce: Callable[[str], None] = option(lambda stage: None, kind=Call())
 
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """A session as it is requested, with options that fit each other."""
+    """A requested session; creating it checks that its options are compatible."""
 
     config: Configuration
     nodes: int
@@ -256,7 +256,7 @@ class _Request:
                 raise ValueError(f"Transport must be {names} {reason}, not {transport.value}")
 
     def _needs(self) -> list[tuple[bool, tuple[TransportName, ...], str]]:
-        """Whether something is requested, transports that have it, and its name."""
+        """Whether each item is requested, the transports that support it, and its name in messages."""
         simulation, verilated = self.simulation, (TransportName.VERILATED,)
         return [
             (not simulation.host_port, verilated, "to bypass the host port"),
@@ -272,24 +272,24 @@ class _Request:
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """Nodes that are reached."""
+    """Nodes that have been opened by a transport."""
 
     transports: Sequence[Transport]
-    seconds: dict[str, float]  # time per stage of the build
-    cycle: Callable[[Ring], int]  # returns the cycles of the ring so far
+    seconds: dict[str, float]  # time of each stage of the build
+    cycle: Callable[[Ring], int]  # returns the number of cycles of the ring so far
     port_time: PortTime = dataclasses.field(default_factory=PortTime)
-    injected: Callable[[], int] = lambda: 0  # returns the faults of links so far
-    golden: GoldenSession | None = None  # golden nodes in place of transports
+    injected: Callable[[], int] = lambda: 0  # returns the number of link faults so far
+    golden: GoldenSession | None = None  # golden nodes, if they are used instead of transports
 
 
 def _open_golden(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Golden models."""
+    """Create golden models."""
     golden = open_golden(request.config, nodes=request.nodes, latency=request.links.latency)
     return _Opened([], {}, lambda connected: 0, golden=golden)
 
 
 def _open_verilated(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Simulated nodes; with transport messages only the first one has a host."""
+    """Open simulated nodes; with transport messages only the first one has a host."""
     from host.transports.verilated import open_ring
 
     simulation, links, announce = request.simulation, request.links, request.progress.announce
@@ -319,7 +319,7 @@ def _open_verilated(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_board(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Nodes on a simulated board."""
+    """Open nodes on a simulated board."""
     from host.transports.serial_board import SerialBoard
     from sim.verilated.board import RATES, SimulatedBoard, board_library
 
@@ -334,7 +334,7 @@ def _open_board(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_serial(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Nodes on a board at a serial port, which counts cycles since its counters were last cleared."""
+    """Open nodes on a board at a serial port; it counts cycles since its counters were last cleared."""
     from host.transports.serial_board import SerialBoard
 
     board = request.board
@@ -346,7 +346,7 @@ def _open_serial(stack: contextlib.ExitStack, request: _Request) -> _Opened:
 
 
 def _open_pysim(stack: contextlib.ExitStack, request: _Request) -> _Opened:
-    """Nodes in Amaranth's simulator."""
+    """Open nodes in Amaranth's simulator."""
     from hdl.board import node_of
     from host.transports.pysim import PysimRing
 
@@ -372,11 +372,11 @@ def open_session(
         progress: ProgressOptions) -> contextlib.AbstractContextManager[Session]:
     """Build and start a ring, connect to it, and close it at the end: ``with open_session(…) as session:``.
 
-    All nodes, also in a whole grid, have the same ``config``. Parameters of sections are keyword arguments, in
-    place of the sections: ``open_session(node, nodes=2, threads=4)``. The ``simulation`` is for Verilated nodes;
-    transport messages has threads and a waveform.
+    All nodes, also of a whole grid, have the same ``config``. Fields of the sections are passed as keyword arguments
+    instead of the sections: ``open_session(node, nodes=2, threads=4)``. ``simulation`` applies to Verilated nodes;
+    transport messages supports only its threads and waveform.
 
-    Raises ``TypeError``: an argument is of another type; ``ValueError``: such a ring is impossible.
+    Raises ``TypeError`` if an argument has a wrong type, and ``ValueError`` if the ring is impossible.
     """
     return _session(_Request(config, nodes, transport, simulation, links, board, progress))
 
@@ -389,7 +389,7 @@ def _session(request: _Request) -> Iterator[Session]:
         devices = opened.golden.devices if opened.golden else [
             Device(watch, request.config, name=f"node {rank}") for rank, watch in enumerate(watches)]
         if request.transport is TransportName.MESSAGES:
-            devices[0].write_register("SLOT_POSITION", request.nodes << 4)  # other nodes get their ranks from it
+            devices[0].write_register("SLOT_POSITION", request.nodes << 4)  # gives the other nodes their ranks
         timeout = request.links.timeout + 4 * request.links.latency
         ring, golden, grid = Ring(devices, timeout=timeout), opened.golden and opened.golden.nodes, None
         if request.links.grid is not None:

@@ -1,4 +1,4 @@
-"""Several hosts on one simulated ring, each in its own thread: simulated time passes while all of them wait."""
+"""Several hosts on one simulated ring, in separate threads; simulated time passes while all wait."""
 
 import threading
 from typing import TYPE_CHECKING
@@ -13,21 +13,21 @@ __all__ = ["SharedTime"]
 
 
 class SharedTime:
-    """Time of a simulation that several hosts wait for: the line of a :class:`~host.driver.transport.NodeTransport`.
+    """Simulation time shared by several hosts: a line for :class:`~host.driver.transport.NodeTransport`.
 
-    A host that works stops time for all, so the cycle of its next request depends neither on its speed nor on the
-    order of threads.
+    Time stands still for all while any host works, so the cycle of a host's next request depends neither on its speed
+    nor on the order of threads.
     """
 
     def __init__(self, ring: "VerilatedRing", hosts: int) -> None:
         self._ring = ring
-        self._hosts = hosts  # hosts that have not ended
+        self._hosts = hosts  # number of hosts that have not left
         self._waiting = 0
-        self._passed = 0  # times that all have waited
+        self._passed = 0  # number of times that time has passed
         self._condition = threading.Condition()
 
     def _pass(self) -> None:
-        """Let time pass if all hosts wait."""
+        """Let time pass if all hosts are waiting."""
         if self._hosts and self._waiting == self._hosts:
             self._ring.run(LATENCY)
             self._waiting = 0
@@ -35,18 +35,18 @@ class SharedTime:
             self._condition.notify_all()
 
     def leave(self) -> None:
-        """End a host, so that no other host waits for it any more."""
+        """Leave as a host, so that no other host waits for it any more."""
         with self._condition:
             self._hosts -= 1
             self._pass()
 
     def send(self, node: int, packet: Words) -> None:
-        """Queue a request packet of a node."""
+        """Queue a request packet for a node."""
         with self._condition:
             self._ring.send(node, packet)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """Take the node's next response packet; a ``TimeoutError`` if none comes in time."""
+        """Receive the node's next response packet; a ``TimeoutError`` if none arrives in time."""
         with self._condition:
             last = self._ring.cycle + timeout_cycles
             while (packet := self._ring.receive(node)) is None:

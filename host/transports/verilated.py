@@ -10,7 +10,7 @@ Example
                    for index, transport in enumerate(ring.transports)]
         ring.simulation.links[2].set_latency(data=100)
 
-Two workers and a node of another configuration::
+Two workers and a server with a different configuration::
 
     configs = [worker, worker, server]
     with open_ring(configs) as ring:
@@ -38,19 +38,19 @@ __all__ = ["OpenRing", "VerilatedTransport", "open_ring"]
 
 
 class VerilatedTransport:
-    """Transport to one node of a simulated ring; a wait in :meth:`receive` lets time pass for the whole ring."""
+    """Transport to one node of a simulated ring; time passes for the whole ring during a wait in :meth:`receive`."""
 
     def __init__(self, ring: VerilatedRing, node: int) -> None:
         self._ring = ring
         self._node = node
 
     def send(self, packet: NDArray[np.uint32]) -> None:
-        """Queue one request packet, which the node takes as simulated time passes."""
+        """Queue one request packet, which the node accepts as simulated time passes."""
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> NDArray[np.uint32]:
-        """Run the ring until there is a response packet; a ``TimeoutError``, with the state of each queue and link,
-        if there is none in time."""
+        """Run the ring until a response packet is complete; a ``TimeoutError``, with the state of each queue and
+        link, if none arrives in time."""
         cycles = self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
         if packet is None:
@@ -59,14 +59,14 @@ class VerilatedTransport:
         return packet
 
     def close(self) -> None:
-        """Do nothing: the ring belongs to all its transports."""
+        """Do nothing: the ring is shared by all its transports."""
 
 
 class OpenRing:
     """A simulated ring and the transports to its nodes; see :func:`open_ring` for the parameters.
 
-    The ``library`` is for all nodes, or one for each: see :class:`~sim.verilated.ring.VerilatedRing`. Member
-    ``simulation`` has links, states, waveforms and the cycle count.
+    ``library`` is one for all nodes, or one for each: see :class:`~sim.verilated.ring.VerilatedRing`. The attribute
+    ``simulation`` provides links, states, waveforms and the cycle count.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
@@ -89,7 +89,7 @@ class OpenRing:
         self.close()
 
     def close(self) -> None:
-        """Finish a waveform, and free the simulation."""
+        """Finish the waveform, and free the simulation."""
         self.simulation.close()
 
 
@@ -98,23 +98,23 @@ def open_ring(config: Configuration | Sequence[Configuration], *, nodes: int | N
               wiring: Sequence[tuple[End, End]] | None = None, processes: Processes | None = None,
               announce: Callable[[str], None] = lambda stage: None) -> OpenRing:
     """Build the libraries of nodes, unless an earlier run has, and start their ring.
-
+Build the libraries of nodes, unless they are cached, and start the ring.
     Threads, native arithmetic and processes change only the speed.
-
+Threads, native arithmetic and processes affect only the speed.
     Parameters
     ----------
     config : Configuration or sequence of Configuration
-        Parameters of all nodes, or of each.
+        Parameters of all nodes, or of each node.
     nodes : int, optional
         Ring size, at most ``topology.max_nodes`` of any node; by default the number of configurations.
     wave : Path or None
-        FST file with all signals of all nodes, by a slower build.
+        FST file for all signals of all nodes; it needs a slower build.
     wiring : sequence, optional
-        Links: see :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
+        Links, as for :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
     processes : Processes, optional
-        Other processes that have some of the nodes, each with the same number of threads.
+        Additional processes that simulate some of the nodes, each with the same number of threads.
     announce : callable
-        Called with the name of each stage of the build as it begins.
+        Called with the name of each stage of the build when it begins.
     """
     configs = [config] if isinstance(config, Configuration) else list(config)
     size = len(configs) if nodes is None else nodes

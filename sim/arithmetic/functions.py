@@ -1,7 +1,7 @@
-"""Sums of the contract, and network functions built on them, at the speed of compiled code.
+"""Sums in the specified order, and network functions built on them, at the speed of compiled code.
 
-Results have the bits of :mod:`sim.golden.summation`, which also computes arrays of binary64: these occur only where
-gradients are compared with finite differences.
+Results are bit-identical to :mod:`sim.golden.summation`, which also handles binary64 arrays; these are needed only
+where gradients are compared with finite differences.
 """
 
 import math
@@ -22,12 +22,12 @@ __all__ = ["canonical", "column_sums", "cross_entropy", "exp", "gather_sums", "l
 Array = npt.NDArray[np.floating]
 
 _SINGLE, _DOUBLE = {np.dtype(np.float32)}, {np.dtype(np.float64)}
-#: Columns of a kernel's panel of copied factors.
+#: Columns in a kernel's panel of copied factors.
 _PANEL = 16
 
 
 def _compiled(*arrays: Array) -> bool:
-    """Whether arrays are binary32, which kernels compute, and not binary64."""
+    """Whether arrays are binary32, which the kernels compute, rather than binary64."""
     types = {array.dtype for array in arrays}
     if types == _SINGLE:
         return True
@@ -37,7 +37,7 @@ def _compiled(*arrays: Array) -> bool:
 
 
 def _batch(x: Array) -> tuple[Array, list[int]]:
-    """A matrix, or a batch of matrices with one axis in front, and its strides in elements."""
+    """A matrix, or a batch of matrices along one leading axis, and its strides in elements."""
     if x.ndim != 3:
         x = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     if any(stride % x.itemsize for stride in x.strides) or not x.flags.aligned:
@@ -46,9 +46,9 @@ def _batch(x: Array) -> tuple[Array, list[int]]:
 
 
 def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
-    """Matrix products (…, m, k) by (…, k, n), with each element summed along k from zero or from ``initial`` on.
+    """Matrix products (…, m, k) by (…, k, n), each element summed along k from zero or ``initial``.
 
-    Axes before the last two are the same in both. A transposed view is as good as an array in order. ``operands``
+    Both have the same axes before the last two. A transposed view is as fast as a contiguous array. ``operands``
     names the format that factors are rounded to, see :mod:`sim.golden.operands`; it applies to binary32 only.
     """
     if min(a.ndim, b.ndim) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
@@ -77,7 +77,7 @@ def product(a: Array, b: Array, initial: Array | None = None, *, operands: str =
 
 
 def row_sums(x: Array) -> Array:
-    """Sums along the last axis from column 0 on; the axis stays with a length of one."""
+    """Sums along the last axis, starting at column 0; the axis is kept with length 1."""
     if not _compiled(x):
         return summation.row_sums(x)
     x = np.ascontiguousarray(x)
@@ -87,7 +87,7 @@ def row_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """A matrix of ``count`` rows: each row of ``x`` is added to the row at its place, from row 0 on."""
+    """Matrix of ``count`` rows: each row of ``x``, from row 0 on, is added to the row that ``places`` selects."""
     if x.ndim != 2 or places.shape != x.shape[:1]:
         raise ValueError(f"Rows and their places must be (rows, columns) and (rows), not {x.shape!r} and "
                          f"{places.shape!r}")
@@ -102,13 +102,13 @@ def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
 
 
 def column_sums(x: Array) -> Array:
-    """Sums of the rows of a matrix, from row 0 on."""
+    """Column sums of a matrix, starting at row 0."""
     sums: Array = gather_sums(x, np.zeros(len(x), np.int64), 1)[0]
     return sums
 
 
 def exp(x: Array) -> Array:
-    """Exponentials of numbers up to zero."""
+    """Exponentials of numbers that are zero or negative."""
     if not _compiled(x):
         return summation.exp(x)
     if (x > 0).any():
@@ -120,7 +120,7 @@ def exp(x: Array) -> Array:
 
 
 def log(x: Array) -> Array:
-    """Logarithms of finite numbers from 1 on."""
+    """Logarithms of finite numbers from 1 upwards."""
     if not _compiled(x):
         return summation.log(x)
     wrong = (x < 1) | (x == np.inf)
@@ -133,7 +133,7 @@ def log(x: Array) -> Array:
 
 
 def _powers(scores: Array) -> tuple[Array, Array, Array]:
-    """Differences from the maximum along the last axis, their exponentials, and the sums of these."""
+    """Differences from the maximum along the last axis, their exponentials, and the sums of the exponentials."""
     scores = np.ascontiguousarray(scores)
     shifted, powers = np.empty_like(scores), np.empty_like(scores)
     totals = np.empty((*scores.shape[:-1], 1), np.float32)
@@ -152,7 +152,7 @@ def softmax(scores: Array) -> Array:
 
 
 def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
-    """Loss ``-log(softmax(scores)[label])`` summed over rows from row 0 on, and its gradient, of quotients."""
+    """Loss ``-log(softmax(scores)[label])``, summed over the rows from row 0 on, and its gradient by division."""
     if not _compiled(scores):
         return summation.cross_entropy(scores, labels)
     shifted, powers, totals = _powers(scores)
@@ -164,12 +164,12 @@ def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, 
 
 
 def mean(x: Array) -> Array:
-    """Sum along the last axis, which stays with a length of one, times the rounded inverse of its length."""
+    """Sum along the last axis, which is kept with length 1, times the rounded inverse of the axis length."""
     return row_sums(x) * x.dtype.type(1 / x.shape[-1])
 
 
 def normalize(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Vectors along the last axis with mean 0 and variance 1, and the reciprocals of their deviations."""
+    """Vectors with mean 0 and variance 1 along the last axis, and the reciprocals of their deviations."""
     centred = x - mean(x)
     deviation = canonical(x.dtype.type(1) / np.sqrt(mean(centred * centred) + x.dtype.type(epsilon)))
     return canonical(centred * deviation), deviation

@@ -1,7 +1,7 @@
 """Library of kernels, built once per compiler and checked before use.
 
-Its sums are right only if the compiler rounds each product and each sum. Flags request that; a compiler that does
-otherwise, such as a script named by ``CXX`` that adds ``-ffast-math``, is detected by :func:`check`.
+Its sums are right only if the compiler rounds each product and each sum. Flags request this; :func:`check` detects a
+compiler that ignores them, such as a script in ``CXX`` that adds ``-ffast-math``.
 """
 
 import ctypes
@@ -21,12 +21,12 @@ __all__ = ["FLAGS", "KERNELS", "address", "build", "check", "library", "load"]
 #: C++ source of the kernels.
 KERNELS = (Path(__file__).parent / "kernels.cpp").read_text()
 
-#: Compiler options. A product and a sum are never fused, on any processor.
+#: Compiler options, which prevent products and sums from being fused on any processor.
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=default", "-std=c++17", "-Wno-psabi")
 
 
 def _coefficients() -> str:
-    """Constants of exp and log, as a header."""
+    """Constants of exp and log as a C++ header."""
     lines = ["#include <cstdint>"]
     for name in ("LOG2_E", "MAGIC", "LN2_HIGH", "LN2_LOW", "LEAST", "ROOT_HALF"):
         lines.append(f"constexpr std::uint32_t {name} = {getattr(exponential, name):#010x};")
@@ -38,7 +38,7 @@ def _coefficients() -> str:
 
 
 def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
-    """Compile kernels unless an earlier call did, and return the library's path."""
+    """Compile the kernels unless an earlier call has done so, and return the library's path."""
     header = _coefficients()
     key = digest(text, header, repr(tuple(flags)), target(), source(build))
 
@@ -50,13 +50,13 @@ def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
     return cached(cache_folder("arithmetic") / f"kernels-{key}", make) / "library.so"
 
 
-#: Arguments of each kernel: N is a number of 64 bits, A the address of an array.
+#: Arguments of each kernel: N is a 64-bit number, A the address of an array.
 _ARGUMENTS = {"product": "NNNNANNNANNNAA", "row_sums": "NNAA", "gather_sums": "NNAANA", "exponentials": "NAA",
               "logarithms": "NAA", "softmax_parts": "NNAAAA"}
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """Load a library of kernels, which all return nothing."""
+    """Load a library of kernels, which return no values."""
     loaded = ctypes.CDLL(str(path))
     for name, kinds in _ARGUMENTS.items():
         kernel = getattr(loaded, name)
@@ -66,15 +66,15 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def address(x: npt.NDArray[Any]) -> int:
-    """Address of an array's first element, several times faster than by ``x.ctypes``."""
+    """Address of an array's first element, several times faster than with ``x.ctypes``."""
     result: int = x.__array_interface__["data"][0]
     return result
 
 
 def check(library: ctypes.CDLL) -> list[str]:
-    """Find the rules that a library breaks, by values with known bits."""
+    """List the rules that a library breaks, tested with values of known results."""
     def products(pairs: Sequence[tuple[float, float]]) -> npt.NDArray[np.float32]:
-        """The same sum of two products in every element of four rows of 17 columns, to take all paths."""
+        """The same sum of two products in every element of four rows and 17 columns, so that all paths are taken."""
         left, right = (np.array(factors, np.float32) for factors in zip(*pairs, strict=True))
         a, b = np.tile(left, (4, 1)), np.tile(right[:, None], (1, 17))
         output, panel = np.zeros((4, 17), np.float32), np.zeros((2, 16), np.float32)
@@ -104,7 +104,7 @@ def check(library: ctypes.CDLL) -> list[str]:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The library of this process.
+    """Return the kernel library of this process.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
-"""Speed of a simulated array of multiply-accumulate units, with gateware arithmetic and native arithmetic.
+"""Speed of a simulated multiply-accumulate array, with gateware arithmetic and native arithmetic.
 
-Both must give the same results in the same cycles. ``python -m sim.bench.array_speed`` prints the figures.
+Both must produce the same results in the same cycles. ``python -m sim.bench.array_speed`` prints the figures.
 """
 
 import statistics
@@ -20,7 +20,7 @@ __all__ = ["ROWS", "measure", "rows"]
 
 #: Rows and columns of the array.
 ROWS = 4
-#: Rounds of a sum, sums in a run, and number of runs, which give a median.
+#: Rounds in a sum, sums in a run, and number of runs from which the median is taken.
 ROUNDS, SUMS, RUNS = 64, 100, 5
 
 #: Minimum speed with native arithmetic, relative to gateware arithmetic.
@@ -28,7 +28,7 @@ BAR = 2.0
 
 
 def _beats() -> np.ndarray:
-    """Operands of sums that follow each other without a pause."""
+    """Operands of sums that follow each other without a gap."""
     generator = np.random.default_rng(1)
     count = SUMS * ROUNDS * SLOTS
     rounds = np.arange(count) // SLOTS % ROUNDS
@@ -45,7 +45,7 @@ def measure() -> dict[Arithmetic, float]:
     Raises
     ------
     AssertionError
-        An output differs in a cycle with results, or results come in other cycles.
+        An output differs in a cycle with results, or the cycles with results differ.
     """
     beats = _beats()
     cycles = len(beats) + SLOTS * SLOTS
@@ -67,7 +67,7 @@ def measure() -> dict[Arithmetic, float]:
 
 
 def rows(speeds: dict[Arithmetic, float]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: time per cycle with native arithmetic, against a fraction of the time with gateware."""
+    """Row for ``bench.json``: time per cycle with native arithmetic, and its limit."""
     gateware, native = speeds[Arithmetic.GATEWARE], speeds[Arithmetic.NATIVE]
     config = f"{ROWS} x {ROWS} units, native arithmetic {native:,.0f} cycles/s, {native / gateware:.2f} x gateware"
     return [{"name": "simulation.array", "config": config, "measured": 1e6 / native, "bound": 1e6 / (BAR * gateware),

@@ -1,7 +1,7 @@
-"""The streamed optimizer against its laws, on the Verilated gateware, with every cycle as in the model.
+"""Streamed optimizer on Verilated gateware against its formulas, in lockstep with the model.
 
-A single burst takes T + r + q cycles; bursts in a row follow each other every T cycles; each parameter passes its
-ports once. ``python -m sim.bench.optimizer`` prints the figures.
+A single burst takes T + r + q cycles; consecutive bursts follow each other every T cycles; each parameter passes
+through the ports once. ``python -m sim.bench.optimizer`` prints the figures.
 """
 
 import json
@@ -41,7 +41,7 @@ def _row(name: str, config: str, measured: float, bound: int, unit: str = "cycle
 
 
 def _bursts(pair: Lockstep, rule: Rule, config: str) -> list[dict[str, Any]]:
-    """A single burst, and many in a row."""
+    """A single burst, and many consecutive ones."""
     model, settings = pair.model, _settings(rule)
     beats = model.depth // model.update_lanes
     law = beats + model.reducer_latency + model.update_latency
@@ -58,7 +58,7 @@ def _bursts(pair: Lockstep, rule: Rule, config: str) -> list[dict[str, Any]]:
 
 
 def _bytes(pair: Lockstep, rule: Rule, config: str) -> dict[str, Any]:
-    """Bytes over the ports between memory and unit, counted beat by beat; broadcasts are left out."""
+    """Bytes transferred between memory and unit, counted beat by beat, without broadcasts."""
     model, settings = pair.model, _settings(rule)
     bursts = [Burst(model.depth, 1)] * 4
     fills = _operands(model, bursts, settings)
@@ -71,7 +71,7 @@ def _bytes(pair: Lockstep, rule: Rule, config: str) -> dict[str, Any]:
             taken = (ports[name] & ports[f"{stream}__ready"]).astype(bool)
             keep = unpack(pair.row, ports[f"{stream}__payload"][taken])["keep"]
             moved += 4 * sum(int(bits).bit_count() for bits in keep)
-    # The gradient and the weight in, the new weight out, and every plane of state in and out.
+    # The gradient and the weight are read, the new weight is written, and every plane of state is read and written.
     bound = 4 * (3 + 2 * rule.planes)
     return _row("optimizer, bytes per parameter", config, moved / sum(burst.count for burst in bursts), bound,
                 unit="bytes")

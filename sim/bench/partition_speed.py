@@ -1,12 +1,12 @@
 # amaranth: UnusedElaboratable=no
 """Speed of a ring in several processes, against the same ring in one process of one thread.
 
-``python -m sim.bench.partition_speed`` prints the figures with shared memory between the processes, and
-``mpirun -n 2 python -m sim.bench.partition_speed`` with MPI. Words and cycles must be the same.
+``python -m sim.bench.partition_speed`` prints the figures with shared memory between processes, and
+``mpirun -n 2 python -m sim.bench.partition_speed`` with MPI. Words and cycles must be identical.
 
-If other programs use the cores, wall time means little. So each process also reports its processor time without its
-exchanges, where it waits: the longest of these times and the time of an exchange, as measured on its own, bound the
-speed on idle cores.
+If other programs use the cores, wall time means little. So each process also reports its processor time excluding
+exchanges, where it waits. The longest of these times and the separately measured time of an exchange bound the speed
+on idle cores.
 """
 
 import argparse
@@ -26,16 +26,16 @@ from sim.verilated.ring import VerilatedRing
 __all__ = ["measure", "rows"]
 
 NODES, LATENCY, PROCESSES = 8, 64, 2
-#: Fused updates of a run, and cycles between the host's checks of their end.
+#: Fused updates in a run, and cycles between the host's checks for their end.
 UPDATES, SLICE = 6, 4096
 #: Minimum speed of two processes on two cores, relative to one process.
 BAR = 1.6
-#: Bytes of messages with a timed exchange: words of 16 bytes, in either direction.
+#: Bytes in the messages of timed exchanges: words of 16 bytes, in both directions.
 SIZES = tuple(16 * words for words in (1, 16, 64, 256))
 
 
 def _run(ring: VerilatedRing) -> list[list[list[int]]]:
-    """Responses of each node to the requests of several fused updates, all queued at the beginning."""
+    """Responses of each node to the requests of several fused updates, which are all queued at the beginning."""
     traffic = [requests(rank, ring.nodes) * UPDATES for rank in range(ring.nodes)]
     for rank, packets in enumerate(traffic):
         for packet in packets:
@@ -50,12 +50,12 @@ def _run(ring: VerilatedRing) -> list[list[list[int]]]:
 
 def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
             processes: Processes | None = None) -> dict[str, Any]:
-    """Speeds of one process and of several, in turn, in cycles per second of wall and of processor time.
+    """Speeds of one process and of several, alternating, in cycles per second of wall and processor time.
 
     Raises
     ------
     AssertionError
-        Responses or numbers of cycles differ.
+        The responses or the cycle counts differ.
     """
     processes = LocalProcesses(PROCESSES) if processes is None else processes
     library = build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
@@ -90,7 +90,7 @@ def measure(*, nodes: int = NODES, latency: int = LATENCY, repetitions: int = 5,
 
 
 def rows(figures: dict[str, Any]) -> list[dict[str, Any]]:
-    """Row for ``bench.json``: time per cycle, so that less is better, as in all rows."""
+    """Row for ``bench.json``: time per cycle, so that lower is better, as in all rows."""
     alone, parted = figures["wall"]
     config = (f"N={figures['nodes']}, latency={figures['latency']}, {figures['processes']} processes "
               f"{parted / alone:.2f} x one")

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Speed of the Verilated ring, against the same ring with the same host traffic driven by cocotb.
 
-Both simulate the same Verilog, by the same Verilator, with links of the same latency, and must give the same
-responses, including cycle counts of commands. ``python -m sim.bench.ring_speed`` prints the figures.
+Both simulate the same Verilog with the same Verilator and the same link latency, and must return the same responses,
+including the cycle counts of commands. ``python -m sim.bench.ring_speed`` prints the figures.
 """
 
 import contextlib
@@ -45,41 +45,41 @@ NODES = 4
 LENGTH = 1024
 LATENCY = 16
 
-#: Memories no longer than the traffic needs: Verilator under cocotb has a line of C++ for each initial word.
+#: Memories are no longer than the traffic needs: for cocotb, Verilator writes a line of C++ for each initial word.
 CONFIG = NodeConfig(memories=Memories(gradient=LENGTH, weight=LENGTH, state=LENGTH))
 
-#: Minimum cycles per second of the Verilated ring, and their minimum ratio to the ring under cocotb.
+#: Minimum cycles per second of the Verilated ring, and minimum ratio to the ring under cocotb.
 BAR = 100_000
 RATIO_BAR = 10
 
-#: Minimum speed of nodes that are evaluated together, by threads, relative to the same on one thread, and relative to
-#: nodes that are evaluated one after the other on the same number of threads.
+#: Minimum speed of jointly evaluated nodes, by thread count, relative to the same on one thread, and relative to
+#: nodes that are evaluated one after another on the same number of threads.
 THREADS_BAR = {2: 1.4}
 BATCH_BAR = {1: 1.35, 2: 1.15}
-#: Minimum speed of nodes with native arithmetic, relative to gateware arithmetic with equal threads.
+#: Minimum speed of nodes with native arithmetic, relative to gateware arithmetic on the same number of threads.
 NATIVE_BAR = 1.0
-#: Options of the compared libraries: nodes together, one after the other, and together by native arithmetic.
+#: Names of the compared libraries: nodes evaluated together, one after another, and together with native arithmetic.
 _TOGETHER, _APART, _NATIVE = "together", "apart", "native"
 _OPTIONS: dict[str, dict[str, Any]] = {
     _TOGETHER: {}, _APART: {"batched": False}, _NATIVE: {"arithmetic": Arithmetic.NATIVE}}
-#: Minimum speed of two threads next to a busy process, relative to one thread there; turns, and their seconds.
+#: Minimum speed of two threads next to a busy process, relative to one thread; turns; and seconds of a turn.
 CROWDED_BAR, CROWDED_TURNS, CROWDED_SECONDS = 0.9, 3, 5.0
 
-#: Cycles within which the traffic ends.
+#: Cycles within which the traffic must end.
 PATIENCE = 100_000
 
 
 class ClosedRing(wiring.Component):
-    """Nodes with the links between them, all in gateware.
+    """Nodes and the links between them, all in gateware.
 
     Parameters
     ----------
     node : callable
-        Function that makes a node.
+        Function that creates a node.
     nodes : int
         Ring size.
     latency : int
-        Cycles that words and credits take from node to node.
+        Latency in cycles of words and credits from node to node.
 
     Members
     -------
@@ -120,9 +120,9 @@ class Speed:
     Members
     -------
     verilated : dict
-        Speed of the Verilated ring, by number of threads: median of several runs.
+        Speed of the Verilated ring by number of threads, as the median of several runs.
     apart : dict
-        The same for nodes that are evaluated one after the other; empty unless requested.
+        The same for nodes that are evaluated one after another; empty unless requested.
     native : dict
         The same for nodes with native arithmetic; empty unless requested.
     cocotb : float
@@ -130,10 +130,10 @@ class Speed:
     cycles : int
         Length of the traffic.
     seconds : dict
-        Time per stage of the Verilated ring's build.
+        Time of each stage of building the Verilated ring.
     crowded : dict
-        Speed of the Verilated ring, by number of threads, while another process keeps one of two cores busy; empty
-        unless requested, or without two cores.
+        Speed of the Verilated ring by number of threads, while another process keeps one of two cores busy; empty
+        unless requested and possible.
     """
 
     verilated: dict[int, float]
@@ -150,7 +150,7 @@ class Speed:
 
 
 def requests(rank: int, nodes: int) -> list[list[int]]:
-    """Requests of one node: gradients in, a fused update, weights out."""
+    """Requests of one node: load gradients, run a fused update, read weights."""
     def request(opcode: Opcode, count: int, *words: int) -> list[int]:
         return [to_int(header_layout(), {"opcode": opcode, "tag": 0, "count": count}), *words]
 
@@ -172,7 +172,7 @@ def requests(rank: int, nodes: int) -> list[list[int]]:
 
 @cocotb.test(timeout_time=1, timeout_unit="sec")
 async def drive(dut: Any) -> None:
-    """Drive the traffic of all nodes at once, and write its outcome to a file."""
+    """Drive the traffic of all nodes at the same time, and write the outcome to a file."""
     await start(dut)
     begun, first = time.perf_counter(), get_sim_time("ns")
     receivers = []
@@ -216,7 +216,7 @@ def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
 def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[int, ...] = (1, 2),
             repetitions: int = 15, compared: bool = False,
             announce: Callable[[str], None] = lambda stage: None) -> Speed:
-    """Simulate the traffic in both ways, and compare the responses.
+    """Simulate the traffic both ways, and compare the responses.
 
     Parameters
     ----------
@@ -225,19 +225,19 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
     nodes : int
         Nodes in the ring.
     threads : tuple of int
-        Numbers of threads to measure the Verilated ring with.
+        Thread counts with which the Verilated ring is measured.
     repetitions : int
-        Number of runs, which give a median.
+        Number of runs from which the median is taken.
     compared : bool
-        Also measure nodes that are evaluated one after the other and nodes with native arithmetic, alternating with
-        the default, and the ring next to a busy process.
+        Also measure nodes that are evaluated one after another and nodes with native arithmetic, alternating with the
+        default, and the ring next to a busy process.
     announce : callable
         Called with the name of each stage as it begins.
 
     Raises
     ------
     AssertionError
-        Any two gave different responses, or, with the same arithmetic, left different states.
+        Two of them returned different responses or, with the same arithmetic, ended in different states.
     """
     libraries = {kind: build_ring(Node(config), identity=f"Node({config})", announce=announce, **options)
                  for kind, options in _OPTIONS.items() if compared or kind == _TOGETHER}
@@ -312,7 +312,7 @@ def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
 
 
 def rows(speed: Speed) -> list[dict[str, Any]]:
-    """Rows for ``bench.json``: time per cycle, so that less is better, as in all rows."""
+    """Rows for ``bench.json``: time per cycle, so that lower is better, as in all rows."""
     result = []
     for threads, cycles in speed.verilated.items():
         result.append(_row(f"N={NODES}, threads={threads}, {cycles:,.0f} cycles/s", cycles, BAR))

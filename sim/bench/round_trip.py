@@ -1,7 +1,7 @@
 """Round trips of gradient codecs: cycles from the first beat of elements to the first decoded beat.
 
-Encoder and decoder are as on a link, with 4 elements per beat, joined word by word, without stalls. A hop of the ring
-adds this round trip, adder and wires to the delay of a packet that is decoded and encoded.
+Encoder and decoder are configured as on a link, with 4 elements per beat, and directly connected without stalls. If
+packets are decoded and encoded, each hop of the ring adds this round trip, the adder and the wires to their delay.
 ``python -m sim.bench.round_trip`` prints the figures.
 """
 
@@ -20,9 +20,9 @@ from hdl.streams.stream import connect_stream
 __all__ = ["LIMIT", "measure", "rows"]
 
 LANES = 4
-#: Beats of a packet: a segment of 256 elements.
+#: Beats in a packet: a segment of 256 elements.
 BEATS = 64
-#: Maximum cycles of a round trip.
+#: Maximum number of cycles of a round trip.
 LIMIT = 60
 
 
@@ -43,7 +43,7 @@ class _Loop(Elaboratable):
 
 
 def measure(name: str) -> tuple[int, int]:
-    """Cycles to the first and to the last decoded beat, of a packet with elements 1, 2, 3 and 4 in each beat."""
+    """Cycles to the first and to the last decoded beat of a packet with elements 1, 2, 3 and 4 in each beat."""
     loop = _Loop(name)
     simulator = Simulator(loop)
     simulator.add_clock(1e-6)
@@ -71,7 +71,7 @@ def measure(name: str) -> tuple[int, int]:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Rows for ``make bench``: measured cycles, and their limit."""
+    """Rows for ``make bench``: the measured cycles and their limit."""
     result = []
     for name in GRADIENT_CODECS:
         first, last = measure(name)

@@ -1,8 +1,8 @@
 """Cycles of zero-value compression against its bounds, on the Verilated gateware, without stalls.
 
-The time is measured from the first cycle to the cycle that takes the last output word or beat, so that the ratio
-includes the latencies. The bound of the encoder and the decoder is a sum over groups; where some groups are bound by
-words and some by elements, their buffers let these overlap, and the ratio is below 1.
+The time is measured from the first cycle to the cycle that accepts the last output word or beat, so that the ratio
+includes the latencies. The bound of the encoder and the decoder is a sum over groups. Where some groups are limited
+by words and some by elements, their buffers allow overlap, and the ratio is below 1.
 ``python -m sim.bench.zero_value`` prints the figures.
 """
 
@@ -42,7 +42,7 @@ def _words(words: Bits) -> npt.NDArray[Any]:
 
 
 def _cycles(unit: Unit, bound: int, outputs: int, **sources: npt.NDArray[Any]) -> int:
-    """Cycles until the last output is taken."""
+    """Cycles until the last output is accepted."""
     unit.reset()
     trace = unit.lockstep(sources={name: Feed(beats) for name, beats in sources.items()}, sinks={"o": True},
                           cycles=bound + 4 * GROUP)

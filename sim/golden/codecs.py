@@ -1,11 +1,11 @@
 """Golden models of the codecs for weights and gradients on the ring.
 
 Every codec has ``encode(elements)`` and ``decode(words, count)``, on bit patterns of binary32. The method
-``bind(centroids)`` returns the codec loaded with a codebook; in :data:`CODECS`, codebooks are all zeros. Formats of
-features are imported when :data:`CODECS` is asked for them.
+``bind(centroids)`` returns the codec loaded with a codebook; in :data:`CODECS`, codebooks are all zeros. Formats that
+belong to features are imported when they are looked up in :data:`CODECS`.
 
-The models are written from the specification of each format, with parameters of their own. They use the names and
-codes of :mod:`hdl.compression.registry`, and tests compare all members of a format that both define.
+The models are written from the specification of each format, and have their own parameters. They use the names and
+codes of :mod:`hdl.compression.registry`; tests compare all attributes that a format defines in both places.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ Span = tuple[int, int, bool]
 
 
 class Codec(Protocol):
-    """A format, as far as the models of ring and packets need it."""
+    """A format, as far as the models of the ring and its packets need it."""
 
     @property
     def code(self) -> int:
@@ -79,7 +79,7 @@ class Codec(Protocol):
 
 
 class Format(Protocol):
-    """Format with a number of words that depends only on the number of elements."""
+    """Format with a word count that depends only on the number of elements."""
 
     @property
     def block(self) -> int:
@@ -96,7 +96,7 @@ class Format(Protocol):
 
 
 class RawWords:
-    """Unchanged elements, one to a word."""
+    """Unchanged elements, one per word."""
 
     block = 1
 
@@ -109,12 +109,12 @@ class RawWords:
         return np.array(bits, dtype=np.uint32)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet of words: ``count``, or all there are."""
+        """Return the elements of a packet of words: ``count``, or all of them."""
         return np.array(words, dtype=np.uint32)[:count]
 
 
 class _Plain:
-    """Members of codecs without a codebook that accept any number."""
+    """Common members of codecs that accept any number and have no codebook."""
 
     weights = True
     gradients = True
@@ -124,7 +124,7 @@ class _Plain:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec(_Plain):
-    """Codec with a number of words that depends only on the number of elements."""
+    """Codec with a word count that depends only on the number of elements."""
 
     code: int
     format: Format
@@ -152,19 +152,19 @@ class FixedCodec(_Plain):
         return whole_words(self.max_words(count), len(np.asarray(words)))
 
     def bind(self, centroids: npt.ArrayLike) -> "FixedCodec":
-        """Return the codec as it is."""
+        """Return the codec itself."""
         return self
 
 
 def whole_words(due: int, count: int) -> Span:
-    """Return the extent of a packet of ``due`` words among ``given`` words; a unit is a word."""
+    """Return the extent of a packet of ``due`` words among ``count`` available words; a unit is a word."""
     used = min(due, count)
     return used, due - used, False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroValueCodec(_Plain):
-    """Gradients without their zeros: per group a mask, and the elements that are not zero."""
+    """Gradients without their zeros: for each group, a mask and the nonzero elements."""
 
     code: int
 
@@ -174,7 +174,7 @@ class ZeroValueCodec(_Plain):
     block = zero_value.GROUP
 
     def max_words(self, count: int) -> int:
-        """Return the number of words of a packet of ``count`` elements without a zero."""
+        """Return the number of words in a packet of ``count`` nonzero elements."""
         return count + (count + zero_value.GROUP - 1) // zero_value.GROUP
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
@@ -202,12 +202,12 @@ class ZeroValueCodec(_Plain):
         return used, groups, False
 
     def bind(self, centroids: npt.ArrayLike) -> "ZeroValueCodec":
-        """Return the codec as it is."""
+        """Return the codec itself."""
         return self
 
 
 def codebook_of(centroids: npt.ArrayLike, count: int) -> tuple[int, ...]:
-    """Return the numbers of a codebook; ValueError unless there are ``count`` of them."""
+    """Return the numbers of a codebook; raises ValueError unless there are ``count`` of them."""
     numbers = tuple(np.asarray(centroids, np.uint32).tolist())
     if len(numbers) != count:
         raise ValueError(f"Centroids must be {count!r}, not {len(numbers)!r}")
@@ -246,7 +246,7 @@ CODECS: LazyTable[Codec] = LazyTable({
 
 
 class _View(Mapping[str, Codec]):
-    """Codecs of one direction, selected by the codec's member of that name."""
+    """Codecs of one direction, which have the attribute of that name set."""
 
     def __init__(self, direction: str) -> None:
         self._direction = direction
@@ -263,6 +263,6 @@ class _View(Mapping[str, Codec]):
         return len(list(iter(self)))
 
 
-#: Codecs of weights, and of gradients and their sums.
+#: Codecs for weights, and codecs for gradients and their sums.
 WEIGHT_CODECS: Mapping[str, Codec] = _View("weights")
 GRADIENT_CODECS: Mapping[str, Codec] = _View("gradients")

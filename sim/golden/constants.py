@@ -1,8 +1,8 @@
-"""Table of the cycles that models of time have from measurements.
+"""Table of the cycle counts in timing models that are measured or assumed.
 
-Latencies of units are read from the gateware. The other times, such as the cycles between two commands, are here:
-a model states each of its constants with its meaning and with the place where it was measured or assumed.
-docs/predict.md has the table.
+Latencies of units are read from the gateware. All other times, such as the cycles between two commands, are recorded
+here: a model registers each of its constants with a meaning and the source of the measurement or assumption. The
+table is in docs/predict.md.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ __all__ = ["TABLE", "Constant", "constant"]
 
 
 class Constant(NamedTuple):
-    """Cycles of a model, what takes them, and the source of the number."""
+    """Cycle count in a model, its meaning, and the source of the number."""
 
     model: str
     cycles: int
@@ -24,12 +24,12 @@ TABLE: list[Constant] = []
 
 
 def constant(model: str, cycles: int, meaning: str, source: str) -> int:
-    """Enter a constant into the table, and return its cycles.
+    """Add a constant to the table, and return its cycles.
 
     Raises
     ------
     ValueError
-        Cycles are no integer from 0 on, or the table has other cycles with the same meaning.
+        ``cycles`` is not an integer of at least 0, or the table lists different cycles with the same meaning.
     """
     if type(cycles) is not int or cycles < 0:
         raise ValueError(f"Cycles of {meaning} must be an integer from 0 on, not {cycles!r}")

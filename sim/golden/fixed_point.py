@@ -1,14 +1,14 @@
-"""Golden model of the optimizer in fixed point: values and latencies.
+"""Golden model of the fixed-point optimizer: values and latencies.
 
-Elements are signed integers of 8 to 18 bits; scalars are signed, of 18 bits, 16 of them fraction. With s the exact
-sum of the gradients, round(x) = floor(x + 1/2), and sat() the nearest value of an element:
+Elements are signed integers of 8 to 18 bits; scalars are signed and have 18 bits, 16 of them fraction. With s as the
+exact sum of the gradients, round(x) = floor(x + 1/2), and sat() as the nearest value of an element:
 
 - SGD: d = sat(round(gradient_scale * s));
 - MOMENTUM: v' = sat(round(momentum * v + gradient_scale * s)), d = v';
 - w' = sat(w - round(learning_rate * d)).
 
-Products and sums within round() and sat() are exact. The functions take and return numbers as ``int64``;
-:class:`Fixed` has the same with bit patterns, as ports have them.
+Products and sums within round() and sat() are exact. The functions accept and return numbers as ``int64``;
+:class:`Fixed` provides the same functions on bit patterns, as they appear at ports.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ FRACTION_BITS = 16
 
 @dataclasses.dataclass(frozen=True)
 class FixedSettings:
-    """The scalars of an update: integers, or their bit patterns; :func:`update` also takes arrays of them.
+    """Scalars of an update, as integers or bit patterns; :func:`update` also accepts arrays of them.
 
     The number one is ``1 << FRACTION_BITS``, the result of ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
     """
@@ -43,7 +43,7 @@ class FixedSettings:
 
     @property
     def planes(self) -> int:
-        """State planes that the rule reads and writes."""
+        """Number of state planes that the rule reads and writes."""
         return self.rule.planes
 
 
@@ -55,7 +55,7 @@ def saturate(numbers: npt.ArrayLike, width: int) -> Numbers:
 
 
 def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
-    """Quantize to the nearest numbers of ``width`` bits, half up; ValueError for a NaN."""
+    """Quantize to the nearest numbers of ``width`` bits, rounding half up; raises ValueError for a NaN."""
     values = np.asarray(values, dtype=np.float64)
     if np.isnan(values).any():
         raise ValueError(f"Values must be numbers, not {values!r}")
@@ -66,7 +66,7 @@ def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
 
 
 def dequantise(numbers: npt.ArrayLike, fraction_bits: int) -> npt.NDArray[np.float64]:
-    """Values of numbers with ``fraction_bits`` bits of fraction."""
+    """Values of numbers that have ``fraction_bits`` bits of fraction."""
     return np.ldexp(np.asarray(numbers, dtype=np.float64), -fraction_bits)
 
 
@@ -76,7 +76,7 @@ def to_bits(numbers: npt.ArrayLike, width: int) -> Bits:
 
 
 def from_bits(bits: npt.ArrayLike, width: int) -> Numbers:
-    """Numbers from two's complement in ``width`` bits; higher bits are ignored."""
+    """Numbers from two's complement in ``width`` bits; upper bits are ignored."""
     sign = 1 << width - 1
     numbers: Numbers = (np.asarray(bits, dtype=np.int64) + sign & 2 * sign - 1) - sign
     return numbers
@@ -104,14 +104,14 @@ def update(total: npt.ArrayLike, weights: npt.ArrayLike, state: Sequence[npt.Arr
 
 
 def _round(products: Numbers) -> Numbers:
-    """Round products of a number and a scalar to numbers: to nearest, half up."""
+    """Round products of a number and a scalar to numbers: to nearest, with halves up."""
     rounded: Numbers = products + (1 << FRACTION_BITS - 1) >> FRACTION_BITS
     return rounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """Fixed-point arithmetic of one format and one set of rules, on bit patterns, and its latencies.
+    """Fixed-point arithmetic on bit patterns for one format and one set of rules, and its latencies.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class Fixed:
 
     @property
     def step(self) -> int:
-        """Cycles from the sum to the step: a product, the state if there is any, rounding, saturation."""
+        """Cycles from the sum to the step: a product, the state if there is any, rounding, and saturation."""
         return self.multiplier + (self.planes + 1) * self.adder + self.saturation
 
     @property

@@ -7,7 +7,7 @@ __all__ = ["BF16", "FP32", "FloatFormat"]
 
 @dataclasses.dataclass(frozen=True)
 class FloatFormat:
-    """A format of IEEE 754: sign, biased exponent and fraction, from the highest bit on.
+    """An IEEE 754 format: sign, biased exponent and fraction, from the highest bit down.
 
     Parameters
     ----------

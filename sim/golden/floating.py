@@ -1,9 +1,9 @@
 """Floating-point values as bit patterns.
 
-Binary32 is numpy's own. Any other format is computed with Python's integers, which never round: operands become a
+Binary32 is computed by numpy. Any other format is computed with Python integers, which are exact: operands become a
 significand times a power of two, the exact result is formed, and the remainder of one division decides the rounding.
-A sticky bit stands for the discarded bits of an infinite result. Every NaN result is the canonical one: positive,
-quiet, no payload.
+A sticky bit stands for the discarded bits of a result with infinitely many bits. Every NaN result is the canonical
+one: positive, quiet, no payload.
 """
 
 import math
@@ -48,7 +48,7 @@ def square_root(a: npt.ArrayLike) -> Bits:
 
 
 class _Format:
-    """Encoding and decoding of one format, a number at a time."""
+    """Encoding and decoding of numbers in one format, one at a time."""
 
     def __init__(self, exponent_bits: int, fraction_bits: int) -> None:
         self.fraction_bits = fraction_bits
@@ -56,11 +56,11 @@ class _Format:
         self.sign_shift = exponent_bits + fraction_bits
         self.infinity = self.exponent_ones << fraction_bits
         self.nan = self.infinity | 1 << (fraction_bits - 1)
-        # 1.0 is two to this number of smallest subnormal numbers.
+        # 1.0 equals two to this power times the smallest subnormal number.
         self.scale = (1 << (exponent_bits - 1)) - 2 + fraction_bits
 
     def magnitude(self, bits: int) -> int:
-        """A finite number without its sign, as a multiple of the smallest subnormal number."""
+        """Magnitude of a finite number, as a multiple of the smallest subnormal number."""
         field = bits >> self.fraction_bits & self.exponent_ones
         fraction = bits & ((1 << self.fraction_bits) - 1)
         return fraction if field == 0 else (fraction | 1 << self.fraction_bits) << (field - 1)
@@ -70,7 +70,7 @@ class _Format:
         return bits >> self.sign_shift
 
     def absolute(self, bits: int) -> int:
-        """Encoding without its sign: a number up to ``infinity``, a NaN above it."""
+        """Encoding without its sign: at most ``infinity`` for a number, above it for a NaN."""
         return bits & ((1 << self.sign_shift) - 1)
 
     def add(self, a: int, b: int) -> int:
@@ -126,13 +126,13 @@ class _Format:
         return self.round(0, root << 1 | (root * root < square), places + 1)
 
     def round(self, sign: int, magnitude: int, scale: int) -> int:
-        """Nearest encoding, ties to even, of magnitude times two to -scale smallest subnormal numbers."""
+        """Nearest encoding, ties to even, of ``magnitude`` times 2 ** -``scale`` smallest subnormal numbers."""
         # Drop bits below the smallest subnormal number, and bits below the lowest bit of the significand.
         drop = max(scale, magnitude.bit_length() - (self.fraction_bits + 1))
         significand, remainder = divmod(magnitude, 1 << drop)
         significand += 2 * remainder + (significand & 1) > 1 << drop
-        # A significand that reaches two to (fraction_bits + 1), or a subnormal one that reaches the hidden bit,
-        # carries into the exponent; an exponent beyond the largest makes an infinity.
+        # A significand that reaches 2 ** (fraction_bits + 1), or a subnormal one that reaches the hidden bit, carries
+        # into the exponent; an exponent above the largest becomes an infinity.
         encoding = ((drop - scale) << self.fraction_bits) + significand
         return sign << self.sign_shift | min(encoding, self.infinity)
 
@@ -147,20 +147,20 @@ def _elementwise(operation: Callable[[_Format, int, int], int], a: npt.ArrayLike
 
 
 def add_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
-    """Sums of bit patterns of any format, in integers that never round."""
+    """Sums of bit patterns of any format, computed with exact integers."""
     return _elementwise(_Format.add, a, b, exponent_bits, fraction_bits)
 
 
 def multiply_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
-    """Products of bit patterns of any format, in integers that never round."""
+    """Products of bit patterns of any format, computed with exact integers."""
     return _elementwise(_Format.multiply, a, b, exponent_bits, fraction_bits)
 
 
 def divide_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
-    """Quotients of bit patterns of any format, a / b, in integers that never round."""
+    """Quotients a / b of bit patterns of any format, computed with exact integers."""
     return _elementwise(_Format.divide, a, b, exponent_bits, fraction_bits)
 
 
 def square_root_exact(a: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
-    """Square roots of bit patterns of any format, in integers that never round."""
+    """Square roots of bit patterns of any format, computed with exact integers."""
     return _elementwise(lambda form, x, _: form.square_root(x), a, 0, exponent_bits, fraction_bits)

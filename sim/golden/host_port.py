@@ -1,16 +1,16 @@
 """Cycles of memory transfers and counter reads at a node's host port.
 
-A node serves one request after the other. Cycles count from the first word of a request, offered to an idle port, up
+A node serves one request after another. Cycles are counted from the first word of a request, offered to an idle port,
 to the last word of its response.
 
-- A full node requests memory 7 cycles after the first word, since requests pass a register. A write then takes a
-  cycle per word, 3 for the words of its response, and 1 for the register of responses: ``count + 11``. The first word
-  of a read comes after 5 cycles, and one more for each element of its row below ``address``:
+- A full node requests memory 7 cycles after the first word, since requests pass through a register. A write then
+  takes a cycle per word, 3 for the words of its response, and 1 for the response register: ``count + 11``. The first
+  word of a read follows after 5 cycles, plus one for each element of its row below ``address``:
   ``count + address % lanes + 12``.
-- An int16 node has no such registers, and reads a word in 3 cycles: ``count + 9`` and ``3 * count + 6``.
-- The register file begins a visit of a row every 4 cycles, from reset on, and every other visit is for the host
-  while it has a request. The first is the next one 9 cycles after the first word of the request, or 8 in an
-  int16 node, and its value comes with the visit's last cycle: see :meth:`PortModel.read_registers`.
+- An int16 node has no such registers, and reads a word in 3 cycles: ``count + 9`` (write), ``3 * count + 6`` (read).
+- The register file begins to visit a row every 4 cycles, counted from reset, and while the host has a request, every
+  second visit is for the host. The first of these is the next one that begins 9 cycles after the first word of the
+  request, or 8 in an int16 node. It returns its value in its last cycle: see :meth:`PortModel.read_registers`.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ __all__ = ["PortModel"]
 
 
 class PortModel:
-    """Model of one node's host port for transfers from and to its memories."""
+    """Model of one node's host port for transfers to and from its memories."""
 
     def __init__(self, config: Configuration) -> None:
         self._lanes, self._pipelined = config.lanes, config.pipelined_port
@@ -63,6 +63,6 @@ class PortModel:
 
     def _serve(self, cycle: int, end_of: Callable[[int], int]) -> int:
         end = end_of(max(cycle, self._free))
-        # With registers, the request register holds the next request while the other still holds the response.
+        # With registers, the request register accepts the next request while the response register is still full.
         self._free = end + (-1 if self._pipelined else 1)
         return end

@@ -4,11 +4,11 @@ With SR(t) and AG(t) the halves of segment t, each of N - 1 packets, the gather 
 
     SR(0), SR(1), SR(2), AG(0), SR(3), AG(1), …, SR(T-1), AG(T-3), AG(T-2), AG(T-1)
 
-They are taken in pairs: the first packet of one, the first of the other, the second packet of the first one, and so
-on. A forwarded packet was therefore received two packets before, and not just before. A collective with one phase
-takes its segments in pairs. AG(0) of a vector of one segment depends on all of SR(0), and follows it.
+These halves are sent in pairs: the first packet of one, the first packet of the other, the second packet of the first
+one, and so on. So a forwarded packet was received two packets earlier, not one. In a collective with one phase,
+segments form the pairs. AG(0) of a single-segment vector depends on all of SR(0), and follows it.
 
-Sums are formed in the order of ranks in any case, so the results have the same bits as in :mod:`sim.golden.ring`.
+Sums are still formed in the order of ranks, so the results are bit-identical to :mod:`sim.golden.ring`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from sim.golden.root_reduce import GATHER, SCATTER
 
 __all__ = ["LAG", "blockwise", "order", "waits"]
 
-#: Segments by which the gather lags.
+#: Number of segments by which the gather lags.
 LAG = 2
 
 #: Phase, segment and step.
@@ -28,15 +28,15 @@ Event = tuple[str, int, int]
 
 
 def order(segments: int, scatter: int, gather: int, *, both: bool | None = None) -> list[Packet]:
-    """Order of all packets.
+    """Order of all packets in a collective.
 
     Parameters
     ----------
     segments : int
     scatter, gather : int
-        Steps in either phase, 0 without the phase. A participant's steps may differ from the packets' steps.
+        Number of steps in each phase; 0 without the phase. A participant may have fewer steps than there are packets.
     both : bool, optional
-        Whether the collective has both phases; by default it has those with steps.
+        Whether the collective has both phases; by default, whether both have steps.
     """
     both = bool(scatter and gather) if both is None else both
     steps = {SCATTER: scatter, GATHER: gather}
@@ -49,14 +49,14 @@ def order(segments: int, scatter: int, gather: int, *, both: bool | None = None)
 
 
 def blockwise(segments: int, steps: int) -> list[Packet]:
-    """Order of the packets of an update on nodes without the option: all steps of a segment before the next one."""
+    """Order of an update's packets on nodes without interleaving: all steps of a segment before the next one."""
     return [(phase, segment, step) for phase, segment in root_reduce.order(segments, lag=1) for step in range(steps)]
 
 
 def waits(nodes: int, segments: int, *, credits: int, room: int,
           phases: Sequence[str] = (SCATTER, GATHER)) -> dict[Event, list[Event]]:
     """Map each event of a collective to the events that it waits for. Each ingress has room for ``credits`` packets,
-    and ``room`` sums can wait for the gather; packets wait nowhere else."""
+    and ``room`` sums can wait for the gather; packets do not wait anywhere else."""
     steps = nodes - 1
     packets = order(segments, *(steps if phase in phases else 0 for phase in (SCATTER, GATHER)))
     number = {packet: index for index, packet in enumerate(packets)}
@@ -77,7 +77,7 @@ def waits(nodes: int, segments: int, *, credits: int, room: int,
                 sending += [("receive", rank, source - 1)] if source else []
             elif phase == GATHER and SCATTER in phases:
                 sending.append(("receive", rank, number[SCATTER, segment, steps - 1]))
-            if step < steps - 1:  # a forwarded packet has left when it is sent
+            if step < steps - 1:  # a forwarded packet has left when it has been sent
                 receiving.append(("send", rank, number[phase, segment, step + 1]))
             elif phase == SCATTER and GATHER in phases and segment >= room:
                 receiving.append(("send", rank, number[GATHER, segment - room, 0]))

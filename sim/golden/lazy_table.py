@@ -15,14 +15,14 @@ Entry = TypeVar("Entry")
 
 @dataclasses.dataclass(frozen=True)
 class OnDemand(Generic[Entry]):
-    """Entry made from an object of a module, which is imported on demand.
+    """Entry created from an object in a module that is imported on demand.
 
     Parameters
     ----------
     target : str
         Module and object, as ``module:object``.
     make : callable
-        Takes the object, and returns the entry.
+        Function that creates the entry from the object.
     """
 
     target: str
@@ -30,19 +30,19 @@ class OnDemand(Generic[Entry]):
 
     @property
     def present(self) -> bool:
-        """Whether this copy has the entry's feature."""
+        """Whether the entry's feature is included in this copy."""
         owner = re.search(r"\.features\.(\w+)\.", self.target)
         return owner is None or owner[1] in FEATURES
 
     def load(self) -> Entry:
-        """Import the module and make the entry."""
+        """Import the module and create the entry."""
         module, name = self.target.split(":")
         return self.make(getattr(importlib.import_module(module), name))
 
 
 class LazyTable(MutableMapping[str, Entry]):
-    """Entries by name, in the order of their addition; each is loaded once, when it is first read. Entries of
-    features that are not in this copy are left out.
+    """Entries by name, in the order of insertion; each is loaded when it is first read. Entries of features that this
+    copy does not include are omitted.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class LazyTable(MutableMapping[str, Entry]):
         del self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries  # without an import
+        return name in self._entries  # without importing the entry
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -1,4 +1,4 @@
-"""Cycle-accurate golden model of the runner of commands that need no other node.
+"""Cycle-accurate golden model of the runner for commands that need no other node.
 
 Mirrors :mod:`hdl.control.local_runner`.
 """
@@ -11,14 +11,14 @@ __all__ = ["LocalRunner"]
 
 
 class LocalRunner:
-    """Model of a runner: the outputs of a cycle, and the effect of its inputs on the next one.
+    """Model of a runner: its outputs in a cycle, and the effect of that cycle's inputs on the next cycle.
 
     Parameters
     ----------
     failure : EventStatus, optional
         Status of a command that the datapath rejects, if it can.
     other : EventStatus, optional
-        Status of such a command where ``is_other`` is high.
+        Status of a rejected command if ``is_other`` is high.
     always : bool
         Whether a command of length 0 also starts the datapath.
     """
@@ -48,7 +48,7 @@ class LocalRunner:
 
     @property
     def event(self) -> dict[str, int] | None:
-        """Tag, status, detail and cycles of the event on offer."""
+        """Tag, status, detail and cycle count of the event on offer."""
         return self._event if self._state == "report" else None
 
     @property
@@ -58,7 +58,7 @@ class LocalRunner:
 
     def step(self, *, command: dict[str, int] | None, taken: bool, progress: int = 0, done: bool = False,
              bad: bool = False, number: int = 0, link_reset: bool = False, is_other: bool = False) -> None:
-        """End a cycle with these inputs; ``taken``: an event on offer is accepted."""
+        """End a cycle with these inputs; ``taken`` is whether an event on offer is accepted."""
         if self._state == "idle" and command is not None:
             self._event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
             self._state, self._age = ("run", 0) if command["length"] or self._always else ("report", 0)

@@ -1,4 +1,4 @@
-"""Golden model of masks: their definition, masked values, softmax of masked values, and beats of masks and data.
+"""Golden model of masks: definition, masked values and their softmax, and beats of masks and data.
 
 Masks are arrays of bool, one per matrix element. The cycle models are recurrences over beats: a register loads beat k
 when its predecessor offers it and beat k - 1 has left::
@@ -31,20 +31,20 @@ _WORD = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask:
-    """Kinds of a mask, and their parameters; an element is kept if all enabled kinds keep it.
+    """Kinds of masks and their parameters; an element is kept if all enabled kinds keep it.
 
     Parameters
     ----------
     triangle, triangle_inverse, padding, rectangle, rectangle_inverse, band, external : bool
-        Kinds.
+        Kinds that are enabled.
     diagonal : int
-        Diagonal of the triangles: column j of row i is kept where j <= i + diagonal; the inverse keeps the rest.
+        Diagonal of the triangles: column j of row i is kept if j <= i + diagonal; the inverse keeps the rest.
     length_rows, length_columns : int
-        Numbers of first rows and columns that padding keeps.
+        Number of leading rows and columns that padding keeps.
     first_row, end_row, first_column, end_column : int
         Bounds of the rectangles.
     width : int
-        Width of the band: column j of row i is kept where abs(i - j) <= width.
+        Width of the band: column j of row i is kept if abs(i - j) <= width.
     """
 
     triangle: bool = False
@@ -64,7 +64,7 @@ class Mask:
     width: int = 0
 
     def generated(self, rows: int, columns: int) -> Flags:
-        """Mask of a matrix by all kinds except the external one."""
+        """Mask of a matrix, combined from all kinds except the external one."""
         i, j = np.indices((rows, columns))
         inside = ((i >= self.first_row) & (i < self.end_row) & (j >= self.first_column) & (j < self.end_column))
         result = np.ones((rows, columns), np.bool_)
@@ -80,7 +80,7 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A batch of matrices of one shape, under one mask."""
+    """A batch of matrices of the same shape with the same mask."""
 
     rows: int
     columns: int
@@ -96,7 +96,7 @@ class Job:
 
 
 def words(mask: npt.ArrayLike) -> Words:
-    """Words of an external mask: one bit per element, without gaps, and zeros at the end of the last word."""
+    """Words of an external mask: one bit per element without gaps, and zeros at the end of the last word."""
     flat = np.asarray(mask, np.bool_).reshape(-1)
     padded = np.zeros(-(-len(flat) // _WORD) * _WORD, np.bool_)
     padded[:len(flat)] = flat
@@ -129,17 +129,17 @@ def apply(values: npt.ArrayLike, mask: npt.ArrayLike, alternative: int) -> npt.N
 
 
 def words_fetched(job: Job) -> int:
-    """Words of external mask that a job consumes: none, unless its mask is external."""
+    """Number of external mask words that a job consumes; none unless its mask is external."""
     return -(-job.elements // _WORD) if job.mask.external else 0
 
 _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 
 
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
-    """Sent values and remaining errors of a magnitude mask, as bit patterns of binary32.
+    """Sent values and remaining errors of a magnitude mask, as binary32 bit patterns.
 
-    The sum of gradient and error is kept if its magnitude, its bits without the sign as an integer, is at least the
-    threshold's magnitude; otherwise it is the new error. A dropped gradient and the error of a kept one are +0.0.
+    The sum of gradient and error is kept if its magnitude, as the integer of its bits without the sign, is at least
+    the threshold's; otherwise it becomes the new error. A dropped gradient and the error of a kept gradient are +0.0.
     """
     sums = floating.add(gradients, errors)
     large = (sums & _MAGNITUDE) >= (np.uint32(threshold) & _MAGNITUDE)
@@ -147,10 +147,10 @@ def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) ->
 
 
 class Element(enum.Enum):
-    """Formats of elements: width in bits, and the number that replaces masked elements."""
+    """Element formats: width in bits, and the number that replaces masked elements."""
 
     FP32 = 32, 0xC61C4000  # -10000
-    BF16 = 16, 0xC61C  # -9984, the nearest to -10000
+    BF16 = 16, 0xC61C  # -9984, the number nearest to -10000
     FP16 = 16, 0xF0E2  # -10000
     INT8 = 8, 0x80  # -128
 
@@ -185,7 +185,7 @@ class Element(enum.Enum):
 def alternative(format: Element) -> int:
     """Encoding of the number that replaces a masked element before a softmax.
 
-    It is -10000, or the nearest number to it, and the most negative code of INT8. Where a row's maximum is finite and
+    It is -10000 or the nearest number to it; for INT8, it is the most negative code. If a row's maximum is finite and
     at least -9000, every masked element has a softmax weight of exactly zero.
     """
     encoding: int = format.value[1]
@@ -193,12 +193,12 @@ def alternative(format: Element) -> int:
 
 
 def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
-    """Softmax of each row, the last axis, of encoded scores, in the arithmetic of a floating-point format.
+    """Softmax of encoded scores along rows, the last axis, in the arithmetic of a floating-point format.
 
     The row's maximum is subtracted, and the difference, its exponential and the quotient by the row's sum are each
     rounded to the format; the sum is formed in binary32, from left to right. Numbers must be finite.
 
-    A row with all elements masked has equal scores, and so equal weights, 1 / columns.
+    A row with all elements masked has equal scores and therefore equal weights of 1 / columns.
     """
     numbers = format.decode(scores)
     with np.errstate(all="ignore"):
@@ -210,12 +210,12 @@ def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """Mask beats: mask and keep of (beats, lanes), and the other fields per beat.
+    """Mask beats: ``mask`` and ``keep`` have shape (beats, lanes), other fields one value per beat.
 
     Members
     -------
     word : array of bool
-        Whether a beat is the first to need its word of the external mask.
+        Whether a beat is the first that needs its word of the external mask.
     """
 
     mask: Flags
@@ -230,7 +230,7 @@ class Beats:
 
 
 def exists(job: Job, lanes: int) -> Flags:
-    """Flags of lanes that hold an element, for each beat of a job, as an array of (beats, lanes)."""
+    """Flags of lanes that hold an element in each beat of a job, of shape (beats, lanes)."""
     row = (np.arange(-(-job.columns // lanes) * lanes) < job.columns).reshape(-1, lanes)
     return np.tile(row, (job.count * job.rows, 1))
 
@@ -244,7 +244,7 @@ def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] |
     lanes : int
         Elements in a beat.
     masks : iterable of arrays or None
-        Masks from :func:`kept`, one per job; by default each job's generated mask.
+        Masks from :func:`kept`, one per job; the default is each job's generated mask.
     """
     jobs = list(jobs)
     parts = []
@@ -270,7 +270,7 @@ def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] |
 
 
 def data_beats(values: npt.ArrayLike, lanes: int, fill: int = 0) -> npt.NDArray[np.generic]:
-    """Elements of matrices, of (count, rows, columns), as beats; each row begins a beat; ``fill`` pads its last."""
+    """Elements of (count, rows, columns) as beats; each row starts a beat, and ``fill`` pads its last beat."""
     array = np.asarray(values)
     columns = array.shape[-1]
     padded = np.full((*array.shape[:-1], -(-columns // lanes) * lanes), fill, array.dtype)

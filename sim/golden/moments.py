@@ -17,7 +17,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def pack(elements: npt.ArrayLike) -> Bits:
-    """Words of moments, rounded to bfloat16. The last word's upper half is zero where the count is odd."""
+    """Words of moments, rounded to bfloat16. If the count is odd, the upper half of the last word is zero."""
     encodings = np.asarray(elements, np.uint32)
     moments = np.zeros(-(-len(encodings) // 2) * 2, np.uint16)
     moments[:len(encodings)] = conversion.to_bfloat16(encodings)
@@ -37,7 +37,7 @@ def unpack(words: npt.ArrayLike, count: int | None = None) -> Bits:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """Payloads of a stream: elements and keep of (beats, lanes), and last."""
+    """Payloads of a stream: ``elements`` and ``keep``, of shape (beats, lanes), and ``last``."""
 
     elements: Bits
     keep: Flags
@@ -48,7 +48,7 @@ class Beats:
 
 
 def unpack_beats(rows: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
-    """Beats of packed rows, and the number of beats of each row."""
+    """Beats of packed rows, and the number of beats per row."""
     count, lanes = rows.keep.shape
     halves = Beats(
         elements=unpack(rows.elements.reshape(-1)).reshape(2 * count, lanes),
@@ -63,7 +63,7 @@ def unpack_beats(rows: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
 
 
 def pack_beats(beats: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
-    """Packed rows of beats, and the number of rows that each beat completes: one or none."""
+    """Packed rows of beats, and the number of rows that each beat completes, which is one or none."""
     count, lanes = beats.keep.shape
     completes = np.zeros(count, np.int64)
     rows, keep = [], []

@@ -1,7 +1,7 @@
-"""Golden model of nodes: contents of their memories after commands that take effect at once.
+"""Golden model of nodes: the contents of their memories after commands that take effect immediately.
 
-A node has memories for gradients, residuals of a gradient codec, weights, activations of a compute engine, and state
-planes and master weights. Planes and masters hold only the node's own blocks, one after the other.
+A node has memories for gradients, residuals of a gradient codec, weights, activations of a compute engine, state
+planes and master weights. State planes and master weights hold only the node's own blocks, one after another.
 """
 
 import collections
@@ -22,10 +22,10 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A command of nodes."""
+    """A command for nodes."""
 
     operation: str
-    #: Fields of the descriptor, for each node; missing fields are zero, and a missing stride is 1.
+    #: Descriptor fields for each node; missing fields are zero, except for the stride, which is 1.
     fields: Sequence[Mapping[str, int]]
     collective: bool = False
     #: See :class:`sim.golden.features.programs.program.Timed`.
@@ -45,9 +45,9 @@ class Collected:
     """Outcome of a collective."""
 
     ranks: tuple[int, ...]  # participants, in the order of their ranks in the ring
-    words: npt.NDArray[np.int64]  # words that each participant has sent
+    words: npt.NDArray[np.int64]  # words that each participant sends
     traffic: ring.Traffic | None = None  # costs; None for a broadcast
-    total: Bits | None = None  # sum of the gradients at its owners
+    total: Bits | None = None  # sum of the gradients, assembled from its owners
     own: Sequence[npt.NDArray[np.int64]] = ()  # elements of ``total`` that each participant owns
 
 
@@ -60,15 +60,15 @@ class Nodes:
     gradient_words : int
         Elements of the gradient memory.
     weights : array of uint32
-        Initial weights of all nodes, from element 0 on; blocks and state belong to this vector.
+        Initial weights of all nodes, from element 0 on; blocks and state refer to this vector.
     planes : int
         State planes, initially zero.
     weight_codec, gradient_codec : Codec
     mastered : bool
-        Whether nodes have master weights with raw weights, as they always have with a weight codec.
+        Whether nodes with raw weights have master weights; with a weight codec, they always do.
     segment, lanes : int
     engine : ListEngine, optional
-        Compute engine, for LAYERS.
+        Compute engine that executes LAYERS.
     activation_words, far_words : int
         Elements of the activation memory, and of the far memory.
     """
@@ -90,39 +90,39 @@ class Nodes:
         self.weights = np.tile(decoded, (nodes, 1))
         own = self.owned(0, len(weights), 0)
         size = max(map(len, own))
-        #: Master weights of each node's own blocks; not read for nodes without master weights.
+        #: Master weights of each node's own blocks; not used if nodes have no master weights.
         self.masters = np.zeros((nodes, size), dtype=np.uint32)
         for rank, index in enumerate(own):
             self.masters[rank, :len(index)] = weights[index]
         self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
         #: Settings that the host has written; updates use them after LATCH.
         self.settings: optimizer.Settings | None = None
-        #: Whether updates with these settings store state as bfloat16, two elements to a word.
+        #: Whether updates with these settings store state as bfloat16, two elements per word.
         self.packed_state = False
         self._latched: tuple[optimizer.Settings, bool] | None = None
-        #: Elements by which odd passes offset the weights of a command with ``alternate``.
+        #: Elements by which odd passes offset the weights of a command with ``alternate`` set.
         self.weight_stride = 0
-        #: Update counts by rank, region, and odd or even pass, where the region has two copies.
+        #: Update counts by rank, by region and, if the region has two copies, by even or odd pass.
         self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
-        #: Rank, region and version of each command that computes on a region, in order.
+        #: Rank, region and version for each command that computes with a region, in order.
         self.found: list[tuple[int, int, int]] = []
 
     def owned(self, base: int, length: int, block_offset: int) -> list[npt.NDArray[np.int64]]:
-        """Elements of each node's block in a command on the whole ring."""
+        """Elements of each node's block in a command for the whole ring."""
         blocks = ring.block_indices(length, self.nodes, block_offset=block_offset)
         return [base + blocks[(rank + 1) % self.nodes] for rank in range(self.nodes)]
 
     def stage(self, gradients: Bits, base: int) -> None:
-        """Write gradients, one row for each node, to the source of COMPUTE."""
+        """Write gradients, one row per node, to the source of COMPUTE."""
         self.gradients[:, base:base + gradients.shape[1]] = gradients
 
     def arrays(self) -> dict[str, Bits]:
-        """Copies of all memories except gradients, which later commands write before they read them."""
+        """Copies of all memories except gradients, which later commands write before reading them."""
         return {"weights": self.weights.copy(), "masters": self.masters.copy(), "residuals": self.residuals.copy(),
                 **{f"state {number}": plane.copy() for number, plane in enumerate(self.state)}}
 
     def restore(self, arrays: Mapping[str, Bits]) -> None:
-        """Restore the memories from copies."""
+        """Restore the memories from copies made by :meth:`arrays`."""
         self.weights, self.masters, self.residuals = (arrays[name].copy() for name in ("weights", "masters",
                                                                                         "residuals"))
         self.state = [arrays[f"state {number}"].copy() for number in range(len(self.state))]
@@ -130,8 +130,8 @@ class Nodes:
     # Commands.
 
     def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> list[Collected]:
-        """Execute a command on some nodes, in an even or odd pass; a collective has the nodes of its ring, in ring
-        order."""
+        """Execute a command on some nodes, in an even or odd pass; for a collective, these are the nodes of its ring,
+        in ring order."""
         fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "block_offset": 0, "stride": 1,
                    "size": self.nodes, "root": 0, "root_reduce": 0, **command.fields[rank]}
                   for rank in range(self.nodes)]
@@ -188,7 +188,7 @@ class Nodes:
         self._latched = None if self.settings is None else (self.settings, self.packed_state)
 
     def _sum(self, operation: str, ranks: Sequence[int], fields: dict[str, int]) -> Collected:
-        """Sum gradients, at all nodes or at their owners."""
+        """Sum gradients at all nodes or at their owners."""
         rows, elements = np.array(ranks)[:, np.newaxis], _place(fields, "gradient_base")
         gradients, own = self.gradients[rows, elements], _owned(fields, len(ranks))
         shape = {"segment": self._segment, "lanes": self._lanes}
@@ -217,7 +217,7 @@ class Nodes:
             self.found.append((rank, region, self.versions[key]))
 
     def _update(self, ranks: list[int], fields: list[dict[str, int]]) -> Collected:
-        """Fused update on nodes that form a ring."""
+        """Run a fused update on nodes that form a ring."""
         if self._latched is None:
             raise ValueError("Settings must be latched before an update")
         settings, packed = self._latched
@@ -265,5 +265,5 @@ def _owned(fields: Mapping[str, int], nodes: int) -> list[npt.NDArray[np.int64]]
 
 
 def _place(fields: Mapping[str, int], base: str) -> npt.NDArray[np.int64]:
-    """Elements of a command's vector in a memory."""
+    """Indices of the elements of a command's vector in a memory."""
     return fields[base] + ring.places(fields["length"], stride=fields["stride"])

@@ -1,8 +1,8 @@
-"""Golden model of the number formats of operands of a matrix product.
+"""Golden model of the operand formats of a matrix product.
 
-Mirrors :mod:`hdl.features.compute.operands`. Sums are in binary32 in every format, in the order of
-:mod:`sim.golden.summation`, and initial values of sums are never rounded. Formats of features are imported when they
-are read from :data:`OPERANDS`.
+Mirrors :mod:`hdl.features.compute.operands`. In every format, sums are in binary32, in the order of
+:mod:`sim.golden.summation`, and their initial values are never rounded. Formats that belong to features are imported
+when they are looked up in :data:`OPERANDS`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ __all__ = ["FP32", "OPERANDS", "Operands", "exact", "operands_of", "product", "r
 Bits = npt.NDArray[np.uint32]
 Array = npt.NDArray[np.floating]
 
-#: Name of the format of operands that are not rounded.
+#: Name of the format with unrounded operands.
 FP32 = "fp32"
 
 
@@ -38,11 +38,11 @@ class Operands:
     multiply : callable
         Products of encodings, which are rounded to the format first.
     block : BlockFormat or None
-        Format of blocks along k that are multiplied as a whole; elements of such a format are not rounded singly.
+        Format of blocks along k that are multiplied as a whole; its elements are not rounded one by one.
     product : callable or None
-        Matrix products of such a format, with initial values of the sums.
+        Matrix products in the block format, with initial values of the sums.
     delay : int
-        Cycles that a block takes longer through the array than one without fractions of scales.
+        Additional cycles of a block in the array, compared with a format without scale fractions.
     """
 
     code: int
@@ -54,12 +54,12 @@ class Operands:
 
     @property
     def terms(self) -> int:
-        """Terms of a sum that are added as one."""
+        """Number of terms of a sum that are added together as one."""
         return 1 if self.block is None else int(self.block.block)
 
 
 def _of(target: str) -> OnDemand[Operands]:
-    """Operands of a feature."""
+    """Operand format of a feature."""
     return OnDemand(target, lambda form: form)
 
 
@@ -77,26 +77,26 @@ OPERANDS: LazyTable[Operands] = LazyTable({
 
 
 def operands_of(name: str) -> Operands:
-    """Format by name; ValueError if there is none."""
+    """Look up a format by name; raises ValueError if there is none."""
     if name not in OPERANDS:
         raise ValueError(choice_error("Operands", OPERANDS, name))
     return OPERANDS[name]
 
 
 def rounded(x: Array, operands: str) -> Array:
-    """Numbers of binary32 rounded to a format."""
+    """Binary32 numbers rounded to a format."""
     result: Array = operands_of(operands).round(np.ascontiguousarray(x, np.float32).view(np.uint32)).view(np.float32)
     return result
 
 
 def exact(a: Array, b: Array) -> bool:
-    """Whether no product of two rounded numbers is below 2^-126, so that binary32 has the same products."""
+    """Whether no product of two rounded numbers is below 2^-126, so that binary32 gives the same products."""
     least = [np.abs(x[x != 0]).min(initial=np.float32(np.inf)) for x in (a, b)]
     return bool(float(least[0]) * float(least[1]) >= 2.0**-126)
 
 
 def product(a: Array, b: Array, initial: Array | None = None, *, operands: str = FP32) -> Array:
-    """Matrix products (…, m, k) by (…, k, n) of binary32, with operands in a format; otherwise as
+    """Binary32 matrix products (…, m, k) by (…, k, n), with operands rounded to a format; otherwise like
     :func:`sim.golden.summation.product`."""
     form = operands_of(operands)
     if operands == FP32:

@@ -1,27 +1,27 @@
-"""Golden model of the streamed optimizer: the values of every update, and the cycle of every transfer.
+"""Golden model of the streamed optimizer: the values of every update and the cycle of every transfer.
 
 Values are ``uint32`` bit patterns of binary32 numbers; every operation rounds once, to nearest even, and every NaN is
 the canonical one. From the sum s of the gradients and the weight w, with the names of :class:`Settings`:
 
-- g = limit(gradient_scale * s), to -clip … clip; then, for all but ADAMW, and if weight_factor is not zero,
+- g = limit(gradient_scale * s), to -clip … clip; then, except for ADAMW, and if weight_factor is not zero,
   g + weight_factor * w;
 - SGD: d = g;
 - MOMENTUM: m' = first_decay * m + first_gain * g; d = m', or with ``nesterov`` d = first_decay * m' + g;
 - ADAM, ADAMW: m' = first_decay * m + first_gain * g; v' = second_decay * v + (second_gain * g) * g;
   d = m' / (sqrt(v') + epsilon);
-- w' = w - learning_rate * d, where ADAMW has weight_factor * w in place of w.
+- w' = w - learning_rate * d, with weight_factor * w in place of w for ADAMW.
 
-The sum over workers is a balanced tree over their index: neighbours are added, an odd last one moves up unchanged.
+The sum over workers is a balanced tree: neighbours are added, and an odd last worker moves up unchanged.
 
-Cycles follow from recurrences over beats. A beat moves in the first cycle when nothing holds it:
+Cycles follow from recurrences over beats. A beat moves in the first cycle in which nothing holds it:
 
-- an input's beat is accepted when its source offers it and its buffer has a bank that is not full;
+- an input beat is accepted when its source offers it and its buffer has a bank that is not full;
 - a burst's first beat enters when its command is at the head of the queue and all its operands are buffered;
-- a beat enters one cycle after the one before, or later, when every queue of results can reserve a row for it, and
-  only in a cycle that the interval divides;
-- a bank is free, and a reserved row returned, one cycle after it was drained.
+- each further beat enters at least one cycle after the previous one, when every result queue can reserve a row for
+  it, and only in cycles that are multiples of the interval;
+- a bank is free again, and a reserved row returned, one cycle after it has been drained.
 
-A cycle that never comes is :data:`NEVER`.
+:data:`NEVER` stands for a cycle that never comes.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ _INFINITY = 0x7F80_0000
 
 
 class Rule(enum.IntEnum):
-    """Rule that updates a weight from its gradient."""
+    """Rule by which a weight is updated from its gradient."""
 
     SGD = 0
     MOMENTUM = 1
@@ -55,15 +55,15 @@ class Rule(enum.IntEnum):
 
     @property
     def planes(self) -> int:
-        """State planes that the rule reads and writes."""
+        """Number of state planes that the rule reads and writes."""
         return {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(self, 2)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The scalars of an update, as bit patterns; only :func:`update` also takes arrays of them.
+    """Scalars of an update, as bit patterns; only :func:`update` also accepts arrays of them.
 
-    Scalars that the rule does not name have no effect. ``clip`` is not negative; infinity clips nothing.
+    Scalars that the rule does not use have no effect. ``clip`` must not be negative; infinity disables clipping.
     """
 
     rule: Rule
@@ -80,14 +80,14 @@ class Settings:
 
     @property
     def planes(self) -> int:
-        """State planes that the rule reads and writes."""
+        """Number of state planes that the rule reads and writes."""
         return self.rule.planes
 
 
 def limit(values: Bits, magnitude: int | Bits) -> Bits:
-    """Limit values to a magnitude, with their own sign; a NaN stays a NaN.
+    """Limit the magnitude of values and keep their signs; a NaN remains a NaN.
 
-    A sign of ``magnitude`` is ignored.
+    The sign of ``magnitude`` is ignored.
     """
     absolute, most = values & ~_SIGN, np.asarray(magnitude, dtype=np.uint32) & ~_SIGN
     limited = np.where(absolute > most, values & _SIGN | most, values)
@@ -95,7 +95,7 @@ def limit(values: Bits, magnitude: int | Bits) -> Bits:
 
 
 def reduce(gradients: npt.ArrayLike) -> Bits:
-    """The sum over the first axis, in the order of the hardware's tree."""
+    """Sum over the first axis, in the order of the hardware's tree."""
     level: list[Bits] = list(np.asarray(gradients, dtype=np.uint32))
     while len(level) > 1:
         sums = [add(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
@@ -125,26 +125,26 @@ def update(total: Bits, weights: Bits, state: Sequence[Bits], settings: Settings
 
 
 class Scalars(Protocol):
-    """Settings of an arithmetic."""
+    """Settings for one kind of arithmetic."""
 
     @property
     def planes(self) -> int:
-        """State planes that the rule reads and writes."""
+        """Number of state planes that the rule reads and writes."""
 
 
 class Arithmetic(Protocol):
-    """Values of an update in one number format, and its latencies. Elements are bit patterns.
+    """Values of an update in one number format, and its latencies; elements are bit patterns.
 
     Members
     -------
     planes : int
-        State planes that the rules need.
+        Number of state planes that the rules need.
     level : int
-        Cycles of one level of the tree that sums gradients.
+        Cycles of one level of the summation tree.
     weight : int
-        Cycles from the sum to its weight.
+        Cycles from the sum to the use of the weight.
     state, new_state : tuple of int
-        Cycles from the sum to the state of each plane, and to its new state.
+        Cycles from the sum to the use of each plane's state, and to its new state.
     latency : int
         Cycles from the sum to the new weight.
     """
@@ -164,7 +164,7 @@ class Arithmetic(Protocol):
         """Cycles from the gradients of ``workers`` workers to their sum."""
 
     def reduce(self, gradients: Bits) -> Bits:
-        """Sums over the first axis, in their full width."""
+        """Sums over the first axis, in full width."""
 
     def finite(self, total: Bits) -> npt.NDArray[np.bool_]:
         """Flags of sums that are finite."""
@@ -175,7 +175,7 @@ class Arithmetic(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Floats:
-    """Binary32 arithmetic of one set of rules.
+    """Binary32 arithmetic for one set of rules.
 
     Parameters
     ----------
@@ -210,8 +210,8 @@ class Floats:
 
     @property
     def latency(self) -> int:
-        # One multiplication and addition for each of weight decay, both moments or momentum and its look ahead, and
-        # the weight.
+        # One multiplication and one addition each for weight decay, for both moments or for momentum and its
+        # look-ahead, and for the weight.
         passes = 4 if self.planes else 2
         adaptive = self.root + self.adder + self.divider if self.planes == 2 else 0
         return self.limiter + passes * (self.multiplier + self.adder) + adaptive
@@ -232,14 +232,14 @@ class Floats:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFloats(Floats):
-    """Binary32 arithmetic with operations that share their units, at the cycles of a timetable.
+    """Binary32 arithmetic with operations that share units, in the cycles given by a timetable.
 
     Parameters
     ----------
     sum_at, weight_at, latency_of_all : int
         Cycles from the gradients to their sum, to the use of the weight, and to the new weight.
     state_at, new_state_at : tuple of int
-        Cycles from the gradients to the state of each plane, and to its new state.
+        Cycles from the gradients to the use of each plane's state, and to its new state.
     """
 
     sum_at: int

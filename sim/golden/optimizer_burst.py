@@ -1,4 +1,4 @@
-"""Golden model of the streamed optimizer: values of its bursts, and every cycle."""
+"""Golden model of the streamed optimizer: the values of its bursts, and every cycle."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ NEVER = 1 << 60
 
 @dataclasses.dataclass(frozen=True)
 class Burst:
-    """One command: number of elements, and workers that send gradients (bit n: worker n)."""
+    """One command: number of elements, and the workers that send gradients (bit n for worker n)."""
 
     count: int
     active: int
@@ -25,7 +25,7 @@ class Burst:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The beats of an output in order; elements with a clear keep bit are unspecified."""
+    """Beats of an output, in order; elements with a clear keep bit are unspecified."""
 
     elements: Bits
     keep: npt.NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Trace:
     rows : dict of Rows
         The beats of each output.
     begins, ends : list of int
-        Per burst, the cycles when its first beat enters and when its last new weights are offered.
+        Per burst, the cycles in which its first beat enters and its last new weights are offered.
     """
 
     signals: dict[str, npt.NDArray[np.uint8]]
@@ -81,7 +81,7 @@ class _Source:
         self.accepts: list[int] = []
 
     def transfer(self, free: int) -> int:
-        """Offer the next beat, accepted from cycle ``free`` on, and return the cycle of its transfer."""
+        """Offer the next beat, which can be accepted from cycle ``free`` on; return the cycle of its transfer."""
         before = self.accepts[-1] if self.accepts else -1
         offer = self._pattern.first(_later(before, 1))
         self.offers.append(offer)
@@ -90,7 +90,7 @@ class _Source:
 
 
 class _Buffer:
-    """Banks of operands: the cycle that completes each fill, from the cycles that discard banks."""
+    """Operand banks: computes the cycle that completes each fill from the cycles in which banks are discarded."""
 
     def __init__(self, fills: Sequence[Bits], *, lanes: int, depth: int, banks: int, delay: int,
                  pattern: _Pattern) -> None:
@@ -116,7 +116,7 @@ class _Buffer:
         self.completes.append(accept)
 
     def claim(self) -> tuple[int, Bits]:
-        """The cycle from which the next bank can be claimed, and its elements, padded with zeros."""
+        """Cycle from which the next bank can be claimed, and the bank's elements, padded with zeros."""
         number = len(self.discards)
         if number == len(self.fills):
             return NEVER, np.zeros(self._depth, np.uint32)
@@ -127,18 +127,18 @@ class _Buffer:
         return _later(self.completes[number], 1), elements
 
     def discard(self, cycle: int) -> None:
-        """Discard the oldest bank; the last beat of its burst enters in ``cycle``."""
+        """Discard the oldest bank, after the last beat of its burst has entered in ``cycle``."""
         if len(self.discards) < len(self.fills):
             self.discards.append(_later(cycle, self.delay))
 
     def finish(self) -> None:
-        """Accept all further fills that have a bank."""
+        """Accept all remaining fills for which there is a bank."""
         while len(self.completes) < len(self.fills):
             self.fill()
 
 
 class _Queue:
-    """A queue of results, with an entry reserved for each row before it is computed."""
+    """Result queue, in which an entry is reserved for each row before it is computed."""
 
     def __init__(self, *, depth: int, latency: int, pattern: _Pattern) -> None:
         self._depth = depth
@@ -151,7 +151,7 @@ class _Queue:
 
     @property
     def room(self) -> int:
-        """The cycle from which a row can be reserved."""
+        """Cycle from which a row can be reserved."""
         index = len(self.departs) - self._depth
         return _later(self.departs[index], 1) if index >= 0 else 0
 
@@ -171,7 +171,7 @@ def _later(cycle: int, by: int) -> int:
 
 
 def _during(first: Sequence[int], last: Sequence[int], cycles: int) -> npt.NDArray[np.int64]:
-    """Number of spans in progress in each cycle, from ``first`` to ``last``, both included."""
+    """Number of spans in progress in each cycle; each lasts from ``first`` to ``last``, inclusive."""
     change = np.zeros(cycles + 1, np.int64)
     np.add.at(change, np.minimum(np.asarray(first, dtype=np.int64), cycles), 1)
     np.add.at(change, np.minimum(np.asarray(last, dtype=np.int64) + 1, cycles), -1)
@@ -180,7 +180,7 @@ def _during(first: Sequence[int], last: Sequence[int], cycles: int) -> npt.NDArr
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """A streamed optimizer.
+    """Model of a streamed optimizer.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class Model:
     broadcasts: int = 1
     arithmetic: Arithmetic = dataclasses.field(default_factory=Floats)
 
-    #: Cycles from the address of an operand to the operand, and through an empty queue of results.
+    #: Cycles from the address of an operand to the operand, and through an empty result queue.
     READ = 3
     QUEUE = 3
 
@@ -219,11 +219,11 @@ class Model:
         return max(self.depth // self.lanes, (self.reducer_latency + self.update_latency) // parts + 2)
 
     def banks(self, delay: int) -> int:
-        """Banks that let fills keep up, for a stream with elements read ``delay`` cycles after a burst began.
+        """Number of banks that let fills keep up, for a stream read ``delay`` cycles after a burst begins.
 
-        With an interval of 1 a burst is no longer than its fill: a bank is needed for each burst that the delay spans
-        and for two more. Otherwise a bank is discarded ``delay`` cycles after the last beat of its burst, filled from
-        the next cycle on, and full two cycles before its next burst begins, which is ``banks`` bursts later.
+        With an interval of 1, a burst is no longer than its fill: one bank is needed for each burst that the delay
+        spans, and two more. Otherwise, a bank is discarded ``delay`` cycles after the last beat of its burst, filled
+        from the next cycle on, and full two cycles before its next burst begins, which is ``banks`` bursts later.
         """
         beats = self.depth // self.update_lanes
         burst = beats * self.interval
@@ -253,10 +253,10 @@ class Model:
         bursts : sequence of Burst
         settings : Settings
         fills : mapping
-            Per operand stream, the elements of each of its fills, at least one in each.
+            For each operand stream, the elements of each of its fills, which must not be empty.
         stalls : mapping
-            Per stream, including ``command``, the willing cycles of its other side; all, if left out. A source begins
-            to offer its next beat in a willing cycle, and a sink is ready in one.
+            For each stream, including ``command``, the willing cycles of its other side; by default all. A source
+            begins to offer its next beat, or a sink is ready, only in a willing cycle.
         cycles : int
             Cycles to trace.
         """
@@ -277,7 +277,7 @@ class Model:
         remembered = [summed + latency for latency in arithmetic.new_state]
         updated = summed + arithmetic.latency
 
-        taken: list[int] = []  # the last beat of each burst, which takes its command
+        taken: list[int] = []  # entry of the last beat of each burst, which accepts its command
         begins, ends, bursts_at, nonfinite_at = [], [], [], []
         for number, burst in enumerate(bursts):
             commands.transfer(_later(taken[number - 2], 1) if number >= 2 else 0)
@@ -310,7 +310,7 @@ class Model:
             for start in range(0, burst.count, self.update_lanes):
                 stop = min(start + self.update_lanes, burst.count)
                 ready = max(earliest, *(queues[name].room for name in results))
-                # With an interval above 1, the entry of a beat is decided in the cycle before.
+                # With an interval above 1, the entry of a beat is decided one cycle earlier.
                 entered = max(_later(entered, 1), _later(ready, int(self.interval > 1)))
                 entered = _later(entered, -entered % self.interval)
                 if start == 0:

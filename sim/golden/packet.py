@@ -1,4 +1,4 @@
-"""Golden model of packets: their words, and the verdict over a packet."""
+"""Golden model of packets: their words, and the verdict on a packet."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ STOMP = 0xFFFFFFFF
 
 
 class Refusal:
-    """Reasons to refuse a packet, as status numbers of completion events."""
+    """Reasons for rejecting a packet, as status numbers of completion events."""
 
     WRONG_COLLECTIVE = 5
     WRONG_BLOCK = 6
@@ -46,7 +46,7 @@ class Header:
     length: int = 0
 
     def words(self) -> list[int]:
-        """The three words of the header."""
+        """The header's three words."""
         return [
             self.type | self.codec << 4 | self.tenant << 12 | self.source << 16 | self.epoch << 24,
             self.sequence | self.segment << 12 | self.length << 22,
@@ -55,7 +55,7 @@ class Header:
 
     @classmethod
     def parse(cls, words: Sequence[int]) -> "Header":
-        """Parse the header in the first three words of a packet; absent words read as 0."""
+        """Parse the header in the first three words of a packet; missing words read as 0."""
         first, second, third = (*words[:3], 0, 0, 0)[:3]
         return cls(
             type=first & 0xF, codec=first >> 4 & 0xFF, tenant=first >> 12 & 0xF, source=first >> 16 & 0xFF,
@@ -66,22 +66,22 @@ class Header:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Verdict over one packet.
+    """Verdict on one packet.
 
     Parameters
     ----------
     code : int or None
-        Refusal, or None.
+        Reason for rejection, or None.
     detail : int or None
-        Detail of the refusal.
+        Detail of the rejection.
     offered : tuple of int
         Payload words passed on; the last one carries ``last`` if ``complete``.
     complete : bool
-        The payload was passed on to its end.
+        Whether the whole payload was passed on.
     done : bool
-        The packet was accepted.
+        Whether the packet was accepted.
     abort_seen : bool
-        The packet was an ABORT packet of this epoch.
+        Whether the packet was an ABORT packet of this epoch.
     """
 
     code: int | None = None
@@ -93,12 +93,12 @@ class Verdict:
 
 
 def checksum(words: Iterable[int]) -> int:
-    """CRC-32 of words, as zlib computes it over their little-endian bytes."""
+    """CRC-32 of words, computed like zlib's over their little-endian bytes."""
     return zlib.crc32(np.fromiter(words, dtype="<u4").tobytes())
 
 
 def packet(header: Header, payload: Sequence[int] = (), *, stomp: bool = False) -> list[int]:
-    """The words of a packet; the last one is its CRC, inverted if it is stomped."""
+    """Words of a packet; the last one is its CRC, which is inverted if the packet is stomped."""
     words = [*header.words(), *payload]
     return [*words, checksum(words) ^ (STOMP if stomp else 0)]
 
@@ -134,12 +134,12 @@ def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | N
 
 
 def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Verdict:
-    """Verdict of an active depacketizer over a packet that it does not discard.
+    """Verdict of an active depacketizer on a packet that it does not discard.
 
     Parameters
     ----------
     words : sequence of int
-        All words of the packet, CRC included.
+        All words of the packet, including its CRC.
     expected : Header or None
         The record on offer; its type, tenant and destination are ignored.
     epoch : int
@@ -158,7 +158,7 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
         mismatch = _mismatch(body, expected)
         if mismatch is None:
             used, missing, overran = codec_of(header).span(body[3:], header.length)
-            kept = 1 if used and not missing else 0  # the last word waits for the verdict
+            kept = 1 if used and not missing else 0  # the last word is held until the verdict
             offered = tuple(body[3 : 3 + used - kept])
             if missing or overran or 3 + used != len(body):
                 mismatch = (Refusal.WRONG_LENGTH, missing, 0xFFFF)

@@ -1,4 +1,4 @@
-"""Checks of the parameters of formats."""
+"""Checks of format parameters."""
 
 __all__ = ["check_integer", "check_power"]
 

@@ -1,4 +1,4 @@
-"""Golden model of packed codes: bytes of bit planes and words."""
+"""Golden model of packed codes, as bytes of bit planes and as words."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ __all__ = ["GROUP", "PLANE", "bytes_to_words", "field_bytes", "fields", "pack", 
 Bits = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
-#: Number of codes with one bit each in a byte of a plane.
+#: Number of codes that contribute one bit each to a byte of a plane.
 PLANE = 8
-#: Codes of a group: a packet holds whole groups, each of a whole number of words.
+#: Number of codes in a group: a packet holds whole groups, and a group fills whole words.
 GROUP = 32
 
 
 def pack(codes: npt.ArrayLike, width: int) -> Bits:
-    """Pack codes of a given width to words. A partial last group is filled with zeros."""
+    """Pack codes of a given width into words. A partial last group is padded with zeros."""
     values = np.asarray(codes, np.uint32)
     padded = np.zeros(-(-len(values) // GROUP) * GROUP, np.uint32)
     padded[:len(values)] = values
@@ -40,7 +40,7 @@ def unpack(words: npt.ArrayLike, width: int) -> Bits:
 
 
 def bytes_to_words(data: npt.ArrayLike) -> Bits:
-    """Bytes as words, lowest first. The last word is filled with zeros."""
+    """Bytes as words, lowest byte first. The last word is padded with zeros."""
     data = np.asarray(data, np.uint8)
     padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
     padded[:len(data)] = data
@@ -49,7 +49,7 @@ def bytes_to_words(data: npt.ArrayLike) -> Bits:
 
 
 def field_bytes(values: Sequence[int] | npt.NDArray[np.integer], width: int) -> Bytes:
-    """Bytes of numbers of ``width`` bits, one after the other without gaps, lowest bit first."""
+    """Bytes of numbers of ``width`` bits, one after another without gaps, lowest bit first."""
     numbers = np.asarray(values, np.uint64)
     bits = numbers[:, np.newaxis] >> np.arange(width, dtype=np.uint64) & np.uint64(1)
     return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
@@ -63,5 +63,5 @@ def fields(data: npt.ArrayLike, width: int, count: int) -> Bits:
 
 
 def word_count(lanes: int, width: int) -> int:
-    """Words per beat of a packed stream: enough for codes of a given width, and a power of two."""
+    """Words per beat of a packed stream: enough for codes of the given width, rounded up to a power of two."""
     return max(1, 1 << (-(-lanes * width // 32) - 1).bit_length())

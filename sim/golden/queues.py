@@ -1,10 +1,10 @@
-"""Kernel of the timing models: queues of work that process one item after the other.
+"""Kernel of the timing models: queues of work that process one item after another.
 
-A model gives the cycle from which on the next item of a queue may start, and the cycles of an item. The kernel goes
-from event to event: it starts every item that may start, and moves on to the next end, or to the next cycle that lets
-an item start. Queues may have items in common: such an item ends in each of them by its cycles there, after it has
-started in the last one. Programs of nodes, layers from a server, and maps that are moved to far memory are models of
-this kind.
+A model provides the cycle from which the next item of a queue may start, and the number of cycles of an item. The
+kernel advances from event to event: it starts every item that may start, and then moves on to the next end of an
+item, or to the next cycle in which an item may start. Queues may share items: a shared item runs after it has started
+in all its queues, and ends in each of them after its cycles there. Programs of nodes, layers from a server, and maps
+that are moved to far memory are modelled this way.
 """
 
 import heapq
@@ -14,17 +14,17 @@ from typing import TypeAlias
 
 __all__ = ["Queues"]
 
-#: Number for an item, from its queue and its index in the queue.
+#: Function that returns a number for an item, given its queue and its index in the queue.
 Of: TypeAlias = Callable[[int, int], int]
 
 
 class Queues:
-    """Queues of items.
+    """Queues of items, and the state of their simulation.
 
     Parameters
     ----------
     lengths : sequence of int
-        Items of each queue.
+        Number of items in each queue.
     """
 
     def __init__(self, lengths: Sequence[int]):
@@ -33,7 +33,7 @@ class Queues:
             raise ValueError(f"Lengths of queues must be at least 0, not {self.lengths}")
         #: Cycle of the latest event.
         self.now = 0
-        #: Start and end cycles of items up to now, by queue.
+        #: Start and end cycles of all items so far, by queue.
         self.starts: list[list[int]] = [[] for _ in self.lengths]
         self.ends: list[list[int]] = [[] for _ in self.lengths]
         self._events: list[tuple[int, int]] = []
@@ -41,22 +41,22 @@ class Queues:
     def run(self, *, ready: Callable[[int, int], int | None], cycles: Of,
             together: Callable[[int, int], Sequence[int]] | None = None,
             ended: Callable[[Sequence[tuple[int, int]]], None] | None = None, limit: int | None = None) -> bool:
-        """Run all items; return whether all have ended, without an endless wait or reaching the limit.
+        """Run all items; return whether all have ended, rather than waiting forever or reaching the limit.
 
-        ``ValueError`` if an item takes less than 0 cycles, or if ``together`` omits the item's own queue.
+        Raises ``ValueError`` if an item takes less than 0 cycles, or ``together`` omits the item's own queue.
 
         Parameters
         ----------
         ready : callable
-            Cycle from which on the next item of a queue may start; None as long as it waits for an event.
+            Cycle from which the next item of a queue may start; None as long as it waits for an event.
         cycles : callable
-            Cycles of an item.
+            Number of cycles of an item.
         together : callable, optional
-            Queues that have an item in common, at the same index.
+            Queues that share an item, which has the same index in all of them.
         ended : callable, optional
             Called with the queue and index of all items that end in a cycle, in the order of queues.
         limit : int, optional
-            Cycle from which on the run is abandoned.
+            Cycle at which the run is abandoned.
         """
         while True:
             later = self._start(ready, cycles, together)
@@ -75,7 +75,7 @@ class Queues:
 
     def _start(self, ready: Callable[[int, int], int | None], cycles: Of,
                together: Callable[[int, int], Sequence[int]] | None) -> list[int]:
-        """Start all items that may start now; return the cycles from which on further items may."""
+        """Start all items that may start now; return the cycles from which further items may start."""
         later = []
         for queue, (starts, ends, items) in enumerate(zip(self.starts, self.ends, self.lengths, strict=True)):
             index = len(starts)

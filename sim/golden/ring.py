@@ -1,24 +1,24 @@
-"""Golden model of the ring: values in the order of the hardware, words on the wire, and link-cycle bounds.
+"""Golden model of the ring: values in the hardware's order, words on the wire, and link-cycle bounds.
 
 The functions work on ``uint32`` bit patterns of binary32 numbers; :func:`bits` and :func:`floats` convert.
 
 A vector of K elements is partitioned into N blocks in groups of 32: group j belongs to block (j + block_offset) mod
 N. Rank r owns block (r+1) mod N, and block b is summed starting at rank b, then b+1, and so on around the ring,
-``((g_b + g_{b+1}) + …)``, each addition rounded to nearest even. Each read of a gradient turns -0.0 into +0.0 and a
+``((g_b + g_{b+1}) + …)``, with each addition rounded to nearest even. Reading a gradient turns -0.0 into +0.0 and a
 NaN into the canonical one.
 
-A command may cover a share of a vector, from some group on. With the number of that group, modulo N, as its
-``block_offset`` each element has the same first rank as in a command for the whole vector: the sums do not depend on
-the split of a vector into commands, as long as it is split between groups.
+A command may cover a share of a vector that begins at any group. If its ``block_offset`` is the number of that group
+modulo N, each element has the same first rank as in a command for the whole vector: sums do not depend on how a
+vector is split into commands, as long as it is split between groups.
 
-At hop h of scatter-reduce, rank r sends block (r-h) mod N, the sum of h+1 gradients. At hop h of all-gather, it
-sends block (r+1-h) mod N. Each block moves in T segments, T being common to all blocks (see :func:`segment_indices`);
-a block that is too short sends an empty packet in its place.
+At hop h of scatter-reduce, rank r sends block (r-h) mod N, the sum of h+1 gradients. At hop h of all-gather, it sends
+block (r+1-h) mod N. Each block moves in T segments, where T is the same for all blocks (see :func:`segment_indices`);
+a block that is too short sends empty packets for its missing segments.
 
-With a gradient codec each segment is a packet of its own. A rank decodes the incoming segment, adds its local
-gradient, and encodes the sum again. It keeps the loss of each element that it has encoded, the residual: the sum
-minus its decoded value, or +0.0 if the difference is not finite. In the next collective, the residual is first added
-to the rank's gradient.
+With a gradient codec, each segment is encoded as a separate packet. A rank decodes the incoming segment, adds its
+local gradient, and encodes the sum again. For each element that it has encoded, it keeps the coding error as a
+residual: the sum minus its decoded value, or +0.0 if the difference is not finite. In the next collective, the
+residual is first added to the rank's gradient.
 """
 
 import dataclasses
@@ -36,10 +36,10 @@ __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_r
 Bits = npt.NDArray[np.uint32]
 Indices = npt.NDArray[np.int64]
 
-#: Elements covered by one mask word; blocks consist of such groups.
+#: Elements covered by one mask word; blocks consist of whole groups of this size.
 GROUP = 32
 
-#: Words of a packet in addition to its payload: three of header and one of CRC.
+#: Words of a packet in addition to its payload: three header words and one CRC word.
 PACKET_OVERHEAD = 4
 
 
@@ -49,12 +49,12 @@ def bits(values: npt.ArrayLike) -> Bits:
 
 
 def floats(patterns: Bits) -> npt.NDArray[np.float32]:
-    """Binary32 numbers of bit patterns."""
+    """Binary32 numbers from bit patterns."""
     return np.ascontiguousarray(patterns, dtype=np.uint32).view(np.float32)
 
 
 def canonical(patterns: Bits) -> Bits:
-    """Gradient in the form that the hardware reads: -0.0 becomes +0.0, and every NaN 0x7fc00000."""
+    """Gradients as the hardware reads them: -0.0 becomes +0.0, and every NaN becomes 0x7fc00000."""
     result = patterns.copy()
     result[patterns == 0x8000_0000] = 0
     result[(patterns & 0x7fff_ffff) > 0x7f80_0000] = 0x7fc0_0000
@@ -62,7 +62,7 @@ def canonical(patterns: Bits) -> Bits:
 
 
 def settings(rule: int, *, nesterov: bool = False, **scalars: float) -> optimizer.Settings:
-    """Settings of the optimizer from numbers, which are rounded to binary32."""
+    """Optimizer settings from numbers, which are rounded to binary32."""
     return optimizer.Settings(optimizer.Rule(rule), nesterov=nesterov,
                               **{name: int(bits([number])[0]) for name, number in scalars.items()})
 
@@ -85,7 +85,7 @@ def block_indices(length: int, nodes: int, *, block_offset: int = 0) -> list[Ind
 
 
 def segment_indices(length: int, nodes: int, segment: int, *, block_offset: int = 0) -> list[list[Indices]]:
-    """Elements of the segments of each block.
+    """Elements of each segment of each block.
 
     All blocks have the segment count of the longest; segments beyond the end of a shorter block are empty.
     """
@@ -97,20 +97,20 @@ def segment_indices(length: int, nodes: int, segment: int, *, block_offset: int 
 
 
 def largest_block(length: int, nodes: int) -> int:
-    """Elements of the largest block, independent of the block offset."""
+    """Number of elements in the largest block, independent of the block offset."""
     return max(map(len, block_indices(length, nodes)))
 
 
 def groups_before(first: int, nodes: int, block: int) -> int:
-    """Groups of a block among the first ``first`` groups of a vector, with group 0 in block 0.
+    """Number of groups of a block among the first ``first`` groups of a vector with group 0 in block 0.
 
-    The state of a rank's command that begins with group ``first`` follows the state of these groups.
+    If a rank's command begins with group ``first``, its state is stored after the state of these groups.
     """
     return (first - block + nodes - 1) // nodes
 
 
 def places(length: int, *, stride: int = 1) -> Indices:
-    """Positions of a command's elements in memory, from its base on; groups are ``stride`` groups apart."""
+    """Positions of a command's elements in memory, relative to its base; groups are ``stride`` groups apart."""
     if stride < 1:
         raise ValueError(f"Stride must be at least 1, not {stride!r}")
     elements = np.arange(length)
@@ -121,36 +121,35 @@ def places(length: int, *, stride: int = 1) -> Indices:
 class Traffic:
     """Cost of one collective on the links of the ring.
 
-    A *segment step* is one packet on one link, with everything it passes through on its way there. Its cycles are at
-    least the largest of
+    A *segment step* is one packet on one link, with everything that it passes through on its way. It takes at least
+    the largest of these numbers of cycles:
 
-    - the payload's words (the link moves one word per cycle),
-    - the segment's elements / lanes (a memory moves one row per cycle), rounded up, and
-    - the non-zero positions of both addends, where the segment leaves the compressed-domain adder (which takes one
-      per cycle); there is none with a codec of gradients.
+    - the words of the payload (the link moves one word per cycle),
+    - the elements of the segment divided by the lanes, rounded up (a memory moves one row per cycle), and
+    - the nonzero positions of both addends, if the segment comes from the compressed-domain adder (which accepts one
+      per cycle); with a gradient codec there is no such adder.
 
-    The bound of a rank is the sum of that over its segments; the bound of the collective is the largest bound of a
-    rank. Headers, CRC, latency and the fill of the pipeline are not included in a bound, nor are the sums that a
-    reduce-scatter leaves at their owners. For dense data this gives the closed forms
-    (33/32)·(N-1)/N·K for scatter-reduce, the same for a compressed all-gather, and (N-1)/N·K for a raw one, or the
-    words of the codec.
+    The bound of a rank is the sum of these numbers over its segments; the bound of the collective is the largest
+    bound of any rank. A bound does not include headers, CRCs, latency, pipeline fill, or the sums that a
+    reduce-scatter leaves at their owners. For dense data this gives the closed forms (33/32)·(N-1)/N·K for
+    scatter-reduce, the same for a compressed all-gather, and (N-1)/N·K, or the words of the codec, for a raw one.
 
     Members
     -------
     scatter_words, gather_words : array of shape (hops, nodes)
-        Words that each rank sends at each hop, headers and CRC included.
+        Words that each rank sends at each hop, including headers and CRCs.
     dense_words : int
-        Words of the same packets if every payload were raw, summed over ranks.
+        Words of the same packets if all payloads were raw, summed over ranks.
     density : array of shape (hops,)
-        Fraction of non-zero elements among all elements sent at each hop of scatter-reduce.
+        Fraction of nonzero elements among all elements sent at each hop of scatter-reduce.
     scatter_bound : int
         Link-cycle bound of scatter-reduce only.
     bound : int
         Link-cycle bound of the whole collective.
     gather_elements, gather_payload : int
-        Elements that all ranks send in all-gather, and their words without headers and CRCs.
+        Elements that all ranks send in all-gather, and their payload words, without headers and CRCs.
     masked_words : int
-        Words of the same packets with gradients, and their sums, in zero_value; weights are unchanged.
+        Words of the same packets with gradients and their sums in zero_value form; weights are unchanged.
     """
     scatter_words: npt.NDArray[np.int64]
     gather_words: npt.NDArray[np.int64]
@@ -164,14 +163,14 @@ class Traffic:
 
     @property
     def words(self) -> npt.NDArray[np.int64]:
-        """Words that each rank sends."""
+        """Total number of words that each rank sends."""
         return np.asarray(self.scatter_words.sum(axis=0) + self.gather_words.sum(axis=0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update:
-    """Outcome of a fused update: new weights and state planes of the whole vector, reduced gradient, and cost. Master
-    weights are the weights before the weight codec."""
+    """Outcome of a fused update: new weights and state planes of the whole vector, the reduced gradient, and the
+    cost. Master weights are the weights before the weight codec."""
     weights: Bits
     master: Bits
     state: list[Bits]
@@ -181,7 +180,7 @@ class Update:
 
 @dataclasses.dataclass(frozen=True)
 class _Steps:
-    """Payload words, cycle costs, elements and non-zero elements of segment steps, each of shape (hops, nodes, T)."""
+    """Payload words, cycles, elements and nonzero elements of segment steps, each of shape (hops, nodes, T)."""
     payload: npt.NDArray[np.int64]
     cost: npt.NDArray[np.int64]
     elements: npt.NDArray[np.int64]
@@ -208,7 +207,7 @@ class _Steps:
 
 
 class _Schedule:
-    """The blocks and segments of a vector of ``length`` elements on ``nodes`` ranks."""
+    """Blocks and segments of a vector of ``length`` elements on ``nodes`` ranks."""
 
     def __init__(self, length: int, nodes: int, segment: int, lanes: int, block_offset: int):
         if lanes < 1:
@@ -223,7 +222,7 @@ class _Schedule:
         self.bounds = np.stack([stops - self.sizes, stops], axis=2)
 
     def count(self, flags: npt.NDArray[np.bool_], block: int) -> npt.NDArray[np.int64]:
-        """Number of flags set in each segment of a block; ``flags`` covers only that block."""
+        """Number of set flags in each segment of a block; ``flags`` covers only that block."""
         sums = np.concatenate([[0], np.cumsum(flags)])
         bounds = self.bounds[block]
         return np.asarray(sums[bounds[:, 1]] - sums[bounds[:, 0]], dtype=np.int64)
@@ -234,8 +233,8 @@ class _Schedule:
 
     def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
-        """Enter the steps of one packet per segment of ``block``: compressed from ``values``, raw without them, or of
-        ``coded`` words of a codec."""
+        """Record the steps of one packet per segment of ``block``: compressed from ``values``, raw without them, or
+        with ``coded`` words of a codec."""
         elements = self.sizes[block]
         nonzeros = elements if values is None else self.count(values != 0, block)
         payload = coded
@@ -250,8 +249,8 @@ class _Schedule:
                keep: bool = False) -> tuple[Bits, _Steps]:
         """Sum of the gradients, and the N segment steps that form it; the last one stays at the owner.
 
-        Unless sums are added in coded form, ``residuals`` are replaced, and ``keep`` sends the last step through the
-        codec as well.
+        Unless sums are added in coded form, ``residuals`` are replaced, and with ``keep`` the last step also passes
+        through the codec.
         """
         if not codec.sums_coded:
             return self._reduce(gradients, codec, residuals, keep)
@@ -289,7 +288,7 @@ class _Schedule:
                     addend = floating.add(addend, residuals[rank, index])
                 partial = floating.add(partial, addend) if hop else addend
                 if encoded:
-                    # Segments begin at block bounds of every codec, so they may be packets.
+                    # Segments begin at block bounds of every codec, so each of them can be a packet.
                     decoded = codec.decode(codec.encode(partial), len(index))
                     if residuals is not None and not codec.exact:
                         lost = floating.add(partial, decoded ^ np.uint32(0x8000_0000))
@@ -300,12 +299,12 @@ class _Schedule:
         return total, steps
 
     def words(self, codec: Codec) -> npt.NDArray[np.int64]:
-        """Words of each segment of each block."""
+        """Number of words of each segment of each block."""
         return np.asarray(np.vectorize(codec.max_words, otypes=[np.int64])(self.sizes))
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
         """The N-1 segment steps that send every finished block around the ring: compressed from ``values``, raw, or
-        of ``coded`` words for each segment of each block."""
+        with ``coded`` words for each segment of each block."""
         steps = self.empty(self.nodes - 1)
         for block, index in enumerate(self.blocks):
             for hop in range(self.nodes - 1):
@@ -315,8 +314,7 @@ class _Schedule:
         return steps
 
     def through(self, codec: Codec, values: Bits) -> tuple[Bits, npt.NDArray[np.int64]]:
-        """Decoded values of segments that have each been a packet, and the words of each segment of each
-        block."""
+        """Values decoded after sending each segment as a packet, and the words of each segment of each block."""
         result = np.empty_like(values)
         words = []
         for index in (segment for block in self.segments for segment in block):
@@ -327,8 +325,8 @@ class _Schedule:
 
     def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64],
                 *, sums: bool = False) -> Traffic:
-        """Costs of a collective. ``cost`` has one row per hop, for the bound of the whole; with ``sums`` the gather
-        carries sums, as in an all-reduce."""
+        """Costs of a collective. ``cost`` has one row per hop, for the bound of the whole collective; with ``sums``,
+        the gather carries sums, as in an all-reduce."""
         return Traffic(scatter_words=scatter.words, gather_words=gather.words,
                        dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
                        scatter_bound=_bound(scatter.cost), bound=_bound(cost),
@@ -342,14 +340,14 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
-    """Sum at every rank, after an all-gather that is compressed or in words of a codec.
+    """Sum at every rank, after an all-gather that is compressed or encoded by a codec.
 
-    With a codec that is not exact, ``residuals`` has a row per rank and is replaced.
+    With a codec that is not exact, ``residuals`` has one row per rank and is replaced.
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, block_offset)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
     gather = schedule.gather(total, None if gradient_codec.sums_coded else schedule.words(gradient_codec))
-    # The finished sum goes straight from the adder into the first hop of all-gather.
+    # The adder passes the finished sum directly to the first hop of all-gather.
     if schedule.nodes > 1:
         gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
     scatter = steps[:-1]
@@ -358,10 +356,11 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                    segment: int = 256, lanes: int = 4, block_offset: int = 0) -> tuple[Bits, Traffic]:
-    """Gradient memory of every rank afterwards: its own block is the sum, the rest is unchanged.
+    """Gradient memory of every rank afterwards: its own block contains the sum, the rest is unchanged.
 
-    The sum is the optimizer's input in a fused update: with a codec it is the decoded ingress plus the owner's
-    gradient, and is not encoded itself. It differs from the sum of an all-reduce, unless the codec is exact.
+    The sum is the same as the optimizer's input in a fused update: with a codec, it is the decoded incoming sum plus
+    the owner's gradient, and is not encoded itself. It differs from the sum of an all-reduce unless the codec is
+    exact.
     """
     nodes = len(gradients)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, block_offset)
@@ -377,16 +376,16 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
                  packed_state: bool = False, weight_codec: Codec = CODECS[RAW],
                  gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None, segment: int = 256,
                  lanes: int = 4, block_offset: int = 0) -> Update:
-    """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, raw or as words
-    of a codec.
+    """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, which are sent
+    raw or encoded.
 
-    With a gradient codec that is not exact, ``residuals`` has a row per rank and is replaced. The owner adds its own
-    gradient to the decoded sum at the end, and encodes nothing.
+    With a gradient codec that is not exact, ``residuals`` has one row per rank and is replaced. The owner adds its
+    own gradient to the decoded sum at the end, without encoding the result.
 
-    With a weight codec ``weights`` are master weights: the optimizer updates them, and all ranks, also the owner, get
-    their decoded codes. ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps
-    only its own block's state. With ``packed_state``, new state is rounded to bfloat16 when it is stored: the new
-    weights are computed from the unrounded state.
+    With a weight codec, ``weights`` are master weights: the optimizer updates them, and all ranks, including the
+    owner, receive the decoded weights. ``weights`` and each plane of ``state`` cover the whole vector, although a
+    rank stores only its own block's state. With ``packed_state``, new state is rounded to bfloat16 when it is stored,
+    but new weights are computed from the unrounded state.
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, block_offset)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals)
@@ -401,15 +400,15 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
 
 
 def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], segment: int = 256) -> Bits:
-    """Weights at every rank after a distribution of each owner's master weights without an update."""
+    """Weights at every rank after each owner has distributed its master weights without an update."""
     return _Schedule(len(weights), nodes, segment, 1, 0).through(weight_codec, weights)[0]
 
 
 def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int = 256, lanes: int = 4,
                block_offset: int = 0) -> tuple[Bits, Traffic]:
-    """The weights at every rank, also the owner: block (r+1) mod N from rank r, raw or through a codec.
+    """Weights at every rank, including the owner: block (r+1) mod N from rank r, raw or through a codec.
 
-    Weights from a fused update have passed the codec, and pass it again unchanged.
+    Weights from a fused update have already passed through the codec, which leaves them unchanged.
     """
     nodes = len(weights)
     schedule = _Schedule(weights.shape[1], nodes, segment, lanes, block_offset)
@@ -422,7 +421,7 @@ def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int
 
 
 def broadcast(weights: Bits, root: int) -> Bits:
-    """Weights at every rank: the weights of ``root``."""
+    """Weights at every rank, which are the weights of ``root``."""
     if not 0 <= root < len(weights):
         raise ValueError(f"Root must be a rank below {len(weights)}, not {root!r}")
     return np.asarray(weights[root]).copy()

@@ -1,12 +1,12 @@
-"""Model of the cycles of a fused update on a ring with links of different rates.
+"""Timing model of a fused update on a ring with links of different rates.
 
-Packets are dense, gradients in ``zero_value`` form and weights raw. A packet enters a link when the packet before it
-has left, its first word has arrived at the node, and the successor has room for it (a credit); its words follow each
-other at the rate of the link, and no faster than they arrive. Every time is therefore the largest of some earlier
-times, plus cycles of the gateware from the constants here.
+Packets are dense, with gradients in ``zero_value`` form and raw weights. A packet enters a link when the previous
+packet has left, its first word has arrived at the node, and the successor has room for it (a credit); its words
+follow each other at the rate of the link, but no faster than they arrive. Every time is therefore the maximum of
+several earlier times, plus cycles of the gateware given by the constants below.
 
-The model shows which partitioning is faster on given links, and by how much. Measured cycles are compared in
-docs/ring/root_reduce.md.
+The model shows which partitioning is faster on given links, and by how much. docs/ring/root_reduce.md compares it
+with measured cycles.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ CREDIT = constant("one owner", 8, "the last word of a packet at a node to the cr
 
 @dataclasses.dataclass
 class _Link:
-    """A link, with its packets in order."""
+    """A link and its packets, in order."""
 
     rate: float
     free: float = 0.0
-    sent: int = 0  # packets
-    left: dict[int, float] = dataclasses.field(default_factory=dict)  # times of departure from the ingress
+    sent: int = 0  # number of packets
+    left: dict[int, float] = dataclasses.field(default_factory=dict)  # times at which packets have left the ingress
 
     def send(self, begin: float, end: float, words: int, credits: int, back: float) -> tuple[float, float]:
-        """Times of the first and the last word on the link, of a packet with words from begin to end."""
+        """Times of the first and last words of a packet that is available from ``begin`` to ``end``."""
         index = self.sent - credits
         self.sent += 1
         begin = max(begin, self.free, self.left[index] + back if index >= 0 else 0.0)
@@ -57,46 +57,46 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     Parameters
     ----------
     length, nodes : int
-        Elements; nodes of the ring, 2 or more.
+        Number of elements; number of nodes in the ring, 2 or more.
     rates : sequence of float, optional
-        Words per cycle of the link from each rank; by default 1.
+        Words per cycle on the link from each rank; 1 by default.
     owner : int, optional
         Rank that owns all groups; by default they are partitioned among all ranks.
     latency, segment, credits : int
         Cycles of a link's wires; elements of a segment; segments that an ingress holds.
     update_rate : float
-        Elements per cycle of the optimizer.
+        Elements per cycle in the optimizer.
     lag : int
-        Segments by which the gather of an owner lags.
+        Number of segments by which the gather lags with an owner.
     interleaves : bool
-        Whether segments are interleaved; ``credits`` must then be 3 or more. No effect with an owner.
+        Whether segments are interleaved; ``credits`` must then be at least 3. Has no effect with an owner.
     """
     rates = [1.0] * nodes if rates is None else list(rates)
     if nodes < 2 or len(rates) != nodes or not all(0 < rate <= 1 for rate in rates):
         raise ValueError(f"Rates must be one above 0 and up to 1 for each of 2 nodes or more, not {rates!r}")
     links = [_Link(rate) for rate in rates]
-    ready: dict[tuple[int, int], tuple[float, float]] = {}  # words of the gather at its owner, by block and segment
-    drained = [BEGIN * 1.0] * nodes  # when the optimizer of each node is free
+    ready: dict[tuple[int, int], tuple[float, float]] = {}  # first and last word at the owner, by block and segment
+    drained = [BEGIN * 1.0] * nodes  # time at which the optimizer of each node is free
     last = 0.0
     back = latency + CREDIT
 
     def cross(rank: int, phase: str, begin: float, end: float, elements: int, *, ends: bool) -> tuple[float, float]:
-        """Cross a link; return the times of the first and last words at the egress of the next node, or within a
-        node where the packet ends."""
+        """Cross a link; return the times of the first and last words at the next node's egress, or inside the next
+        node if the packet ends there."""
         way = HOP + latency + (0 if ends or phase == GATHER else ADDER)
         words = elements + PACKET_OVERHEAD + (-(-elements // GROUP) if phase == SCATTER else 0)
         first, final = links[rank].send(begin, end, words, credits, back)
         return first + way, final + way
 
     def leave(rank: int, time: float, number: int | None = None) -> None:
-        """Record when a packet on the link from a rank has left the ingress at its end: by default the next one."""
+        """Record when a packet, by default the next, on the link from a rank has left the ingress at its end."""
         nonlocal last
         left = links[rank].left
         left[len(left) if number is None else number] = time
         last = max(last, time)
 
     def update(rank: int, block: int, number: int, end: float, elements: int) -> None:
-        """Start the optimizer on a segment with its last word at time ``end``."""
+        """Start the optimizer on a segment with a last word at time ``end``."""
         begin = max(end, drained[rank])
         drained[rank] = begin + elements / update_rate
         ready[block, number] = begin + BURST, drained[rank] + BURST
@@ -120,7 +120,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
     steps = nodes - 1
     packets = interleaved.order(len(blocks[0]), steps, steps) if interleaves else (
         interleaved.blockwise(len(blocks[0]), steps))
-    coming: dict[tuple[str, int], list[tuple[float, float]]] = {}  # first and last word of a segment, at each rank
+    coming: dict[tuple[str, int], list[tuple[float, float]]] = {}  # first and last word of a segment at each rank
     positions = {packet: position for position, packet in enumerate(packets)}
     for position, (phase, number, hop) in enumerate(packets):
         shift = 0 if phase == SCATTER else 1
@@ -145,7 +145,7 @@ def update_cycles(length: int, nodes: int, *, rates: Sequence[float] | None = No
 
 def best_owner(length: int, nodes: int, *, rates: Sequence[float], min_gain: float = 0.05,
                **shape: float) -> tuple[int | None, dict[int | None, float]]:
-    """Rank that should own all groups, or None if no rank gains ``min_gain``, and the cycles of each choice."""
+    """Rank that should own all groups, or None if no rank gains ``min_gain``; and the cycles of each choice."""
     cycles: dict[int | None, float] = {
         owner: update_cycles(length, nodes, rates=rates, owner=owner, **shape)  # type: ignore[arg-type]
         for owner in (None, *range(nodes))}

@@ -1,16 +1,16 @@
-"""Golden model of collectives with one owner of all groups: packet order, sums, and words on the wire.
+"""Golden model of collectives with a single owner of all groups: packet order, sums, and words.
 
-The vector is one block. Its sum moves along a chain, from the owner's successor to the owner, and the owner's result
+The whole vector is one block. Its sum moves along a chain, from the owner's successor to the owner, and the result
 continues from the owner to its predecessor. So the link from the owner carries only gathered segments, the link to
-the owner only sums, and any other link one of each per segment: K elements in either phase, for any number of nodes.
+the owner only sums, and any other link one of each per segment: K elements in each phase, for any number of nodes.
 
-With SR(t) and AG(t) for segment t, all nodes follow one order, each with its own packets. The gather lags by L
+With SR(t) and AG(t) for segment t, all nodes follow the same order, each with its own packets. The gather lags by L
 segments::
 
     SR(0), …, SR(L), AG(0), SR(L+1), AG(1), …, SR(T-1), AG(T-1-L), AG(T-L), …, AG(T-1)
 
 An element is summed in the order owner + 1, owner + 2, …, owner, ``((g_{o+1} + g_{o+2}) + …) + g_o``, like that
-owner's block in other collectives; another owner has another order, and so may give other bits.
+owner's block in other collectives. A different owner implies a different order, and possibly different bits.
 """
 
 import numpy as np
@@ -22,10 +22,10 @@ __all__ = ["GATHER", "LAG", "SCATTER", "all_reduce", "fused_update", "order", "p
 
 SCATTER, GATHER = "SR", "AG"
 
-#: Segments by which the gather lags.
+#: Number of segments by which the gather lags.
 LAG = 3
 
-#: A phase and a segment.
+#: Phase and segment.
 Packet = tuple[str, int]
 
 
@@ -43,9 +43,9 @@ def order(segments: int, *, lag: int = LAG) -> list[Packet]:
 
 
 def packets(segments: int, nodes: int, owner: int, rank: int, *, lag: int = LAG) -> tuple[list[Packet], list[Packet]]:
-    """Packets that a rank sends, and packets that it receives, in order."""
+    """Packets that a rank sends and packets that it receives, in order."""
     _check(nodes, owner)
-    position = (rank - owner - 1) % nodes  # in the chain, which ends at the owner
+    position = (rank - owner - 1) % nodes  # position in the chain, which ends at the owner
     sends = {SCATTER: position != nodes - 1, GATHER: position != nodes - 2}
     receives = {SCATTER: position != 0, GATHER: position != nodes - 1}
     every = order(segments, lag=lag)
@@ -53,22 +53,22 @@ def packets(segments: int, nodes: int, owner: int, rank: int, *, lag: int = LAG)
 
 
 def total(gradients: Bits, owner: int) -> Bits:
-    """Sum of the gradients of all nodes, a row for each."""
+    """Sum of the gradients of all nodes, which are given as one row per node."""
     return _hops(gradients, owner)[-1]
 
 
 def all_reduce(gradients: Bits, owner: int, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
-    """Sum at every rank, after a compressed gather."""
+    """Sum at every rank, after a compressed all-gather."""
     hops = _hops(gradients, owner)
     return hops[-1], _traffic(hops, owner, segment=segment, lanes=lanes, gathered=hops[-1])
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, owner: int, *,
                  packed_state: bool = False, segment: int = 256, lanes: int = 4) -> Update:
-    """The sum, the optimizer at the owner, and a raw gather of the new weights.
+    """Sum gradients, run the optimizer at the owner, and gather the new weights as raw words.
 
     ``weights`` and each plane of ``state`` are the owner's. With ``packed_state``, new state is rounded to bfloat16
-    when it is stored: the new weights are computed from the unrounded state.
+    when it is stored, but new weights are computed from the unrounded state.
     """
     hops = _hops(gradients, owner)
     new, planes = optimizer.update(hops[-1], weights, state, settings)
@@ -87,7 +87,7 @@ def _check(nodes: int, owner: int) -> None:
 
 
 def _hops(gradients: Bits, owner: int) -> list[Bits]:
-    """The sums that leave each node of the chain; the last one stays at the owner."""
+    """Sums that leave each node of the chain; the last one stays at the owner."""
     nodes = len(gradients)
     _check(nodes, owner)
     chain = [canonical(gradients[(owner + 1 + position) % nodes]) for position in range(nodes)]
@@ -98,7 +98,7 @@ def _hops(gradients: Bits, owner: int) -> list[Bits]:
 
 
 def _traffic(hops: list[Bits], owner: int, *, segment: int, lanes: int, gathered: Bits | None) -> Traffic:
-    """Words and bounds; the gather is compressed from ``gathered``, or raw without it."""
+    """Words and bounds of a collective; the gather is compressed from ``gathered``, or raw without it."""
     nodes, length = len(hops), hops[0].size
     bounds = [(start, min(start + segment, length)) for start in range(0, length, segment)]
     elements = np.array([stop - start for start, stop in bounds], dtype=np.int64)
@@ -117,7 +117,7 @@ def _traffic(hops: list[Bits], owner: int, *, segment: int, lanes: int, gathered
         sender = (owner + 1 + hop) % nodes
         payload = payloads(hops[hop])
         positions = np.zeros_like(elements)
-        if hop:  # positions that the adder processes: non-zero in the sum before or in the addend
+        if hop:  # positions that the adder processes: nonzero in the incoming sum or in the addend
             either = (hops[hop - 1] != 0) | (hops[hop] != 0)
             positions = np.array([np.count_nonzero(either[start:stop]) for start, stop in bounds], dtype=np.int64)
         words[0, hop, sender] = (payload + PACKET_OVERHEAD).sum()

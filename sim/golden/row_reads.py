@@ -7,25 +7,25 @@ import collections
 
 __all__ = ["RowReads"]
 
-#: Cycles from the grant of a read to its row; rows that are read ahead.
+#: Cycles from the grant of a read to its row, and number of rows that are read ahead.
 _READ, _DEPTH = 2, 9
 
 
 class RowReads:
-    """Rows of a job: rows to request, rows in flight, and waiting rows."""
+    """Rows of a job: rows yet to be requested, rows in flight, and waiting rows."""
 
     def __init__(self) -> None:
         self._end = self._left = 0
         self._waiting: collections.deque[int] = collections.deque()
-        self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows, and cycles until they arrive
+        self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows in flight, cycles to arrival
 
     def begin(self, first: int, rows: int) -> None:
-        """Begin a job in the next cycle."""
+        """Begin a job that is active from the next cycle on."""
         self._end, self._left = first + rows, rows
 
     @property
     def asked(self) -> int | None:
-        """Row that is requested in this cycle."""
+        """Row requested in this cycle, or None."""
         if self._left and len(self._waiting) + len(self._coming) < _DEPTH:
             return self._end - self._left
         return None
@@ -45,7 +45,7 @@ class RowReads:
         Parameters
         ----------
         asked : int or None
-            :attr:`asked` at the start of the cycle.
+            Value of :attr:`asked` at the start of the cycle.
         ready : bool
             Whether the memory has granted the request.
         """

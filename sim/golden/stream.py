@@ -1,4 +1,4 @@
-"""Cycle-accurate golden model of a queue, and sources and output registers for models of other units.
+"""Cycle-accurate golden model of a queue; sources and output registers for models of other units.
 
 Mirrors :mod:`hdl.streams.stream`.
 """
@@ -13,16 +13,16 @@ __all__ = ["Feed", "Output", "QueueCycles", "Stages", "Trace", "first_from", "qu
 
 @dataclasses.dataclass(frozen=True)
 class QueueCycles:
-    """Behaviour of a queue under given stalls.
+    """Behaviour of a queue with given stalls.
 
     Members
     -------
     accepted, departed : array of int
-        Cycles of each beat's acceptance and departure, for beats that do so within the run.
+        Cycles of each beat's acceptance and departure, for beats that are accepted or depart within the run.
     i_valid, i_ready, o_valid, level : array
-        The handshakes, and the beats in the queue, per cycle.
+        Handshakes, and number of beats in the queue, per cycle.
     offered : array of int
-        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
+        Index of the beat on offer in each cycle with ``o_valid``; -1 in all other cycles.
     """
 
     accepted: np.ndarray
@@ -42,7 +42,7 @@ class Trace:
     -------
     i_valid, i_ready, o_valid : array of bool
     offered : array of int
-        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
+        Index of the beat on offer in each cycle with ``o_valid``; -1 in all other cycles.
     """
 
     i_valid: npt.NDArray[np.bool_]
@@ -52,7 +52,7 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """First cycle with the pattern set, from each cycle on, or else the end."""
+    """For each cycle, the first cycle from there on with the pattern set, or else the end."""
     flags = np.asarray(pattern, np.bool_)
     end = len(flags)
     cycles = np.where(flags, np.arange(end), end)
@@ -60,16 +60,16 @@ def first_from(pattern: npt.ArrayLike) -> list[int]:
 
 
 class Feed:
-    """A source of beats: it offers the next beat in the first willing cycle after the last was accepted.
+    """Source that offers each beat in the first willing cycle after the previous beat was accepted.
 
     Members
     -------
     end : int
-        Cycles of the run.
+        Number of cycles in the run.
     valid, ready : array of bool
         Handshake per cycle; :meth:`accept` sets ``ready``.
     offered : int
-        Cycle from which on the next beat is on offer.
+        Cycle from which the next beat is on offer.
     """
 
     def __init__(self, count: int, willing: npt.ArrayLike) -> None:
@@ -85,7 +85,7 @@ class Feed:
         return offered
 
     def accept(self, free: int) -> int:
-        """Accept the next beat in a unit that is ready from cycle ``free`` on, and return the cycle."""
+        """Accept the next beat in a unit that is ready from cycle ``free`` on, and return the cycle of acceptance."""
         accepted = min(max(self.offered, free), self.end)
         self.ready[free:accepted + 1] = True
         self.take(accepted)
@@ -100,16 +100,16 @@ class Feed:
 
 
 class Output:
-    """Output register: cycles when it takes its beats, and when they depart.
+    """Output register: the cycles when it loads its beats, and when they depart.
 
     Members
     -------
     end : int
-        Cycles of the run.
+        Number of cycles in the run.
     departed : int
-        Cycle of the latest beat's departure.
+        Departure cycle of the latest beat.
     offered : array of int
-        Per cycle, the index of the beat on offer; -1 without one.
+        Index of the beat on offer in each cycle; -1 without one.
     """
 
     def __init__(self, ready: npt.ArrayLike) -> None:
@@ -120,7 +120,7 @@ class Output:
         self.offered = np.full(self.end, -1, np.int64)
 
     def load(self, cycle: int) -> int:
-        """Take a beat in a cycle, or as soon as the last one departs, and return that cycle."""
+        """Load a beat in a cycle, or as soon as the previous beat departs, and return the cycle of loading."""
         loaded = max(cycle, self.departed)
         self.departed = self._ready[min(loaded + 1, self.end)]
         self.offered[loaded + 1:self.departed + 1] = self._count
@@ -129,16 +129,16 @@ class Output:
 
 
 class Stages:
-    """Stages that move together when the output, the last of them, is free.
+    """Stages that move together when the output, which is the last stage, is free.
 
     Members
     -------
     end : int
-        Cycles of the run.
+        Number of cycles in the run.
     offered : array of int
-        Per cycle, the index of the beat on offer; -1 without one.
+        Index of the beat on offer in each cycle; -1 without one.
     moves : array of bool
-        Per cycle, whether the stages move.
+        Whether the stages move in each cycle.
     """
 
     def __init__(self, count: int, ready: npt.ArrayLike) -> None:
@@ -152,18 +152,18 @@ class Stages:
         self._beats = 0
 
     def move(self, cycle: int) -> int:
-        """The first cycle from ``cycle`` on that moves the stages."""
+        """First cycle from ``cycle`` on that moves the stages."""
         for offered, departed in self._stalls:
             if offered <= cycle:
                 cycle = max(cycle, departed)
         return cycle
 
     def earliest(self, cycle: int) -> int:
-        """The first cycle from ``cycle`` on that lets a beat enter the first stage."""
+        """First cycle from ``cycle`` on that lets a beat enter the first stage."""
         return self.move(max(cycle, self._entered + 1))
 
     def enter(self, cycle: int) -> list[int]:
-        """Enter a beat from ``cycle`` on; return the cycles of its entry into each stage."""
+        """Enter a beat from ``cycle`` on; return the cycle of its entry into each stage."""
         cycles = [self.earliest(cycle)]
         self._entered = cycles[0]
         for _ in range(self._count - 1):
@@ -173,26 +173,26 @@ class Stages:
         self.offered[offered:departed + 1] = self._beats
         self.moves[offered:departed] = False
         self._beats += 1
-        # No earlier offer can hold a beat that enters later.
+        # Earlier offers cannot hold up a beat that enters later.
         self._stalls = [*self._stalls[-self._count:], (offered, departed)]
         return cycles
 
 
 def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: np.ndarray) -> QueueCycles:
-    """Cycles of a queue that begins empty.
+    """Cycles of a queue that is initially empty.
 
-    The source offers beat k in the first willing cycle after beat k-1 was accepted; it is accepted in the first cycle
-    from there on that is later than the departure of beat k - depth, or not earlier with a depth of 1. It is offered
-    ``latency`` cycles later, or after the departure of beat k-1, and departs in the first ready cycle.
+    The source offers beat k in the first willing cycle after beat k-1 was accepted. The queue accepts it in the first
+    cycle from then on that is after the departure of beat k - depth or, with a depth of 1, not before it. It is
+    offered ``latency`` cycles later, or after the departure of beat k-1, and departs in the first ready cycle.
 
     Parameters
     ----------
     depth, latency : int
         Depth and latency of the queue.
     beats : int
-        Number of beats of the source.
+        Number of beats that the source sends.
     willing, ready : array of bool
-        Per cycle, whether the source begins an offer, and whether the sink is ready; of the same length.
+        For each cycle, whether the source begins an offer, and whether the sink is ready; both have the same length.
     """
     cycles = len(willing)
     first_willing, first_ready = first_from(willing), first_from(ready)
@@ -217,7 +217,7 @@ def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: n
         departs.append(depart)
     accepted = np.array(accepts, dtype=np.int64)
     departed = np.array([depart for depart in departs if depart < cycles], dtype=np.int64)
-    # Before a cycle's rising edge, a beat that moves in this cycle has not moved yet.
+    # Handshakes are sampled before a cycle's rising edge, when a beat that moves in this cycle has not moved yet.
     now = np.arange(cycles)
     level = np.searchsorted(accepted, now) - np.searchsorted(departed, now)
     i_ready = level < depth if depth > 1 else (level < depth) | ready

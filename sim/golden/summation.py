@@ -1,8 +1,8 @@
-"""Golden model of the order of summation, and of network functions that sum.
+"""Golden model of the summation order, and of network functions that involve sums.
 
-Every sum is ((c + t0) + t1) + …: terms in ascending order, each sum rounded, from +0.0 or from an initial value on.
-The terms of a dot product are products that are rounded before they are added; there is no fused multiply-add. A sum
-can therefore be resumed, and no tiling changes a bit. NaNs are canonical.
+Every sum is ((c + t0) + t1) + …: terms are in ascending order, each sum is rounded, and c is +0.0 or an initial
+value. The terms of a dot product are products that are rounded before they are added; there is no fused multiply-add.
+A sum can therefore be resumed, and tiling never changes a bit. NaNs are canonical.
 
 Arrays are binary32. They may also be binary64, for comparison with finite differences; exp and log are then the
 functions of numpy.
@@ -22,12 +22,12 @@ Array = npt.NDArray[np.floating]
 
 
 def canonical(x: Array) -> Array:
-    """Numbers as they are, with one bit pattern for all NaNs."""
+    """Numbers with one canonical bit pattern for all NaNs."""
     return np.where(np.isnan(x), x.dtype.type(np.nan), x)
 
 
 def product(a: Array, b: Array, initial: Array | None = None) -> Array:
-    """Matrix products (…, m, k) by (…, k, n), with each element summed along k from zero or from ``initial`` on."""
+    """Matrix products (…, m, k) by (…, k, n), each element summed along k from zero or ``initial``."""
     shape = (*a.shape[:-1], b.shape[-1])
     total = np.zeros(shape, a.dtype) if initial is None else np.array(initial, a.dtype)
     for k in range(a.shape[-1]):
@@ -36,7 +36,7 @@ def product(a: Array, b: Array, initial: Array | None = None) -> Array:
 
 
 def row_sums(x: Array) -> Array:
-    """Sums along the last axis from column 0 on; the axis stays with a length of one."""
+    """Sums along the last axis, starting at column 0; the axis is kept with length 1."""
     total = np.zeros((*x.shape[:-1], 1), x.dtype)
     for column in range(x.shape[-1]):
         total = total + x[..., column, None]
@@ -44,7 +44,7 @@ def row_sums(x: Array) -> Array:
 
 
 def column_sums(x: Array) -> Array:
-    """Sums of the rows of a matrix, from row 0 on."""
+    """Column sums of a matrix, starting at row 0."""
     total = np.zeros(x.shape[1:], x.dtype)
     for row in x:
         total = total + row
@@ -52,7 +52,7 @@ def column_sums(x: Array) -> Array:
 
 
 def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
-    """A matrix of ``count`` rows: each row of ``x`` is added to the row at its place, from row 0 on."""
+    """Matrix of ``count`` rows: each row of ``x``, from row 0 on, is added to the row that ``places`` selects."""
     total = np.zeros((count, x.shape[1]), x.dtype)
     for row, index in zip(x, places, strict=True):
         total[index] = total[index] + row
@@ -60,7 +60,7 @@ def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
 
 
 def maxima(x: Array) -> Array:
-    """Largest element along the last axis, which stays with a length of one; the first of equal elements."""
+    """Largest element along the last axis, which is kept with length 1; the first one if several are equal."""
     largest = x[..., :1]
     for column in range(1, x.shape[-1]):
         largest = np.where(x[..., column, None] > largest, x[..., column, None], largest)
@@ -68,12 +68,12 @@ def maxima(x: Array) -> Array:
 
 
 def exp(x: Array) -> Array:
-    """Exponentials of numbers up to zero."""
+    """Exponentials of numbers that are zero or negative."""
     return exponential.exp(x) if x.dtype == np.float32 else np.exp(x)
 
 
 def log(x: Array) -> Array:
-    """Logarithms of finite numbers from 1 on."""
+    """Logarithms of finite numbers from 1 upwards."""
     return exponential.log(x) if x.dtype == np.float32 else np.log(x)
 
 
@@ -85,7 +85,7 @@ def softmax(scores: Array) -> Array:
 
 
 def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
-    """Loss ``-log(softmax(scores)[label])`` summed over rows from row 0 on, and its gradient, of quotients."""
+    """Loss ``-log(softmax(scores)[label])``, summed over the rows from row 0 on, and its gradient by division."""
     rows = np.arange(len(labels))
     shifted = scores - maxima(scores)
     powers = exp(shifted)
@@ -97,12 +97,12 @@ def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, 
 
 
 def mean(x: Array) -> Array:
-    """Sum along the last axis, which stays with a length of one, times the rounded inverse of its length."""
+    """Sum along the last axis, which is kept with length 1, times the rounded inverse of the axis length."""
     return row_sums(x) * x.dtype.type(1 / x.shape[-1])
 
 
 def normalize(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Vectors along the last axis with mean 0 and variance 1, and the reciprocals of their deviations."""
+    """Vectors with mean 0 and variance 1 along the last axis, and the reciprocals of their deviations."""
     centred = x - mean(x)
     deviation = canonical(x.dtype.type(1) / np.sqrt(mean(centred * centred) + x.dtype.type(epsilon)))
     return canonical(centred * deviation), deviation

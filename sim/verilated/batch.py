@@ -1,7 +1,7 @@
-"""Evaluation of all nodes of a thread together.
+"""Joint evaluation of all nodes of a thread.
 
-The code of one cycle of a node has several hundred kilobytes, which run from start to end: one node after the other,
-each node would read all of it. Evaluated together, function by function, the nodes read it once for all.
+The code for one cycle of a node takes up several hundred kilobytes and runs from start to end. If nodes were
+evaluated one after another, each would load all of this code; together, function by function, they share it.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["batch"]
 
-#: The function that evaluates a clock edge: one list of calls and statements after one trigger.
+#: Function that evaluates a clock edge: a single list of calls and statements after one trigger.
 _LIST = re.compile(
     r"void (?P<root>V\w+___024root)___eval_nba\((?P=root)\* vlSelf\) \{\n"
     r"(?:    (?:VL_DEBUG_IF|V\w+__Syms\* const|auto& vlSelfRef|// Body).*\n)*"
@@ -20,11 +20,11 @@ _LIST = re.compile(
 
 _CALL = re.compile(r"        (\w+___nba_\w+)\(vlSelf\);\n")
 
-#: A function that can stop the simulation. It finds its simulation by the thread's context.
+#: A function that can stop the simulation, which it finds through the thread's context.
 _STOPS = re.compile(
     r"^void (\w+)\(V\w+\* vlSelf\) \{\n(?:(?!^\}).*\n)*?.*\bVL_(?:STOP|FINISH|FATAL|WRITEF)", re.MULTILINE)
 
-#: The text that replaces the list: it notes the node, and `ring_batch` evaluates all noted nodes.
+#: Replacement for the list: it records the node, and `ring_batch` evaluates all recorded nodes.
 _BATCH = """\
 #include <vector>
 
@@ -46,7 +46,7 @@ void ring_batch() {{
 }}
 """
 
-#: Statements between the calls, as a function like the called ones.
+#: Statements between the calls, wrapped in a function like the called ones.
 _STATEMENTS = """static void {name}({root}* vlSelf) {{
     auto* const __restrict vlSymsp VL_ATTR_UNUSED = vlSelf->vlSymsp;
     auto& vlSelfRef = std::ref(*vlSelf).get();
@@ -56,13 +56,13 @@ _STATEMENTS = """static void {name}({root}* vlSelf) {{
 
 
 def batch(folder: Path, model: str) -> bool:
-    """Change the Verilated class V``model`` in ``folder`` so that a clock edge only notes the node, and
-    ``void ring_batch()`` evaluates all nodes that the thread has noted.
+    """Change the Verilated class V``model`` in ``folder`` so that a clock edge only records the node, and
+    ``void ring_batch()`` evaluates all nodes that the thread has recorded.
 
     Returns
     -------
     bool
-        False, with nothing changed, if the generated code is not the one flat list that this requires.
+        False, without any change, if the generated code is not a single flat list, as this requires.
     """
     texts = {path: path.read_text() for path in sorted(folder.glob(f"V{model}___024root*.cpp"))}
     matches = [(path, match) for path, text in texts.items() for match in _LIST.finditer(text)]
@@ -79,7 +79,7 @@ def batch(folder: Path, model: str) -> bool:
         if not is_call:
             names = [f"{root}___batch_{number}"]
             statements += _STATEMENTS.format(name=names[0], root=root, statements=text)
-            stopping.add(names[0])  # it may be able to stop
+            stopping.add(names[0])  # may be able to stop
         calls += "".join(f"    ring_evaluate_all<{name}, {str(name in stopping).lower()}>();\n" for name in names)
     path.write_text(match.string[:match.start()] + statements + _BATCH.format(root=root, calls=calls)
                     + match.string[match.end():])

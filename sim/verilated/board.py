@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""Board in a simulator, with a pseudo-terminal as its serial port.
+"""Simulated board with a pseudo-terminal as its serial port.
 
-The bytes pass the pins of the Verilated design bit by bit. Simulated time stands still while the board is idle, and
-otherwise passes as fast as possible.
+Bytes pass through the pins of the Verilated design bit by bit. Simulated time stops while the board is idle, and
+otherwise advances as fast as possible.
 
 Example
 -------
@@ -39,24 +39,24 @@ from sim.verilated.verilog import convert, with_loops
 
 __all__ = ["RATES", "Faults", "SimulatedBoard", "board_library", "build_board"]
 
-#: Clock and baud rate with the fewest cycles per bit, which simulate fastest.
+#: Clock and baud rate with the fewest cycles per bit, which makes the simulation fastest.
 RATES = {"clock": 4, "baud": 1}
 
 _HERE = Path(__file__).parent
-_STEP = 1000  # cycles between two polls of the pseudo-terminal
-_REST = 0.01  # seconds between two polls while the board is idle
+_STEP = 1000  # cycles between polls of the pseudo-terminal
+_REST = 0.01  # seconds between polls while the board is idle
 
 
 def build_board(board: Component, *, identity: str | None = None,
                 announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the simulation of a board unless an earlier call did.
+    """Build the simulation of a board unless an earlier call has done so.
 
     Parameters
     ----------
     board : Component
         Component with the ports of :class:`hdl.board.BoardTop`.
     identity, announce
-        As for :func:`~sim.verilated.build.build_ring`.
+        See :func:`~sim.verilated.build.build_ring`.
     """
     seconds = {}
 
@@ -66,7 +66,7 @@ def build_board(board: Component, *, identity: str | None = None,
 
     begun = stage("Verilog")
     design = convert(board, name="board", identity=identity)
-    # As in a ring, logic that waits for a reset is left out: the board begins as configured.
+    # As in a ring, logic that waits for a reset is omitted: the board starts in its configured state.
     verilog = (f"{with_loops(design.text)}\nmodule board_pins(input clk, input rx, output tx, output busy);\n"
                f"  board board(.clk(clk), .rst(1'd0), .rx(rx), .tx(tx), .busy(busy), .lights());\nendmodule\n")
     seconds["Verilog"] = time.monotonic() - begun
@@ -93,7 +93,7 @@ def build_board(board: Component, *, identity: str | None = None,
 
 def board_library(config: Configuration, *, nodes: int, grid: tuple[int, int] | None = None,
                   rates: Mapping[str, int] = RATES, announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """The simulation of a board with ``nodes`` nodes, in a ring or a grid, of these ``rates``: clock and baud."""
+    """Simulation of a board with ``nodes`` nodes, in a ring or grid, with these ``rates`` (clock and baud)."""
     top = BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **rates)
     wired = "" if grid is None else f", {grid}"
     return build_board(top, identity=f"BoardTop({config}, {nodes}, {rates}{wired})", announce=announce)
@@ -121,7 +121,7 @@ class Faults:
 
 
 class _Cable:
-    """One direction of the cable: bytes enter, and bytes that the faults spare leave."""
+    """One direction of the cable: transports bytes, subject to the faults."""
 
     def __init__(self, faults: Faults | None, direction: int):
         self._faults = faults
@@ -143,25 +143,25 @@ class _Cable:
 
 
 class SimulatedBoard:
-    """Board that a thread of its own steps, and its pseudo-terminal.
+    """Board that is stepped by a separate thread, and its pseudo-terminal.
 
     Parameters
     ----------
     library : Library
-        Library that :func:`build_board` has built.
+        Library built by :func:`build_board`.
     clock, baud : int
-        Clock in Hz and bits per second of the board.
+        Clock in Hz and baud rate in bits per second.
     frequency : float
-        Cycles in a second of :attr:`time`; by default the frequency of a board with a line of 3 Mbaud.
+        Cycles per second of :attr:`time`; by default the frequency of a board with a 3 Mbaud line.
     delay : int
-        Delay of a byte in each direction in cycles, apart from the time on the wire.
+        Delay of a byte in each direction, in cycles, in addition to the time on the wire.
     faults : Faults or None
         Faults of the cable.
 
     Members
     -------
     path : str
-        The serial port: a link to the pseudo-terminal, which stays the same when the cable is plugged in again.
+        Path of the serial port, a link to the pseudo-terminal; it stays the same when the cable is plugged in again.
     """
 
     def __init__(self, library: Library, *, clock: int, baud: int, frequency: float | None = None, delay: int = 0,
@@ -195,40 +195,40 @@ class SimulatedBoard:
 
     @property
     def cycle(self) -> int:
-        """Cycles so far."""
+        """Number of cycles so far."""
         if not self._board:
             return self._cycles
         result: int = self._library.board_cycle(self._board)
         return result
 
     def time(self) -> float:
-        """Seconds of the board: its cycles while it is busy, else the time of the clock.
+        """Board time in seconds, counted in cycles while the board is busy and otherwise in real time.
 
-        Its work takes as long as on a real board, however slow the simulation is.
+        Work takes as long as on a real board, however slow the simulation is.
         """
         return self.cycle / self.frequency + self._rested + max(0.0, time.monotonic() - self._ended)
 
     @property
     def flipped(self) -> int:
-        """Bytes changed on the way, in both directions."""
+        """Number of bytes corrupted in transit, in both directions."""
         return sum(cable.flipped for cable in self._cables)
 
     @property
     def dropped(self) -> int:
-        """Bytes lost on the way, in both directions."""
+        """Number of bytes lost in transit, in both directions."""
         return sum(cable.dropped for cable in self._cables)
 
     def set_faults(self, faults: Faults | None) -> None:
-        """Set the faults of the cable from now on."""
+        """Set the faults that the cable has from now on."""
         with self._lock:
             self._cables = _Cable(faults, 0), _Cable(faults, 1)
 
     def plug(self) -> None:
-        """Plug the cable in. The board has kept its state."""
+        """Plug the cable in. The board has kept its state meanwhile."""
         master, slave = pty.openpty()
         tty.setraw(slave)
         os.set_blocking(master, False)
-        # The port exists while someone has it open; until then this process keeps it open.
+        # The port exists while any process has it open; until another process opens it, this process keeps it open.
         link = Path(self._folder.name) / "link"
         link.symlink_to(os.ttyname(slave))
         with self._lock:
@@ -242,7 +242,7 @@ class SimulatedBoard:
         self._nudge()
 
     def unplug(self) -> None:
-        """Pull the cable out: the port is gone, and so are all bytes in flight."""
+        """Unplug the cable: the port disappears, and all bytes in flight are lost."""
         with self._lock:
             if self._master is not None:
                 os.close(self._master)
@@ -252,7 +252,7 @@ class SimulatedBoard:
         self._nudge()
 
     def close(self) -> None:
-        """End the simulation, and free it."""
+        """End the simulation and free its resources."""
         if self._board:
             self._closing = True
             self._nudge()
@@ -277,16 +277,16 @@ class SimulatedBoard:
             self._ended = time.monotonic()
 
     def _serve(self) -> None:
-        pending = b""  # in flight to the host
+        pending = b""  # bytes in flight to the host
         while not self._closing:
             busy = bool(self._library.board_busy(self._board))
             begun = time.monotonic()
             reading = [self._wake] if self._master is None else [self._wake, self._master]
             try:
                 ready, _, _ = select.select(reading, [], [], 0 if busy else _REST)
-            except (OSError, ValueError):  # unplugged meanwhile
+            except (OSError, ValueError):  # unplugged in the meantime
                 ready = []
-            if not busy:  # a thread that gets no turn has not rested
+            if not busy:  # capped, since a delayed thread is not an idle board
                 self._rested += min(time.monotonic() - begun, _REST)
             if self._wake in ready:
                 os.read(self._wake, 4096)
@@ -309,7 +309,7 @@ class SimulatedBoard:
     def _take(self, master: int) -> None:
         try:
             received = os.read(master, 65536)
-        except OSError:  # nothing there
+        except OSError:  # no data available
             return
         data = self._cables[0].pass_on(received)
         self._library.board_send(self._board, data, len(data))
@@ -319,7 +319,7 @@ class SimulatedBoard:
         if pending:
             try:
                 return pending[os.write(master, pending):]
-            except OSError:  # no room
+            except OSError:  # no room to write
                 pass
         return pending
 

@@ -1,7 +1,7 @@
-"""The ring of Verilated nodes as a shared library, built when its sources change.
+"""Build Verilated nodes of a ring as a shared library whenever its sources change.
 
-A library serves rings of any size, and nodes of several libraries can form one ring. It is complete in
-``verilated/ring-<digest>`` of the cache; the digest covers all dependencies: Verilog, harness, flags and versions.
+A library can be used for rings of any size, and nodes of several libraries can form one ring. It is stored in the
+cache as ``verilated/ring-<digest>``; the digest covers all dependencies: Verilog, harness, flags and versions.
 """
 
 import dataclasses
@@ -23,18 +23,18 @@ __all__ = ["FLAGS", "Library", "build_ring", "compile_library", "options"]
 
 _HERE = Path(__file__).parent
 
-#: Verilator's own C++, compiled along with the design.
+#: Verilator's own C++, which is compiled along with the design.
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp", "verilated_save.cpp")
 _TRACE_RUNTIME = ("verilated_fst_c.cpp",)
-#: Headers that all sources of a library include, and that take most of the time of many sources.
+#: Headers that all sources of a library include, and that dominate the compile time of many sources.
 _HEADERS = ("verilated.h", "verilated_save.h")
 _TRACE_HEADERS = ("verilated_fst_c.h",)
 
 _COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT",
             "-DVM_COVERAGE=0")
-#: Higher levels compile for longer, and the simulation is no faster.
+#: Higher levels take longer to compile, but do not make the simulation faster.
 _FAST = ("-O1",)
-#: For code that runs once, in the constructor or at the first evaluation; and for Verilator's own C++.
+#: For code that runs once, in the constructor or in the first evaluation, and for Verilator's own C++.
 _SLOW, _ONCE = ("-O0",), ("-O1",)
 #: Compiler options.
 FLAGS = (*_COMPILE, *_FAST, *_SLOW, *_ONCE)
@@ -42,22 +42,22 @@ FLAGS = (*_COMPILE, *_FAST, *_SLOW, *_ONCE)
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """A built ring.
+    """A built library for rings.
 
     Members
     -------
     path : Path
-        The shared library.
+        Path of the shared library.
     traced : bool
         Whether it can write waveforms.
     built : bool
-        Whether this call built it, and not an earlier one.
+        Whether this call built it, rather than an earlier call.
     seconds : dict
-        Time of this call, by stage: Verilog, Verilate, compile; the latter two only if it built the library.
+        Duration of this call by stage: Verilog, Verilate, compile; the latter two only if it built the library.
     arithmetic : Arithmetic
         Whether floating-point units are simulated as gateware.
     memories : tuple
-        The memory spaces of a node, in order, from the node's ``memories``.
+        Memory spaces of a node, in the order of its ``memories``.
     """
 
     path: Path
@@ -69,30 +69,30 @@ class Library:
 
     @property
     def digest(self) -> str:
-        """Digest of all dependencies of the library; simulator states belong to it."""
+        """Digest of all dependencies of the library; saved simulator states refer to it."""
         return self.path.parent.name.removeprefix("ring-")
 
 
 def build_ring(node: Component, *, traced: bool = False, batched: bool = True, identity: str | None = None,
                arithmetic: Arithmetic = Arithmetic.GATEWARE,
                announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Build the ring of a node unless an earlier call did.
+    """Build the library for rings of a node unless an earlier call has done so.
 
     Parameters
     ----------
     node : Component
-        The node, with the ports of :class:`hdl.node.Node`. Memories that its ``memories`` names, if it has this
-        member, can be reached without the node's port, where the generated code allows it: each is a submodule's
-        memory, or a range of words in the far memory.
+        The node, with the ports of :class:`hdl.node.Node`. If it has a member ``memories``, the memories named there
+        can be accessed without the node's port, where the generated code allows it: each is a submodule's memory, or
+        a range of words in the far memory.
     traced : bool
         Build the slower library, which can write waveforms.
     batched : bool
-        Evaluate the nodes of a thread together, function by function (:mod:`sim.verilated.batch`), where there is
-        no waveform and the generated code allows it; a stage reports if not. Only the speed differs.
+        Evaluate the nodes of a thread together, function by function (:mod:`sim.verilated.batch`), if there is no
+        waveform and the generated code allows it; otherwise, a stage reports why not. Affects only the speed.
     identity : str or None
         Identity for :func:`~sim.verilated.verilog.convert`.
     arithmetic : Arithmetic
-        Whether floating-point units are simulated as gateware. Only the speed differs.
+        Whether floating-point units are simulated as gateware. Affects only the speed.
     announce : callable
         Called with the name of each stage as it begins.
     """
@@ -147,16 +147,16 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     return Library(directory / "ring.so", traced, "compile" in seconds, seconds, arithmetic, spaces)
 
 
-#: Inputs of the node that never change in a ring.
+#: Inputs of the node that are constant in a ring.
 _TIED = {"rst": 0, "host_o__ready": 1}
 
 
 def _ring_node(node: Design) -> str:
-    """The node's Verilog, and a module around it that ties its constant inputs.
+    """The node's Verilog, with a wrapper module that ties its constant inputs.
 
-    A node begins as configured, so it needs no reset; the receiver of its responses is always ready. Verilator then
-    leaves out all logic that waits for either, which is a third of the work of a cycle: nearly all of a node's
-    logic depends on its reset, and is evaluated for each change of an input.
+    A node starts in its configured state, so it needs no reset; the receiver of its responses is always ready.
+    Verilator then omits all logic that waits for either, which saves a third of the work in a cycle: nearly all of a
+    node's logic depends on its reset and would be evaluated whenever an input changes.
     """
     free = [port for port in node.ports if port.name not in _TIED]
     ports = ", ".join(f"{'input' if port.is_input else 'output'} [{port.width - 1}:0] {port.name}" for port in free)
@@ -166,7 +166,7 @@ def _ring_node(node: Design) -> str:
 
 
 def options(name: str, top: str, *more: str) -> tuple[str, ...]:
-    """Arguments of Verilator for the class V``name`` of module ``top``."""
+    """Verilator arguments for the class V``name`` of module ``top``."""
     return ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", *more, "--prefix", f"V{name}", "--top-module",
             top, "--output-split", "50000", "--output-split-cfuncs", "1000",
             *(f"-Wno-{name}" for name in toolchain.WAIVED))
@@ -174,13 +174,13 @@ def options(name: str, top: str, *more: str) -> tuple[str, ...]:
 
 def compile_library(folder: Path, *, name: str = "ring", model: str = "node", traced: bool = False,
                     defines: Sequence[str] = (), before: Sequence[str] = ()) -> None:
-    """Compile all C++ in ``folder``, a harness and class V``model``, into the library ``name``.so, on every core.
+    """Compile all C++ in ``folder``, a harness and class V``model``, into ``name``.so, using every core.
 
-    ``defines`` are options of the compiler for the harness, and ``before`` headers that all sources begin with.
+    ``defines`` are compiler options for the harness; ``before`` are headers at the beginning of all sources.
     """
     runtime = _runtime(traced)
     sources = [folder / f"{name}.cpp", *(folder / "obj").glob(f"V{model}*.cpp")]
-    # The longest first, so that no core still compiles it at the end.
+    # Largest sources first, so that no core is still compiling one of them at the end.
     sources.sort(key=lambda path: path.stat().st_size, reverse=True)
 
     def compile_one(source: Path) -> str:
@@ -208,9 +208,9 @@ def _header(level: tuple[str, ...]) -> str:
 
 
 def _runtime(traced: bool) -> Path:
-    """Folder with Verilator's own C++, compiled once for all libraries, and its precompiled headers.
+    """Folder with precompiled headers and with Verilator's own C++, compiled once for all libraries.
 
-    A compiler that cannot use a precompiled header reads the header itself.
+    A compiler that cannot use a precompiled header reads the original header.
     """
     sources = (*_RUNTIME, *_TRACE_RUNTIME) if traced else _RUNTIME
     headers = (*_HEADERS, *_TRACE_HEADERS) if traced else _HEADERS

@@ -1,11 +1,11 @@
-"""Cache of folders of build products: each is found unchanged or else built again.
+"""Cache of build products: each folder is found unchanged, or built again.
 
-Each folder also has ``manifest.json`` with the size and the SHA-256 digest of each file. A file that was cut short or
-changed by a full disk, a crash or a person is never used: a truncated library would end this process by a signal.
-Subfolders are not kept, so that nothing in an entry is without a digest.
+Each folder also contains ``manifest.json`` with the size and the SHA-256 digest of each file. A file that was
+truncated or changed by a full disk, a crash or a person is never used: a truncated library would crash this process.
+Subfolders are not kept, so that everything in an entry has a digest.
 
-Any number of processes may need the same folder at once (:mod:`sim.verilated.locks`).
-:mod:`sim.verilated.cache_folder` gives the path of such folders; :mod:`sim.verilated.cache_bound` keeps them from
+Any number of processes may need the same folder at the same time (:mod:`sim.verilated.locks`).
+:mod:`sim.verilated.cache_folder` provides the paths of such folders; :mod:`sim.verilated.cache_bound` keeps them from
 filling the disk.
 """
 
@@ -29,10 +29,10 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["cached", "complete"]
 
-#: Bytes of free space below which the failure of a program is taken for a full disk.
+#: Bytes of free space below which a failed program is assumed to have filled the disk.
 _FULL = 1 << 20
 
-#: Sizes and times of files in folders found complete, so that nothing is read twice.
+#: Sizes and times of files in folders known to be complete, so that each file is read only once.
 _seen: dict[Path, dict[str, tuple[int, int]]] = {}
 
 
@@ -40,25 +40,25 @@ def cached(directory: Path, build: Callable[[Path], None], *,
            announce: Callable[[str], None] = lambda stage: None) -> Path:
     """Build ``directory`` once, and again if a file in it has changed.
 
-    ``build`` fills a fresh folder next to it, which gets its name when complete: a failed or an interrupted build
-    leaves nothing that could be taken for a result. Of two processes that need the same entry, one builds it and the
-    other waits. Remains of earlier builds that were killed are removed. While this process lives, no other process
-    removes the folder.
+    ``build`` fills a fresh folder, which is renamed to ``directory`` when complete: a failed or interrupted build
+    leaves nothing that could be mistaken for a result. If two processes need the same entry, one builds it and the
+    other waits. Remains of earlier builds that were killed are removed. As long as this process runs, no other
+    process removes the folder.
 
     Parameters
     ----------
     directory : Path
-        An entry of the cache: in the folder of a kind, with a digest in its name.
+        An entry of the cache, in the folder of its kind and with a digest in its name.
     build : callable
-        Called with the fresh folder, and must write at least one file into it. Subfolders are removed at the end of
-        the build.
+        Function that is called with the fresh folder and must write at least one file into it. Subfolders are removed
+        at the end of the build.
     announce : callable
-        Called with a line if this process waits for another one that builds the same.
+        Called with a line of text if this process waits for another process that builds the same entry.
 
     Raises
     ------
     ToolError
-        The folder cannot be written, or is not the cache's; the message names it and gives the remedy.
+        The folder cannot be written, or does not belong to the cache; the message names it and the remedy.
     ValueError
         The folder is not an entry of the cache.
     """
@@ -69,13 +69,13 @@ def cached(directory: Path, build: Callable[[Path], None], *,
         cache_folder.make(parent)
         use(parent, name)
     except OSError as error:
-        if complete(directory):  # without write access, existing entries still serve
+        if complete(directory):  # without write access, existing entries can still be used
             return directory
         raise _refusal(parent, error) from error
     if complete(directory):
         _touch(directory)
         return directory
-    limit = cache_folder.limit()  # its error must come before long work
+    limit = cache_folder.limit()  # an error in the limit must be raised before long work
     try:
         with contextlib.ExitStack() as held:
             try:
@@ -87,14 +87,14 @@ def cached(directory: Path, build: Callable[[Path], None], *,
                 return directory
             remove_stale(parent, held=name)
             size = _build(directory, build)
-    except OSError as error:  # such as a full disk, which names no file
+    except OSError as error:  # such as a full disk, an error that names no file
         raise _refusal(directory, error) from error
     built(size, limit)
     return directory
 
 
 def _build(directory: Path, build: Callable[[Path], None]) -> int:
-    """Build a folder while its lock is held, and return its size in bytes."""
+    """Build a folder while holding its lock, and return its size in bytes."""
     fresh, replaced = beside(directory), beside(directory)
     try:
         fresh.mkdir(mode=0o755)
@@ -107,7 +107,7 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
         size = _seal(fresh)
         if directory.is_symlink():
             directory.unlink()
-        elif directory.exists():  # incomplete; no folder takes the name of one that has files
+        elif directory.exists():  # incomplete; a folder cannot be renamed to one that contains files
             directory.rename(replaced)
         fresh.rename(directory)
         return size
@@ -117,9 +117,9 @@ def _build(directory: Path, build: Callable[[Path], None]) -> int:
 
 
 def complete(directory: Path) -> bool:
-    """Whether a folder has all files as written, with the same sizes and digests.
+    """Whether a folder contains all files as written, with the same sizes and digests.
 
-    A folder or file that other users may write, or a link in place of either, makes it incomplete.
+    It is incomplete if other users may write to the folder or a file, or if either is replaced by a link.
     """
     try:
         status = directory.lstat()
@@ -140,7 +140,7 @@ def complete(directory: Path) -> bool:
 
 
 def _manifest(value: Any) -> dict[str, tuple[int, str]]:
-    """Size and digest of each file; raises ``ValueError`` if :func:`_seal` has not written it."""
+    """Size and digest of each file; raises ``ValueError`` if the value was not written by :func:`_seal`."""
     if not isinstance(value, dict) or not value:
         raise ValueError("manifest must be an object of files, at least of a single one")
     for name, entry in value.items():
@@ -151,7 +151,7 @@ def _manifest(value: Any) -> dict[str, tuple[int, str]]:
     return {name: (size, digest) for name, (size, digest) in value.items()}
 
 
-#: Errors that only writing raises, and errors among them that mean a lack of space.
+#: Errors that only writing can raise, and the errors among them that indicate a lack of space.
 _WRITING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EEXIST,
             errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOLCK)
 _ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -170,9 +170,9 @@ def _refusal(folder: Path, error: OSError) -> ToolError:
 
 
 def _seal(folder: Path) -> int:
-    """Remove folders within, write the manifest, and return the size of all files in bytes.
+    """Remove subfolders, write the manifest, and return the size of all files in bytes.
 
-    Other users cannot write the files, with any umask of this user.
+    Other users cannot write to the files, whatever this user's umask is.
     """
     manifest = {}
     for path in sorted(folder.iterdir()):
@@ -197,13 +197,13 @@ def _restrict(path: Path) -> None:
 
 
 def _touch(directory: Path) -> None:
-    """Record that a folder is used now; its modification time is the time of its last use."""
+    """Record that a folder is in use: its modification time is the time of its last use."""
     with contextlib.suppress(OSError):
         os.utime(directory)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file; raises ``ValueError`` for anything else, and if other users may write it."""
+    """Size and time of a file; raises ``ValueError`` if it is not a file, or if other users may write to it."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or not cache_folder.owned(status):
         raise ValueError(f"{path} must be a file that no other user may write")

@@ -1,4 +1,4 @@
-"""Bound of the cache: after a build that may have made it too large, the least recently used entries are removed."""
+"""Bound on the cache size: a build that exceeds it removes the least recently used entries."""
 
 import contextlib
 import os
@@ -11,21 +11,21 @@ __all__ = ["built"]
 
 #: Fraction of the limit that remains after pruning, so that not every build prunes.
 _LEFT = 0.9
-#: Fraction of the limit that a process may add, and seconds of a grace period, before the size is checked.
+#: Fraction of the limit that a process may add, and grace period in seconds, before the size is checked.
 _UNSEEN, _INTERVAL = 0.01, 600
 _TIDIED = "tidied"
 
-#: Bytes that this process has built since the last check of the size; None until the time of that is known.
+#: Bytes that this process has built since the size was last checked; None until the time of that check is known.
 _added: int | None = None
 
 
 def built(added: int, most: int) -> None:
-    """Count a build, and prune the cache if there is reason to think that it exceeds its limit.
+    """Count a build, and prune the cache if it is likely to exceed its limit.
 
     Parameters
     ----------
     added, most : int
-        Bytes of the build, and of all entries at most.
+        Size of the build, and maximum size of all entries, in bytes.
     """
     global _added
     stamp = cache_folder.root() / _TIDIED

@@ -1,4 +1,4 @@
-"""Entries of the cache, and their removal: the least recently used first, and none in use or under construction."""
+"""Entries of the cache, and their removal: least recently used first, but never while in use."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ class Entry:
         One of :data:`~sim.verilated.cache_folder.KINDS`.
     path : Path
     size : int
-        Bytes on the disk.
+        Bytes on disk.
     used : float
         Time of the last use, in seconds since the epoch.
     """
@@ -35,19 +35,19 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """Entries that were removed, and entries that stay because they are in use."""
+    """Entries that were removed, and entries that were kept because they are in use."""
 
     gone: tuple[Entry, ...]
     kept: tuple[Entry, ...]
 
     @property
     def size(self) -> int:
-        """Bytes that were freed."""
+        """Number of bytes that were freed."""
         return sum(entry.size for entry in self.gone)
 
 
 def _size(folder: Path) -> int:
-    """Bytes that a folder takes on the disk."""
+    """Number of bytes that a folder takes on disk."""
     total = 0
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as items:
         for item in items:
@@ -58,12 +58,12 @@ def _size(folder: Path) -> int:
 
 
 def entries() -> list[Entry]:
-    """All entries, the least recently used first.
+    """All entries, least recently used first.
 
     Raises
     ------
     ToolError
-        The folder is not the cache's (:func:`sim.verilated.cache_folder.checked`).
+        The folder does not belong to the cache (:func:`sim.verilated.cache_folder.checked`).
     """
     return sorted(_entries(), key=lambda entry: (entry.used, entry.path))
 
@@ -83,16 +83,16 @@ def prune(*, most: int, least: int | None = None, before: float | None = None) -
     Parameters
     ----------
     most : int
-        Bytes that entries may take; the oldest are removed while they take more.
+        Maximum size of all entries in bytes; the oldest are removed as long as it is exceeded.
     least : int or None
-        Bytes that may then remain; by default ``most``.
+        Maximum size in bytes after such a removal; by default ``most``.
     before : float or None
-        Entries that were last used before this time are removed in any case.
+        Entries last used before this time are removed in any case.
 
     Raises
     ------
     ToolError
-        The folder is not the cache's (:func:`sim.verilated.cache_folder.checked`).
+        The folder does not belong to the cache (:func:`sim.verilated.cache_folder.checked`).
     """
     for kind in cache_folder.KINDS:
         folder = cache_folder.present(kind)

@@ -1,4 +1,4 @@
-"""Entries of the cache on disk: their manifest, the names of files next to them, and their removal."""
+"""Entries of the cache on disk: their manifest, the names of adjacent files, and their removal."""
 
 import contextlib
 import re
@@ -13,12 +13,12 @@ __all__ = ["MANIFEST", "beside", "remove", "remove_stale"]
 
 MANIFEST = "manifest.json"
 
-#: Names next to entries: folders that are being built or removed, and locks.
+#: Names of items next to entries: folders that are being built or removed, and locks.
 _BESIDE = re.compile(r"\.(.+)(-[0-9a-f]{8}|\.lock)")
 
 
 def remove(directory: Path) -> bool:
-    """Remove an entry unless a living process uses or builds it, and return whether it is gone.
+    """Remove an entry unless a running process uses or builds it; return whether it has been removed.
 
     Raises
     ------
@@ -43,8 +43,8 @@ def remove(directory: Path) -> bool:
 
 
 def remove_stale(parent: Path, *, held: str | None = None) -> None:
-    """Remove the remains of killed builds: fresh folders, locks and notes. A build in progress holds the lock of
-    its name.
+    """Remove the remains of killed builds: fresh folders, locks and notes. A build in progress holds the lock for its
+    name.
 
     Parameters
     ----------
@@ -70,5 +70,5 @@ def remove_stale(parent: Path, *, held: str | None = None) -> None:
 
 
 def beside(directory: Path) -> Path:
-    """Name of a folder next to another one, in the form that :func:`remove_stale` recognizes."""
+    """Name for a folder next to another folder, in the form that :func:`remove_stale` recognizes."""
     return directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")

@@ -1,13 +1,13 @@
-"""Folder of the cache: its path, its tag, and its limit of size.
+"""Folder of the cache: its path, its tag, and its size limit.
 
-It belongs to no clone: Verilog, Verilated libraries, simulators, netlists and placements are the same in all clones.
-It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. The results of a command
-are not in it (:data:`sim.verilated.toolchain.BUILD`).
+The folder is shared by all clones, since Verilog, Verilated libraries, simulators, netlists and placements are the
+same in all of them. It is ``GRADRING_CACHE`` if that is set, or else the user's cache folder. Results of commands are
+stored elsewhere (:data:`sim.verilated.toolchain.BUILD`).
 
-``CACHEDIR.TAG`` marks the folder. A folder without this tag is never written to unless it is empty, so that a
-mistaken variable costs nobody's files; a folder that other users may write is never used, since its libraries run.
+``CACHEDIR.TAG`` marks the folder. A folder without this tag is never written to unless it is empty, so that a wrong
+variable cannot destroy files. A folder that other users may write to is never used, since its libraries are executed.
 
-A user without a home, as in some containers, has a private folder in the temporary folder instead.
+For a user without a home folder, as in some containers, a private folder in the temporary folder is used instead.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from sim.verilated.processes import ToolError
 __all__ = ["KINDS", "LIMIT", "TAG", "VARIABLE", "checked", "folder", "is_entry", "limit", "make", "owned", "present",
            "root", "size"]
 
-#: Environment variables: folder of the cache, and bytes that it may take.
+#: Environment variables: the cache folder, and the maximum size of the cache in bytes.
 VARIABLE, LIMIT = "GRADRING_CACHE", "GRADRING_CACHE_LIMIT"
 
-#: Folders of the cache, and what each is for.
+#: Folders of the cache, and the purpose of each.
 KINDS = {
     "verilog": "Verilog of components",
     "verilated": "simulated rings, boards and units",
@@ -41,14 +41,14 @@ KINDS = {
 
 _DEFAULT = 10 * 10**9
 
-#: Name of the file that marks the cache: its first line marks any cache, its second this one.
+#: Name of the file that marks the cache: its first line marks any cache, its second line this cache.
 TAG = "CACHEDIR.TAG"
 _TAG = ("Signature: 8a477f597d28d172789f06886806bc55\n"
         "# Everything here is found again by its digest and built again where it is gone. See gradring cache.\n"
         "# For information about cache directory tags see https://bford.info/cachedir/\n")
-#: Names of entries: anything, a digest, and a suffix that distinguishes entries with the same digest.
+#: Names of entries: any text, a digest, and a suffix that distinguishes entries with the same digest.
 _ENTRY = re.compile(r"[^./\s][^/\s]*-[0-9a-f]{24}(-[^/\s]+)?")
-#: Permissions of folders, before the user's mask: only their owner writes.
+#: Permissions of folders, before the user's umask is applied: only their owner may write.
 _MODE = 0o755
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -56,19 +56,19 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
 
 
 def root() -> Path:
-    """The cache folder, which may not exist yet.
+    """Path of the cache folder, which may not exist yet.
 
-    A relative path in ``GRADRING_CACHE`` is relative to the current folder at its first use, also for all programs
-    that this process starts.
+    A relative path in ``GRADRING_CACHE`` refers to the current folder at its first use, also in all programs that
+    this process starts.
 
-    A user without a home has a private folder in the temporary folder, which then becomes ``XDG_CACHE_HOME``, so that
-    tools that this process starts have caches as well.
+    For a user without a home folder, it is a private folder in the temporary folder. That also becomes
+    ``XDG_CACHE_HOME``, so that tools started by this process have caches as well.
 
     Raises
     ------
     ToolError
-        ``GRADRING_CACHE`` begins with the home of a user who has none; or there is no home, and no private folder of
-        this user can be made instead.
+        ``GRADRING_CACHE`` begins with the home folder of a user who has none; or there is no home folder, and no
+        private folder can be created instead.
     """
     value = os.environ.get(VARIABLE)
     if not value:
@@ -88,7 +88,7 @@ def root() -> Path:
 
 
 def _user_folder() -> Path | None:
-    """The user's cache folder, or None for a user without a home."""
+    """The user's cache folder, or None for a user without a home folder."""
     try:
         path = Path(platformdirs.user_cache_dir("gradring", appauthor=False))
     except RuntimeError:
@@ -97,12 +97,12 @@ def _user_folder() -> Path | None:
 
 
 def _private() -> Path:
-    """Folder in the temporary folder that only this user can read and write; it is made if necessary.
+    """Folder in the temporary folder that only this user can read and write; created if necessary.
 
     Raises
     ------
     ToolError
-        It cannot be made, or somebody else has made it.
+        It cannot be created, or another user has created it.
     """
     path = Path(tempfile.gettempdir(), f"gradring-{os.geteuid()}")
     try:
@@ -119,24 +119,24 @@ def _private() -> Path:
 
 
 def folder(kind: str) -> Path:
-    """Folder of the entries of one of :data:`KINDS`."""
+    """Path of the folder for one of :data:`KINDS`."""
     if kind not in KINDS:
         raise ValueError(f"Kind must be one of {', '.join(KINDS)}, not {kind!r}")
     return root() / kind
 
 
 def is_entry(name: str) -> bool:
-    """Whether a name has a digest of the expected form."""
+    """Whether a name contains a digest of the expected form."""
     return _ENTRY.fullmatch(name) is not None
 
 
 def present(kind: str) -> Path | None:
-    """Folder of the entries of one of :data:`KINDS`, or None if there is none, or a link in its place.
+    """Folder for one of :data:`KINDS`, or None if it does not exist or has been replaced by a link.
 
     Raises
     ------
     ToolError
-        As for :func:`checked`.
+        See :func:`checked`.
     """
     top = checked()
     path = None if top is None else top / kind
@@ -144,12 +144,12 @@ def present(kind: str) -> Path | None:
 
 
 def owned(status: os.stat_result) -> bool:
-    """Whether only this user, or the system's administrator, can write a file or folder."""
+    """Whether only this user, or the system administrator, can write to a file or folder."""
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
-    """Raise ``ToolError`` if other users may write a folder."""
+    """Raise ``ToolError`` if other users may write to a folder."""
     if status.st_uid not in (0, os.geteuid()):
         raise ToolError(f"Cache folder {path} must be of this user, not of user {status.st_uid}, since its libraries "
                         f"are run: set {VARIABLE} to a folder of your own")
@@ -160,7 +160,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 
 def _tagged(top: Path) -> bool:
-    """Whether a folder has the tag of this cache."""
+    """Whether a folder contains the tag of this cache."""
     try:
         descriptor = os.open(top / TAG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -174,13 +174,13 @@ def _tagged(top: Path) -> bool:
 
 
 def checked() -> Path | None:
-    """The cache folder, or None if there is none yet: the path is free, or an empty folder.
+    """Path of the cache folder, or None if there is none yet: the path is unused, or an empty folder.
 
     Raises
     ------
-        The path is no folder, a folder with other files, or one that other users may write; the message gives the
-        remedy.
-        do.
+    ToolError
+        The path is not a folder, or the folder contains other files or may be written to by other users; the message
+        gives the remedy.
     OSError
         The folder cannot be read.
     """
@@ -192,7 +192,7 @@ def checked() -> Path | None:
     if not stat.S_ISDIR(status.st_mode):
         raise ToolError(f"Cache folder {top} must be a folder, not a file: set {VARIABLE} to another path")
     if not _tagged(top):
-        # The tag comes first: another process may have written it, and more, since.
+        # The tag is checked first: another process may have written it, and more, in the meantime.
         if not any(_other(name) for name in os.listdir(top)):
             return None
         if not _tagged(top):
@@ -203,19 +203,19 @@ def checked() -> Path | None:
 
 
 def _other(name: str) -> bool:
-    """Whether a name in the cache folder is not an unfinished tag."""
+    """Whether a name in the cache folder is anything other than an unfinished tag."""
     return re.fullmatch(rf"\.{re.escape(TAG)}-[0-9a-f]{{8}}", name) is None
 
 
 def make(path: Path) -> None:
-    """Make the folder of a kind of entries, and before it the cache folder with its tag.
+    """Create the folder for a kind of entries and, first, the cache folder with its tag.
 
     Raises
     ------
     ToolError
-        As for :func:`checked`; or the path is a link, or a folder that other users may write.
+        See :func:`checked`; or the path is a link, or a folder that other users may write to.
     OSError
-        The folder cannot be made.
+        The folder cannot be created.
     """
     top = root()
     if path.parent != top or path.name not in KINDS:
@@ -233,7 +233,7 @@ def make(path: Path) -> None:
 
 
 def _mark(top: Path) -> None:
-    """Write the tag, whole or not at all."""
+    """Write the tag atomically."""
     part = top / f".{TAG}-{secrets.token_hex(4)}"
     try:
         part.write_text(_TAG)
@@ -252,12 +252,12 @@ def size(text: str) -> int:
 
 
 def limit() -> int:
-    """Bytes that the cache may take: ``GRADRING_CACHE_LIMIT``, or 10 GB.
+    """Maximum size of the cache in bytes: ``GRADRING_CACHE_LIMIT``, or 10 GB.
 
     Raises
     ------
     ToolError
-        The variable is not a size.
+        The variable is not a valid size.
     """
     value = os.environ.get(LIMIT)
     try:

@@ -1,6 +1,6 @@
-"""Exchange between processes that each have a share of one ring: shared memory, or MPI.
+"""Exchange between processes that each simulate a share of one ring, by shared memory or MPI.
 
-Both are small libraries with the functions of ``ring_exchange.h``, built when they are first used.
+Both are small libraries that implement ``ring_exchange.h`` and are built on first use.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ class Exchange:
     Members
     -------
     process, processes : int
-        Number of this process, and of all processes.
+        Index of this process, and number of all processes.
     """
 
     def __init__(self, library: ctypes.CDLL, context: int | None, process: int, processes: int) -> None:
@@ -36,20 +36,20 @@ class Exchange:
         self.process, self.processes = process, processes
 
     def agree(self, value: int) -> int:
-        """The largest value that any process passes; all processes must call this."""
+        """Largest value that any process passes; all processes must call this method."""
         agreed = ctypes.c_uint64(value)
         self._checked(self.library.exchange_agree(self.context, ctypes.byref(agreed)))
         return agreed.value
 
     def mail(self, messages: dict[int, bytes]) -> dict[int, bytes]:
-        """Send messages to processes, and receive theirs; each of them must call this at the same time."""
+        """Send messages to processes, and receive their messages; each of them must call this at the same time."""
         mails = (_Mail * len(messages))(*(_Mail(process, text, len(text)) for process, text in messages.items()))
         self._checked(self.library.exchange_mail(self.context, mails, len(messages)))
         return {item.process: ctypes.string_at(item.incoming, item.incoming_bytes) for item in mails}
 
     def time(self, size: int, *, batches: int = 1000, times: int = 30) -> float:
-        """Seconds of an exchange of messages of a size with every other process, or of an agreement for 0: the mean
-        of the batch that was least disturbed by other programs."""
+        """Seconds for exchanging messages of ``size`` bytes with every other process, or for an agreement if it is 0:
+        the mean over the batch that other programs disturbed least."""
         text = bytes(size)
         peers = [process for process in range(self.processes) if size and process != self.process]
         mails = (_Mail * len(peers))(*(_Mail(process, text, size) for process in peers))
@@ -59,7 +59,7 @@ class Exchange:
 
     @property
     def used(self) -> float:
-        """Processor seconds of all exchanges of this process so far, waiting included."""
+        """Processor seconds of all exchanges of this process so far, including waiting."""
         return float(self.library.exchange_used(self.context) * 1e-9)
 
     def _checked(self, result: int) -> None:
@@ -67,7 +67,7 @@ class Exchange:
             raise RuntimeError(self.library.exchange_error(self.context).decode())
 
     def first_ended(self) -> int | None:
-        """The process that has ended first, as far as this one can see; None if all are running."""
+        """Process that ended first, as far as this process knows; None if all are running."""
         return None
 
     def close(self) -> None:
@@ -78,12 +78,12 @@ class Exchange:
 
 
 class SharedExchange(Exchange):
-    """Shared memory between processes of one host.
+    """Exchange through shared memory between processes of one host.
 
     Parameters
     ----------
     descriptor : int
-        Descriptor of the memory, from :meth:`create` in this process or another; the exchange closes it.
+        Descriptor of the memory, from :meth:`create` in this or another process; the exchange closes it.
     process, processes : int
     """
 
@@ -93,7 +93,7 @@ class SharedExchange(Exchange):
 
     @staticmethod
     def create(processes: int) -> int:
-        """Descriptor of new memory without a name, which disappears with the last process that has it."""
+        """Create anonymous memory that disappears with the last process that uses it; return its descriptor."""
         descriptor: int = _shared().exchange_create(processes)
         if descriptor < 0:
             raise toolchain.ToolError(f"Processes cannot exchange words: {_why(_shared())}")
@@ -105,7 +105,7 @@ class SharedExchange(Exchange):
 
 
 class MpiExchange(Exchange):
-    """MPI between the processes that ``mpirun`` has started; all must create theirs at the same time."""
+    """Exchange by MPI between processes started by ``mpirun``; all must create it at the same time."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -126,20 +126,20 @@ class _RingPart(ctypes.Structure):
 
 
 class Part:
-    """The nodes of a ring in this process, and its exchange with other processes.
+    """The share of a ring's nodes in this process, and the exchange with other processes.
 
     Parameters
     ----------
     bounds : sequence of int
-        First node of each process, and the number of all nodes at the end.
+        First node of each process, followed by the number of all nodes.
     exchange : Exchange
 
     Members
     -------
     nodes : range
-        Nodes of this process.
+        Nodes in this process.
     structure : ctypes.Structure
-        The part in the form for ``ring_create``.
+        The part in the form required by ``ring_create``.
     """
 
     def __init__(self, bounds: Sequence[int], exchange: Exchange) -> None:
@@ -163,7 +163,7 @@ def _shared() -> ctypes.CDLL:
 
 
 def _mpi_compiler() -> str:
-    """The compiler of mpi4py's MPI: this environment's takes precedence over the system's."""
+    """The compiler of mpi4py's MPI; the environment's own takes precedence over the system's."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     compiler = shutil.which("mpicxx", path=path)
     if compiler is None:

@@ -1,10 +1,10 @@
-"""Identity of a component: a digest of all that determines its gateware, without elaboration.
+"""Identity of a component: a digest of everything that determines its gateware, without elaboration.
 
-Elaboration takes as long as the simulation of many tests. It depends on the component's class, the attributes that
-its constructor has set, the code of the modules of both, with all their imports, and the values of their globals,
-which tests may have changed. Docstrings and comments do not count. A configuration adds the code of its features, and
-the name of a format the code of its feature, since their units are imported when they are made. If one of these
-cannot be determined, such as for a function that has no name, there is no identity, and the component is elaborated.
+Elaboration takes as long as the simulation in many tests. Its result depends on the component's class, the attributes
+set by its constructor, the code of the modules that define them, with all their imports, and the values of the
+modules' globals, which tests may have changed. Docstrings and comments are ignored. Configurations add the code of
+their features, and names of formats the code of the format's feature, since units are imported on creation. If any of
+these cannot be determined, as for a function without a name, there is no identity, and the component is elaborated.
 """
 
 import ast
@@ -32,25 +32,25 @@ __all__ = ["identity_of"]
 #: Packages with modules that can define components: all packages next to this one.
 _PACKAGES = frozenset(path.name for path in toolchain.ROOT.iterdir() if path.is_dir() and path.name.isidentifier())
 _SIMPLE = (bool, int, float, complex, str, bytes, range, type(None))
-#: Plain types: the content of a subclass is not in its attributes.
+#: Plain types; the content of an instance of a subclass is not in its attributes.
 _PLAIN = (int, float, complex, str, bytes, list, tuple)
-#: Maximum depth of described constants of modules.
+#: Maximum nesting depth of module constants that are described.
 _DEPTH = 4
 
 
 class _UnknownError(Exception):
-    """An object has no description that another process would recognize."""
+    """Raised for an object without a description that another process would recognize."""
 
 
 def identity_of(component: Component) -> str | None:
-    """Digest of a component's gateware, with the version of Amaranth, or None if it cannot be determined."""
+    """Digest of a component's gateware and of Amaranth's version, or None if it cannot be determined."""
     description = _Description()
     try:
         description.add(component)
         sources = sorted(set().union(*(_imported(name) for name in description.modules)))
         if any(toolchain.changed_since_start(_path(name)) for name in sources):
             return None
-        # Of other packages, only the modules that define the classes and functions count with their globals.
+        # In other packages, globals are considered only in modules that define the classes and functions.
         watched = {name for name in sources if name.partition(".")[0] == "hdl"} | description.modules
         constants = [_globals(name) for name in sorted(watched)]
     except (_UnknownError, OSError, RecursionError):
@@ -63,15 +63,15 @@ def identity_of(component: Component) -> str | None:
 
 
 class _Description:
-    """Text of an object and of all that it refers to, the same in each process.
+    """Text that describes an object and everything that it refers to; the same in each process.
 
     Members
     -------
     parts : list of str
     modules : set of str
-        Modules of the project with classes and functions in the text.
+        Modules of the project that define classes and functions in the text.
     used : list of Elaboratable
-        Components in the text.
+        Components that occur in the text.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Description:
     def add(self, value: Any) -> None:
         if isinstance(value, enum.Enum):
             self._name(type(value))
-            self.parts.append(f"{value.name} {value.value!r}")  # several flags have no name together
+            self.parts.append(f"{value.name} {value.value!r}")  # combined flags have no common name
         elif type(value) in _SIMPLE:
             self.parts.append(f"{type(value).__name__} {value!r}")
             if isinstance(value, str) and value in _formats():
@@ -141,7 +141,7 @@ class _Description:
             self.add(value)
 
     def _function(self, value: Any) -> None:
-        """Add a function without a name in its module: its code, and its captured values."""
+        """Add a function that has no name in its module: its code, and its captured values."""
         if not isinstance(value, types.FunctionType):
             raise _UnknownError
         self._code(value.__code__)
@@ -171,7 +171,7 @@ class _Description:
 
 
 def _is_named(value: Any) -> bool:
-    """Whether a class or a function can be imported by its name."""
+    """Whether a class or function can be imported by its name."""
     target: Any = sys.modules.get(value.__module__ or "")
     for part in value.__qualname__.split("."):
         target = getattr(target, part, None)
@@ -180,12 +180,12 @@ def _is_named(value: Any) -> bool:
 
 @functools.cache
 def _formats() -> frozenset[str]:
-    """Names of the formats of features."""
+    """Names of all formats that belong to features."""
     return frozenset(name for entry in FEATURES.values() for name in entry.formats)
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes of an object, except the source location and the order of its creation."""
+    """Attributes of an object, except its source location and creation order."""
     names = {**getattr(value, "__dict__", {})}
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
@@ -199,7 +199,7 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(module: str) -> str:
-    """Name of a module in a clone; a wheel has these packages within ``gradring``."""
+    """Name of a module as in a clone; in a wheel, these packages are within ``gradring``."""
     head, _, rest = module.partition(".")
     return rest if head == "gradring" and rest.partition(".")[0] in _PACKAGES else module
 
@@ -211,7 +211,7 @@ def _path(name: str) -> Path:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of a syntax tree, except code for type checkers only."""
+    """Nodes of a syntax tree, without code that is only for type checkers."""
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     yield node
@@ -221,7 +221,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 @functools.cache
 def _source(name: str) -> tuple[str, frozenset[str]]:
-    """A module's code, and the modules of the project that it imports anywhere, with their packages."""
+    """A module's code, and the project's modules that it imports anywhere, with their packages."""
     tree = ast.parse(toolchain.text(_path(name)))
     imports: set[str] = set()
     is_package = _path(name).name == "__init__.py"
@@ -241,7 +241,7 @@ def _source(name: str) -> tuple[str, frozenset[str]]:
 
 @functools.cache
 def _imported(name: str) -> frozenset[str]:
-    """A module and all that it imports, directly or not."""
+    """A module and everything that it imports, directly or indirectly."""
     seen, left = set(), {name}
     while left:
         seen.add(module := left.pop())
@@ -250,7 +250,7 @@ def _imported(name: str) -> frozenset[str]:
 
 
 def _globals(name: str) -> str:
-    """Constants of a module as they are now, with the names of its functions and classes."""
+    """Current constants of a module, and the names of its functions and classes."""
     prefix = __name__.removesuffix("sim.verilated.identity")
     module = importlib.import_module(prefix + name)
     return repr([(key, _constant(value, _DEPTH)) for key, value in sorted(vars(module).items())

@@ -1,4 +1,4 @@
-"""The links of a Verilated ring: settings, faults and counters of each."""
+"""The links of a Verilated ring, with the settings, faults and counters of each link."""
 
 import ctypes
 import dataclasses
@@ -19,14 +19,14 @@ NEVER = (1 << 64) - 1
 #: Node and port.
 End = tuple[int, int]
 
-#: Bits of ``place`` of a tapped word: it is the last of a message, or of the link itself; a control word.
+#: Bits of ``place`` in a tapped word: it is the last word of a message or of the link itself; it is a control word.
 LAST, CONTROL = 1, 2
 _TAPPED = np.dtype([("cycle", np.uint64), ("data", np.uint32), ("place", np.uint32)])
 _TAPPED_AT_ONCE = 4096
 
 
 class Struct(ctypes.Structure):
-    """A C structure with its values by name."""
+    """Base of C structures that provides their values by name."""
 
     def values(self) -> dict[str, int]:
         return {field[0]: getattr(self, field[0]) for field in self._fields_}
@@ -42,26 +42,26 @@ class _Scope(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class LinkStatus:
-    """Settings of one link, its counters since reset, and the words in flight.
+    """Settings of one link, its counters since reset, and the number of words in flight.
 
     Members
     -------
     data_latency, credit_latency : int
-        Cycles from one end to the other, for words and for the wire back.
+        Cycles from one end to the other, for words and for the backward wire.
     rate_numerator, rate_denominator : int
         Words per cycle.
     cut_from, cut_until : int
-        Cycles that lose all incoming words: from the first and before the second.
+        Range of cycles that lose all incoming words; the end is exclusive.
     words_sent, packets_sent : int
-        Words that the sender has put on the link, and whole packets among them.
+        Words that the sender has put on the link, and whole packets that they form.
     words_carried, words_dropped, words_corrupted : int
-        Words that entered and were kept, words that were lost, and kept words that were changed.
+        Words that entered and were kept, words that were lost, and words that were kept but changed.
     credits_carried, credits_dropped : int
-        Credits likewise; 0 on a link with replay, which has a line that is always driven.
+        The same for credits; 0 on a link with replay, which has a line that is always driven.
     words_in_flight, credits_in_flight : int
-        Words and credits that have entered and not yet arrived.
+        Words and credits that have entered but not yet arrived.
     last_word, last_credit : int
-        Cycles when the last word and credit entered; 0 if there were none.
+        Cycles in which the last word and credit entered; 0 if there were none.
     """
 
     data_latency: int
@@ -85,14 +85,14 @@ class LinkStatus:
 
 @dataclasses.dataclass(frozen=True)
 class InjectedFaults:
-    """Faults of a link since reset, counted where they were made.
+    """Faults of a link since reset, counted where they are injected.
 
     Members
     -------
     data, last, valid, kind, check : int
-        Flips of these wires in cycles with a word, and, together with ``valid``, in cycles that thereby have a word.
+        Flips of these wires in cycles with a word or, together with ``valid``, in cycles that get a word by the flip.
     back : int
-        Flips of the wire back: credits lost or invented, or levels of the line.
+        Flips of the backward wire: credits lost or added, or changed levels of the line.
     words_dropped, words_doubled, words_swapped : int
     packets_dropped, packets_doubled, packets_swapped : int
     """
@@ -112,12 +112,12 @@ class InjectedFaults:
 
     @property
     def total(self) -> int:
-        """All faults."""
+        """Total number of faults."""
         return sum(dataclasses.astuple(self))
 
 
 class _LinkStatus(Struct):
-    _fields_ = [(field.name, ctypes.c_uint32 if place < 4 else ctypes.c_uint64)  # settings come first
+    _fields_ = [(field.name, ctypes.c_uint32 if place < 4 else ctypes.c_uint64)  # settings are the first fields
                 for place, field in enumerate(dataclasses.fields(LinkStatus))]
 
 
@@ -126,14 +126,14 @@ class _Faults(Struct):
 
 
 def check_wiring(wiring: Sequence[tuple[End, End]], *, nodes: int, ports: int) -> None:
-    """Raise a ``ValueError`` unless links can connect these ports of nodes, each one at most once in each direction.
+    """Raise ``ValueError`` unless each port exists and has at most one link in each direction.
 
     Parameters
     ----------
     wiring : sequence
-        Links: the node and port that send words, and the node and port that receive them.
+        Links, as the node and port that send words, and the node and port that receive them.
     nodes, ports : int
-        Number of nodes, and of ports of each.
+        Number of nodes, and number of ports per node.
     """
     for name, ends in (("send", [source for source, _ in wiring]), ("receive", [target for _, target in wiring])):
         for node, port in ends:
@@ -146,16 +146,16 @@ def check_wiring(wiring: Sequence[tuple[End, End]], *, nodes: int, ports: int) -
 
 
 class RingLink:
-    """A link: words forward, and credits or the level of a line backward.
+    """A link that carries words forward, and credits or the level of a line backward.
 
-    The wires of one end in cycle t are on the other end in cycle t + latency. Settings change between runs and act on
-    words that enter from then on; no word overtakes another.
+    The state of the wires at one end in cycle t appears at the other end in cycle t + latency. Settings may be
+    changed between runs, and apply to words that enter from then on; words never overtake each other.
 
     Members
     -------
     index : int
     source, target : tuple of int
-        Node and port that send words, and node and port that receive them.
+        Node and port that send words; node and port that receive them.
     wires : tuple of str
         Names of the wires, in the order of their numbers.
     """
@@ -169,7 +169,7 @@ class RingLink:
         self.wires = wires(replay=self._replay)
 
     def set_latency(self, *, data: int | None = None, credit: int | None = None) -> None:
-        """Set the cycles of words, and of credits or the line, each at least 1; 16 after creation.
+        """Set the latency of words, and of credits or the line, in cycles; at least 1, initially 16.
 
         Levels of a line are lost if its latency is reduced; zeros are inserted if it is increased.
         """
@@ -182,15 +182,15 @@ class RingLink:
         self._library.ring_link_latency(self._ring, self.index, data, credit)
 
     def set_rate(self, numerator: int, denominator: int) -> None:
-        """Set words per cycle, as a fraction of at most 1. Words that come faster are delayed, in order."""
+        """Set the rate in words per cycle, a fraction of at most 1. Faster words are delayed, in order."""
         if not 1 <= numerator <= denominator < 1 << 16:
             raise ValueError(f"Rate must be a fraction above 0 and at most 1, not {numerator!r}/{denominator!r}")
         self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
 
     def cut(self, start: int | None = None, stop: int = NEVER) -> None:
-        """Lose all words that enter in cycles from ``start``, by default now, and before ``stop``; a line is low.
+        """Lose all words that enter from ``start``, by default now, until before ``stop``; a line is low.
 
-        Words that have entered before still arrive. A link has one cut at a time.
+        Words that entered earlier still arrive. A link can have only one cut at a time.
         """
         start = self._library.ring_cycle(self._ring) if start is None else start
         if not 0 <= start <= stop <= NEVER:
@@ -202,7 +202,7 @@ class RingLink:
         self._library.ring_link_cut(self._ring, self.index, NEVER, NEVER)
 
     def corrupt(self, *, word: int, bit: int) -> None:
-        """Flip a bit of a word to come, by its number since reset: 0 to 31 of its data, or 32, which is last."""
+        """Flip a bit of a future word, given by its number since reset: 0 to 31 for its data, or 32 for ``last``."""
         if not self.status().words_sent <= word <= NEVER:
             raise ValueError(f"Word to corrupt must be one of those to come, from {self.status().words_sent}, not "
                              f"{word!r}")
@@ -211,17 +211,17 @@ class RingLink:
         self._add(_Scope.WORD, word, _Action.FLIP, bit)
 
     def flip(self, wire: str | SupportsIndex, *, word: int | None = None, cycle: int | None = None) -> None:
-        """Flip a wire while a word to come is on it, by the word's number since reset, or in a cycle to come.
+        """Flip a wire during a future word, given by its number since reset, or in a future cycle.
 
-        ``valid`` of a word loses the word; in another cycle it makes a word of the wires' content. The wire back has
-        cycles only.
+        Flipping ``valid`` of a word loses the word; in any other cycle, the wires' content becomes a word. For the
+        backward wire, only a cycle can be given.
 
         Parameters
         ----------
         wire : str or int
-            Name or number in :attr:`wires`.
+            Name in :attr:`wires`, or its index there.
         word, cycle : int, optional
-            Either of them.
+            Exactly one of them must be given.
         """
         number = wire_number(wire, replay=self._replay)
         if (word is None) == (cycle is None):
@@ -235,38 +235,38 @@ class RingLink:
             self._add(_Scope.WORD, self._to_come(word, "Word", self.status().words_sent), _Action.FLIP, number)
 
     def drop(self, *, word: int | None = None, packet: int | None = None) -> None:
-        """Lose a word or packet to come, by its number since reset."""
+        """Lose a future word or packet, given by its number since reset."""
         self._disturb(_Action.DROP, word, packet)
 
     def double(self, *, word: int | None = None, packet: int | None = None) -> None:
-        """Carry a word or packet to come twice; words after it are delayed."""
+        """Carry a future word or packet twice; the words after it are delayed."""
         self._disturb(_Action.DOUBLE, word, packet)
 
     def swap(self, *, word: int | None = None, packet: int | None = None) -> None:
-        """Carry a word or packet to come after the next one."""
+        """Carry a future word or packet after the next one."""
         self._disturb(_Action.SWAP, word, packet)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
-        """Set random faults from now on, in place of earlier ones; a reset of the ring keeps them."""
+        """Set random faults from now on, replacing earlier ones; a reset of the ring keeps them."""
         faults = RandomFaults(rate=0) if faults is None else faults
         self._library.ring_link_random(self._ring, self.index, faults.threshold, faults.seed)
 
     def faults(self) -> InjectedFaults:
-        """Faults made since reset."""
+        """Faults injected since reset."""
         result = _Faults()
         self._library.ring_link_faults(self._ring, self.index, ctypes.byref(result))
         return InjectedFaults(**result.values())
 
     def status(self) -> LinkStatus:
-        """Settings, counters and the words in flight."""
+        """Settings, counters and the number of words in flight."""
         result = _LinkStatus()
         self._library.ring_link_status(self._ring, self.index, ctypes.byref(result))
         return LinkStatus(**result.values())
 
     def tap(self, *, on: bool = True) -> NDArray[np.void]:
-        """Words that its node has sent since the last call, and from now on, if ``on``: control words, and the first
-        and the last one of each message between slots; with ``cycle``, ``data``, and ``place``, bits :data:`LAST`
-        and :data:`CONTROL`."""
+        """Words that the sending node has sent since the last call; with ``on``, recording continues. Only control
+        words, and the first and last words of each message between slots, are included, with ``cycle``, ``data``,
+        and ``place``, which has the bits :data:`LAST` and :data:`CONTROL`."""
         parts: list[NDArray[np.void]] = []
         while not parts or parts[-1].size == _TAPPED_AT_ONCE:
             part = np.empty(_TAPPED_AT_ONCE, _TAPPED)
@@ -274,7 +274,7 @@ class RingLink:
         return np.concatenate(parts)
 
     def describe(self, cycle: int) -> str:
-        """Describe the link's traffic and its words in flight in one line."""
+        """Describe the link's traffic and its words in flight in a single line."""
         k = self.status()
         (source, port), (target, other) = self.source, self.target
         ends = f"{source} -> {target}" if port == other == 0 else f"{source} port {port} -> {target} port {other}"

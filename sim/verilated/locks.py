@@ -1,11 +1,11 @@
-"""Locks between processes on a folder of entries, and notes of the entries that each process uses.
+"""Interprocess locks on a folder of entries, and notes of the entries that each process uses.
 
-In addition to its entries such a folder has
+In addition to its entries, such a folder contains
 
-- ``.lock``, which is held for a moment: shared to begin to use an entry, exclusively to remove one;
-- ``.<name>.lock``, which is held while the entry of that name is built or removed, and removed with the lock;
-- ``.users/``, with a file for each process: the names of entries that it uses, one per line. The process holds a lock
-  on its file as long as it lives, so that a file without a lock belongs to no process.
+- ``.lock``, which is held briefly: shared to start using an entry, exclusively to remove one;
+- ``.<name>.lock``, which is held while the entry of that name is built or removed, and deleted when released;
+- ``.users/``, with a file for each process that lists the entries it uses, one per line. The process holds a lock on
+  its file as long as it runs, so a file without a lock belongs to no running process.
 
 All locks end with the process that holds them, however it ends.
 """
@@ -24,12 +24,12 @@ from pathlib import Path
 __all__ = ["entry_lock", "folder_lock", "in_use", "release_all", "use"]
 
 _USERS = ".users"
-#: Names of the files in it: the number of a process, and a random number.
+#: Names of these files: a process ID and a random number.
 _NOTE = re.compile(r"[0-9]+-[0-9a-f]{8}")
 
 
 def _acquire(path: Path, operation: int) -> int:
-    """Lock a lock file that still has its name, and return its descriptor."""
+    """Lock a lock file, provided that it still has its name, and return its descriptor."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -40,30 +40,30 @@ def _acquire(path: Path, operation: int) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the last holder of the lock has removed its file
+        os.close(descriptor)  # the previous holder of the lock has deleted the file
 
 
 @contextlib.contextmanager
 def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
-    """Lock the entry of a name, which need not exist.
+    """Lock the entry with this name, which need not exist.
 
     Raises
     ------
     BlockingIOError
-        Another process or thread has it, and ``wait`` is False.
+        Another process or thread holds the lock, and ``wait`` is False.
     """
     path = parent / f".{name}.lock"
     descriptor = _acquire(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: a file without an owner would stay
+        path.unlink(missing_ok=True)  # while the lock is held: a file without an owner would remain
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def folder_lock(parent: Path, *, shared: bool) -> Iterator[None]:
-    """Lock the folder itself: held shared, no entry is removed; held exclusively, no entry is taken into use."""
+    """Lock the folder: shared, so that no entry is removed; or exclusively, so that no new use of one begins."""
     descriptor = _acquire(parent / ".lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
         yield
@@ -72,7 +72,7 @@ def folder_lock(parent: Path, *, shared: bool) -> Iterator[None]:
 
 
 class _Note:
-    """The file of this process in a folder of entries."""
+    """The note file of this process in a folder of entries."""
 
     def __init__(self, parent: Path) -> None:
         folder = parent / _USERS
@@ -86,7 +86,7 @@ class _Note:
 
     @property
     def linked(self) -> bool:
-        """Whether the file still has its name, which a person may have removed."""
+        """Whether the file still has its name, which a user may have removed."""
         return os.fstat(self._descriptor).st_nlink > 0
 
     def add(self, name: str) -> None:
@@ -104,7 +104,7 @@ _guard = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Start notes of a child process; the entries of its parent stay the parent's."""
+    """Start new notes in a child process; the entries of its parent remain the parent's."""
     global _guard
     _guard = threading.Lock()
     _notes.clear()
@@ -114,12 +114,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def use(parent: Path, name: str) -> None:
-    """Record that this process uses an entry as long as it lives, so that nobody removes it.
+    """Record that this process uses an entry until it ends, so that no other process removes it.
 
     Raises
     ------
     OSError
-        The folder cannot be written.
+        The folder cannot be written to.
     """
     with _guard:
         note = _notes.get(parent)
@@ -135,9 +135,9 @@ def use(parent: Path, name: str) -> None:
 
 
 def in_use(parent: Path) -> set[str]:
-    """Names of the entries that living processes use, this one included. Needs :func:`folder_lock`, not shared.
+    """Names of the entries in use by running processes, including this one.
 
-    Files of processes that have ended are removed.
+    Requires an exclusive :func:`folder_lock`. Files of processes that have ended are removed.
     """
     names: set[str] = set()
     users = parent / _USERS
@@ -160,7 +160,7 @@ def in_use(parent: Path) -> set[str]:
 
 @atexit.register
 def release_all() -> None:
-    """Remove the notes of this process at its end."""
+    """Remove the notes of this process when it exits."""
     with _guard:
         for note in _notes.values():
             note.close()

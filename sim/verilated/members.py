@@ -1,8 +1,8 @@
 """Memories and counters of a Verilated node, by the names that Verilator gives them.
 
-A module's memory becomes a member of the one class of a design that Verilator has flattened; its name gives its path.
-Its rows follow each other, and within them the elements, so that a memory is one array of elements. A register
-becomes a member likewise.
+When Verilator flattens a design, each memory becomes a member of a single class, with a name derived from its path.
+Its rows are contiguous, as are the elements within them, so a memory is an array of elements. A register also becomes
+a member.
 """
 
 import re
@@ -16,20 +16,20 @@ __all__ = ["HEADER", "find_members"]
 #: Name of the header that the harness includes.
 HEADER = "members.h"
 
-#: A memory among the members of the class: type of a row, number of rows, name.
+#: A memory among the class members: row type, number of rows, and name.
 _MEMBER = re.compile(r"^\s*VlUnpacked<([\w<>]+)/\*[\d:]+\*/, (\d+)> (\w+);$", re.MULTILINE)
 
 
-#: A register among them: bits, name.
+#: A register among the class members: highest bit, and name.
 _REGISTER = re.compile(r"^\s*[CSI]Data/\*(\d+):0\*/ (\w+);$", re.MULTILINE)
 
 
 def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -> None:
     """Write ``members.h`` for the memories and counters of a node.
 
-    ``RING_MEMORIES(f)`` is ``f(name)`` for each memory. ``RING_COUNTERS(f)`` is ``f(address, low, mask)`` for
-    each counter of :class:`~hdl.control.register_file.RegisterFile`: the address of its row, and the low bits that
-    run ahead of the row. Either is empty unless the class has all members that it uses. ``RING_OWNERS(f)`` is
+    ``RING_MEMORIES(f)`` is ``f(name)`` for each memory. ``RING_COUNTERS(f)`` is ``f(address, low, mask)`` for each
+    counter of :class:`~hdl.control.register_file.RegisterFile`: the address of its row, and the low bits that run
+    ahead of the row. Either is empty unless the class has all members required for it. ``RING_OWNERS(f)`` is
     ``f(name)`` for the memory of row owners (:class:`~hdl.features.compute.row_owners.RowOwners`), if there is one.
 
     Parameters
@@ -38,16 +38,16 @@ def find_members(folder: Path, model: str, path: str, memories: Sequence[str]) -
         Folder with the Verilated class V``model``; the header is written there.
     model : str
     path : str
-        Instance with the memories, with its parents from the top module on, joined by dots.
+        Path of the instance with the memories, from the top module down, joined by dots.
     memories : sequence of str
-        Name of each submodule with a memory.
+        Names of the submodules with a memory.
     """
     text = (folder / f"V{model}___024root.h").read_text()
     (folder / HEADER).write_text(_memories(text, path, memories) + _counters(text, path))
 
 
 def _name(path: str, *rest: str) -> str:
-    """Name of the member for an item in an instance."""
+    """Name of the class member for an item in an instance."""
     return "__DOT__".join([*path.split("."), *rest])
 
 
@@ -68,7 +68,7 @@ def _counters(text: str, path: str) -> str:
     rows = {name for _, _, name in _MEMBER.findall(text)}
     if memory not in rows or not bits.keys() >= set(busy) or not bits.keys() & set(lows):
         return "#define RING_COUNTERS(f)\n"
-    # A node that lacks a counter has no bits of it, and zero in its row.
+    # If a node lacks a counter, it has no low bits, and its row is zero.
     uses = " ".join(f"f({entry.address}, {f'root.{low}' if low in bits else '0u'}, {(1 << bits.get(low, 0)) - 1}u)"
                     for entry, low in zip(COUNTERS, lows, strict=True))
     return (f"#define RING_COUNTERS(f) {uses}\n#define RING_REGISTERS {memory}\n"

@@ -1,4 +1,4 @@
-"""Processes that ``mpirun`` has started, for a ring with nodes in all of them."""
+"""Processes started by ``mpirun``, for a ring with nodes in all of them."""
 
 import atexit
 import signal
@@ -23,7 +23,7 @@ def _world() -> Any:
 
 
 class _MpiChannel:
-    """Calls and answers by MPI. The receiver sleeps between polls, for longer as time passes."""
+    """Calls and answers over MPI. The receiver sleeps between polls, for increasingly long times."""
 
     def __init__(self, other: int) -> None:
         self._world, self._other = _world(), other
@@ -40,7 +40,7 @@ class _MpiChannel:
 
 
 class MpiProcesses(Processes):
-    """Processes that ``mpirun`` has started; this one is the first.
+    """Processes started by ``mpirun``; this one is the first.
 
     The other processes must call :func:`serve_mpi`, and are released when this one exits.
     """
@@ -63,7 +63,7 @@ class MpiProcesses(Processes):
         return f"process {process} of {self.number}"
 
     def finish(self, *, busy: bool) -> None:
-        if busy:  # the other processes wait within a run, and cannot receive
+        if busy:  # the other processes wait within a run, and cannot receive calls
             reason = sys.exception() or "a run was interrupted"
             print(f"error: {reason}; all processes of the ring end", file=sys.stderr, flush=True)
             self._world.Abort(1)
@@ -75,7 +75,7 @@ class MpiProcesses(Processes):
 
 
 def serve_mpi() -> None:
-    """Serve rings, one after the other, in a process of MPI other than the first, until that one exits."""
+    """Serve rings, one after another, in an MPI process other than the first, until the first one exits."""
     channel = _MpiChannel(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while (setup := channel.recv()) is not None:

@@ -1,6 +1,6 @@
-"""Names of the values of signals: states of finite state machines, and members of enumerations.
+"""Names of signal values: states of finite state machines, and members of enumerations.
 
-A waveform has numbers. Amaranth knows their meanings, and Verilog does not pass them on to Verilator.
+Waveforms contain numbers. Amaranth knows their meanings, but Verilog does not pass them on to Verilator.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from sim.verilated.verilog import Design, sources
 __all__ = ["SCOPES", "Encoding", "encodings", "read_encodings", "write_gtkw"]
 
 
-#: Name of the operation in a command. Commands may have any number there, so it is not an enumeration.
+#: Width of the operation in a command. Commands may contain any number there, so it is not an enumeration.
 _OPERATION_BITS = 8
-#: Scopes between a node's scope and its component in a waveform.
+#: Scopes between the scope of a node and its component in a waveform.
 SCOPES = ("ring_node", "node")
 
 
@@ -38,18 +38,18 @@ _ROWS = several(record(path=several(_name, 0, 64), signal=_name, width=integer(1
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Names of the values of one signal.
+    """Names for the values of one signal.
 
     Members
     -------
     path : tuple of str
-        Modules from the top one, which is left out, to the signal's module.
+        Path of modules to the signal's module, without the top module.
     signal : str
-        Its name in that module; the name of a member of a structure has a dot in it.
+        Name in that module; the name of a structure member contains a dot.
     width : int
-        Bits.
+        Number of bits.
     values : dict
-        Name by value.
+        Names by value.
     machine : bool
         Whether the values are states of a finite state machine.
     """
@@ -68,9 +68,9 @@ def encodings(component: Component, design: Design, *, identity: str | None = No
     ----------
     component : Component
     design : Design
-        The same component as Verilog; signals without a wire in it are left out.
+        The same component as Verilog; signals without a wire there are omitted.
     identity : str or None
-        Identity for :func:`~sim.verilated.verilog.convert`; if it is given, names are kept for the next run.
+        Identity for :func:`~sim.verilated.verilog.convert`; if given, the names are stored for later runs.
     """
     known = sources() if identity is not None else None
     if identity is None or known is None:
@@ -94,12 +94,12 @@ def _save(folder: Path, items: Iterable[Encoding]) -> Path:
 
 
 def read_encodings(folder: Path) -> list[Encoding]:
-    """The encodings in a folder of names, which :func:`write_gtkw` makes next to a save file.
+    """Read the encodings from a folder of names that :func:`write_gtkw` created next to a save file.
 
     Raises
     ------
     ValueError
-        The file is damaged, or is another file; the message names it.
+        The file is damaged, or is a different kind of file; the message names it.
     """
     path = folder / "names.json"
     rows = json_files.read(path)
@@ -135,7 +135,7 @@ def _encodings(component: Component, design: Design) -> list[Encoding]:
 
 
 def _leaf(name: str, parts: tuple[object, ...]) -> str:
-    """Name of a member of a structure, or of any other signal."""
+    """Name of a structure member, or of any other signal."""
     return str(parts[-1]) if parts else name.partition("$")[0].rpartition("__")[2]
 
 
@@ -145,7 +145,7 @@ def _ports(component: Component) -> list[tuple[str, object, None]]:
 
 
 def _states(signal: object) -> dict[int, str]:
-    """States of a machine by number, if the signal is its state; none for other signals."""
+    """State names by number, if the signal is the state of a machine; else none."""
     decoder = getattr(signal, "decoder", None)
     if not callable(decoder) or isinstance(decoder, type):
         return {}
@@ -153,7 +153,7 @@ def _states(signal: object) -> dict[int, str]:
     for value in range(1 << len(signal)):  # type: ignore[arg-type]
         try:
             name, _, number = decoder(value).rpartition("/")
-        except KeyError:  # fewer states than a power of two
+        except KeyError:  # the number of states is not a power of two
             continue
         if number != f"{value}":
             return {}
@@ -172,20 +172,20 @@ def _wires(design: Design) -> dict[str, frozenset[str]]:
 
 
 def _filter(encoding: Encoding) -> str:
-    """Values in binary and their names, one per line."""
+    """Values in binary and their names, one pair per line."""
     return str(make_translation_filter(sorted(encoding.values.items()), datafmt="bin", size=encoding.width)) + "\n"
 
 
 def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int) -> list[Path]:
-    """Write a save file for GTKWave, which shows the machines of all nodes by the names of their states, and next to
-    it the files with these names; return the paths of all.
+    """Write a save file for GTKWave, which shows the machines of all nodes with the names of their states, and next
+    to it the files with these names; return the paths of all files.
 
     Parameters
     ----------
     path : Path
-        The save file.
+        Path of the save file.
     wave : Path
-        The waveform.
+        Path of the waveform.
     found : iterable of Encoding
     nodes : int
         Ring size.

@@ -1,9 +1,9 @@
-"""Floating-point units of a simulation as C++ functions, in place of gateware.
+"""Simulation of floating-point units by C++ functions instead of gateware.
 
-Adders, multipliers, dividers and square roots of binary32 are most of the logic of an array of multipliers, and each
-is one instruction of the simulating processor. In a native simulation such a unit is that instruction, in
-``native.h``, and registers for its latency, in ``native.v``: the same ports, the same bits in the same cycles. Its
-output may differ until its first result, and in cycles without a result of a folded unit.
+Binary32 adders, multipliers, dividers and square roots make up most of the logic of a multiplier array, and each of
+them is a single instruction on the simulating processor. In a native simulation, such a unit consists of that
+instruction, in ``native.h``, and registers for its latency, in ``native.v``, with the same ports and the same bits in
+the same cycles. Its output may differ before its first result, and in a folded unit also in cycles without a result.
 """
 
 import enum
@@ -22,11 +22,11 @@ __all__ = ["FUNCTIONS", "HEADER", "MODULES", "Arithmetic", "NativePlatform", "mo
 
 
 class Arithmetic(enum.Enum):
-    """Ways to simulate floating-point units, by their names on the command line."""
+    """Methods of simulating floating-point units, by their command-line names."""
 
     GATEWARE = "gateware"
     NATIVE = "native"
-    """By the processor's own arithmetic. Only the speed differs."""
+    """With the processor's own arithmetic. Affects only the speed."""
 
 
 #: Name of the C++ header, its text, and the Verilog that calls its functions.
@@ -34,7 +34,7 @@ HEADER = "native.h"
 FUNCTIONS = (Path(__file__).parent / HEADER).read_text()
 MODULES = (Path(__file__).parent / "native.v").read_text()
 
-#: Modules of ``native.v``. Modules that can be folded have an input ``load``.
+#: Modules of ``native.v``. Modules that can be folded have a ``load`` input.
 _MODULES = {FloatAdder: "native_add", FloatMultiplier: "native_multiply", FloatDivider: "native_divide",
             FloatSquareRoot: "native_square_root"}
 _FOLDED = (FloatDivider, FloatSquareRoot)
@@ -46,13 +46,13 @@ def module_of(unit: Any) -> str:
 
 
 class NativePlatform:
-    """Platform of a simulation with floating-point units as functions.
+    """Platform for simulations with floating-point units as functions.
 
-    Its Verilog needs :data:`MODULES`, and the C++ that Verilator makes of it needs :data:`FUNCTIONS` before it.
+    Its Verilog requires :data:`MODULES`, and the C++ that Verilator generates must be preceded by :data:`FUNCTIONS`.
     """
 
     def get_floating_unit(self, unit: Any) -> Module | None:
-        """Make the module for :func:`hdl.floating.stages.substitute`: none for formats other than binary32."""
+        """Create the module for :func:`hdl.floating.stages.substitute`: None for formats other than binary32."""
         if unit.format != FP32:
             return None
         m = Module()

@@ -1,8 +1,8 @@
-"""Lockstep of the streamed optimizer on Verilator with its golden model.
+"""Lockstep simulation of the Verilated streamed optimizer and its golden model.
 
 Example
 -------
-Two bursts of momentum, and every valid, ready and payload of all ports as in the model::
+Run two bursts of momentum, and check every valid, ready and payload of all ports against the model::
 
     pair = Lockstep(workers=2, lanes=4, depth=16)
     bursts = [Burst(count=16, active=0b11), Burst(count=5, active=0b01)]
@@ -34,18 +34,18 @@ Bits = npt.NDArray[np.uint32]
 
 
 class MismatchError(AssertionError):
-    """The gateware and the model differ."""
+    """Raised when the gateware and the model differ."""
 
 
 def floats(lane: UpdateLane) -> Floats:
-    """Arithmetic of the model, with the latencies of the lane's units."""
+    """Model arithmetic with the latencies of the lane's units."""
     return Floats(rules=tuple(Rule[rule.name] for rule in lane.rules), adder=lane.adder_latency,
                   multiplier=lane.multiplier_latency, limiter=lane.limiter_latency, root=lane.root_latency,
                   divider=lane.divider_latency)
 
 
 def shared_floats(lane: SharedLane) -> SharedFloats:
-    """Arithmetic of the model, with the cycles of the lane's timetable."""
+    """Model arithmetic with the cycles of the lane's timetable."""
     table = lane.timetable
     planes = range(lane.planes)
     return SharedFloats(
@@ -65,13 +65,13 @@ def _arithmetic(component: StreamedOptimizer) -> Arithmetic:
 
 
 def settings_bits(component: StreamedOptimizer, settings: Scalars) -> int:
-    """Settings in the layout of the port."""
+    """Settings in the layout of the unit's port."""
     layout = component.settings.shape()
     return to_int(layout, {name: int(getattr(settings, name)) for name in layout.members})
 
 
 def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
-    """Rows of an operand stream: the beats of each fill, the last of them with ``last``."""
+    """Rows of an operand stream: the beats of each fill, with ``last`` set on the last one."""
     lanes = row.members["elements"].length
     counts = [-(-len(fill) // lanes) for fill in fills]
     elements = np.zeros((sum(counts), lanes), np.uint32)
@@ -89,7 +89,7 @@ def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
 
 def operands(model: Model, bursts: Sequence[Burst], settings: Scalars,
              draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
-    """Operands of the bursts: ``draw(stream, count)`` for each stream and burst."""
+    """Operands of the bursts, from ``draw(stream, count)`` for each stream and burst."""
     needed = {"weights": [burst.count for burst in bursts]}
     for worker in range(model.workers):
         needed[f"gradients__{worker}"] = [burst.count for burst in bursts if burst.active >> worker & 1]
@@ -122,7 +122,7 @@ class Lockstep:
 
     def drive(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
               stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int, seed: int = 1) -> dict[str, np.ndarray]:
-        """Run the gateware from its present state, and return every port per cycle."""
+        """Run the gateware from its current state, and return the values of all ports in each cycle."""
         model = self.model
         commands = {"count": [burst.count for burst in bursts], "active": [burst.active for burst in bursts]}
         sources = {"command": Feed(pack(command_layout(model.workers, model.depth), commands), stalls.get("command"))}
@@ -137,7 +137,7 @@ class Lockstep:
             stalls: Mapping[str, npt.NDArray[np.bool_]] | None = None, cycles: int, seed: int = 1) -> Trace:
         """Run both, and check that they agree in every cycle and every bit.
 
-        The unit must be idle, with empty buffers: as after a reset, or when all its data has left it.
+        The unit must be idle with empty buffers, as it is after a reset or when all data has left it.
         """
         stalls = stalls or {}
         trace = self.model.run(bursts, settings, fills, stalls=stalls, cycles=cycles)

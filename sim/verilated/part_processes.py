@@ -1,4 +1,4 @@
-"""Processes of this host, started for a ring with nodes in all of them."""
+"""Processes on this host, started for a ring with nodes in all of them."""
 
 import contextlib
 import os
@@ -15,17 +15,17 @@ from sim.verilated.toolchain import ROOT
 
 __all__ = ["LocalProcesses", "serve_here"]
 
-#: Seconds for a process to end before it is killed.
+#: Time in seconds for a process to end before it is killed.
 _GRACE = 2.0
 
 
 class LocalProcesses(Processes):
-    """Processes of this host, which exchange words by shared memory.
+    """Processes on this host that exchange words through shared memory.
 
     Parameters
     ----------
     number : int
-        Number of all processes, this one included.
+        Number of all processes, including this one.
     """
 
     def __init__(self, number: int) -> None:
@@ -74,8 +74,8 @@ class LocalProcesses(Processes):
 
 
 def serve_here(descriptor: int, process: int) -> None:
-    """Serve, in a process of :class:`LocalProcesses`, until process 0 is done."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is process 0 that is interrupted
+    """Serve in a process of :class:`LocalProcesses` until process 0 has finished."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only process 0 handles interrupts
     channel = Connection(descriptor)
     try:
         setup, memory = channel.recv()

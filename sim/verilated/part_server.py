@@ -1,4 +1,4 @@
-"""Processes that each have a share of a ring: calls from process 0, and their service."""
+"""Processes that each simulate a share of a ring: calls from process 0, and serving them."""
 
 import abc
 import dataclasses
@@ -17,29 +17,29 @@ __all__ = ["Call", "Channel", "Failure", "Processes", "Setup", "serve"]
 
 
 class Channel(Protocol):
-    """Protocol of a channel of calls and answers between process 0 and another process."""
+    """Channel for calls and answers between process 0 and another process."""
 
     def send(self, item: Any, /) -> None:
         """Send an object."""
 
     def recv(self) -> Any:
-        """Wait for an object; ``EOFError`` if the other side has ended."""
+        """Wait for an object; raises ``EOFError`` if the other side has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """Description of a ring for a process that has a share of it.
+    """Description of a ring for a process that simulates a share of it.
 
     Members
     -------
     libraries : sequence of Library
-        Library of each node.
+        Library for each node.
     threads : int
-        Threads of the process.
+        Number of threads in the process.
     wiring : sequence or None
     bounds : tuple of int
     memory : int
-        Descriptor of shared memory, if the processes use it.
+        Descriptor of the shared memory, if the processes use it.
     """
 
     libraries: Sequence[Library]
@@ -50,19 +50,19 @@ class Setup:
 
 
 class Processes(abc.ABC):
-    """The other processes of a ring, for process 0.
+    """The other processes of a ring, as seen from process 0.
 
     Members
     -------
     number : int
-        Number of all processes, this one included.
+        Number of all processes, including this one.
     """
 
     number: int
 
     @abc.abstractmethod
     def start(self, setup: Setup) -> Exchange:
-        """Send each process its setup, and return this one's end of the exchange, for use once all have answered."""
+        """Send each process its setup, and return this process's exchange, to be used once all have answered."""
 
     @abc.abstractmethod
     def channel(self, process: int) -> Channel:
@@ -70,11 +70,11 @@ class Processes(abc.ABC):
 
     @abc.abstractmethod
     def name(self, process: int) -> str:
-        """Name of a process in messages, with its end if it has ended."""
+        """Name of a process for messages; reports how it ended, if it has."""
 
     @abc.abstractmethod
     def finish(self, *, busy: bool) -> None:
-        """End the other processes' parts, which may wait for this one if it is ``busy``."""
+        """End the shares in the other processes, which may be waiting for this process if it is ``busy``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,13 +90,13 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """An exception in place of an answer."""
+    """An exception that is sent in place of an answer."""
 
     error: Exception
 
 
 class _Served(VerilatedRing):
-    """A share of a ring, with methods for data that process 0 cannot reach."""
+    """A share of a ring, with methods for data that process 0 cannot access directly."""
 
     exchange: Exchange | None = None
 
@@ -105,16 +105,16 @@ class _Served(VerilatedRing):
         return np.array(getattr(self, method)(*arguments)[part])
 
     def write(self, method: str, arguments: tuple[int, ...], part: slice, values: Any) -> None:
-        """Write a part of such an array."""
+        """Write a part of an array that a method returns."""
         getattr(self, method)(*arguments)[part] = values
 
     def form(self, method: str, arguments: tuple[int, ...]) -> tuple[int, np.dtype[Any]]:
-        """Number of elements of such an array, and their type."""
+        """Number of elements and element type of an array that a method returns."""
         array = getattr(self, method)(*arguments)
         return array.size, array.dtype
 
     def far(self, node: int) -> tuple[np.ndarray, int, int]:
-        """Copy of a far memory, and its counters."""
+        """Copy of a node's far memory, and its counters."""
         memory, read, written = self.far_memory(node)
         return memory.copy(), read, written
 
@@ -124,12 +124,12 @@ class _Served(VerilatedRing):
         return time.process_time(), self.exchange.used
 
     def time_exchange(self, size: int) -> float:
-        """Seconds of an exchange: see :meth:`~sim.verilated.exchange.Exchange.time`."""
+        """Seconds of an exchange; see :meth:`~sim.verilated.exchange.Exchange.time`."""
         assert self.exchange is not None
         return self.exchange.time(size)
 
     def known(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Memory spaces, and widths of far memories; 0 for nodes of other processes."""
+        """Memory spaces, and far memory widths; 0 for nodes of other processes."""
         return self.spaces, self.far_widths
 
 
@@ -157,7 +157,7 @@ def serve(channel: Channel, setup: Setup, open_exchange: Callable[[Setup], Excha
                 except Exception as error:
                     if exchange.first_ended() is not None:
                         raise
-                    if not call.answered and call.method != "run":  # a run fails in all processes alike
+                    if not call.answered and call.method != "run":  # a run fails in the same way in all processes
                         raise
                     answer = Failure(error)
                 if call.answered:

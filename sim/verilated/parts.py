@@ -1,7 +1,7 @@
-"""A ring with nodes in several processes, each with a share of it, as if it were in one.
+"""A ring with nodes in several processes, which behaves as if it were in a single process.
 
-Process 0 has the ring that the host uses. The other processes serve: they repeat changes of links, run when process 0
-runs, and pass words to and from their own nodes. All cycles, words and counters are as in one process.
+Process 0 holds the ring object that the host uses. The other processes serve it: they repeat changes to links, run
+when process 0 runs, and pass words to and from their own nodes. All cycles, words and counters are as in one process.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ __all__ = ["Contents", "PartedRing", "ProcessEndedError", "bounds"]
 
 
 def bounds(nodes: int, processes: int) -> tuple[int, ...]:
-    """First node of each process, and the number of all nodes at the end, with shares as equal as possible."""
+    """First node of each process, followed by the number of all nodes, with shares as equal as possible."""
     if not 1 <= processes <= nodes:
         raise ValueError(f"Processes must be between 1 and {nodes}, the number of nodes, not {processes!r}")
     return tuple(nodes * process // processes for process in range(processes + 1))
 
 
 class ProcessEndedError(ToolError):
-    """A process with a share of the ring has ended."""
+    """Raised when a process with a share of the ring has ended."""
 
 
 class Contents:
-    """An array of a node in another process. Slices are read as copies."""
+    """Array of a node in another process. Slices are read as copies."""
 
     def __init__(self, ring: "PartedRing", process: int, method: str, arguments: tuple[int, ...]) -> None:
         self._ring, self._process, self._of = ring, process, (method, arguments)
@@ -50,7 +50,7 @@ class Contents:
 
 
 class _PartedLink(RingLink):
-    """A link with ends that may be in different processes: all processes have its settings."""
+    """A link with ends that may be in different processes; its settings are kept in all processes."""
 
     def __init__(self, parted: "PartedRing", *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -79,7 +79,7 @@ class _PartedLink(RingLink):
         self._everywhere("_add", *arguments)
 
     def status(self) -> LinkStatus:
-        """Settings, counters and the words in flight, each from the process that counts it."""
+        """Settings, counters and the number of words in flight, each from the process that counts it."""
         here = super().status
         source, target = (cast(LinkStatus, self._parted.at(node, "status", here, link=self.index))
                           for node in (self.source[0], self.target[0]))
@@ -94,20 +94,20 @@ class _PartedLink(RingLink):
 
 
 class PartedRing(VerilatedRing):
-    """A ring of several processes, in process 0: a :class:`~sim.verilated.ring.VerilatedRing` that has all of their
-    nodes.
+    """A ring in several processes, as seen from process 0: a :class:`~sim.verilated.ring.VerilatedRing` with the
+    nodes of all processes.
 
-    Waveforms cannot be written. A memory of a node in another process is no view: see :class:`Contents`. A saved
-    state belongs to this partition into processes.
+    Waveforms cannot be written. Memories of nodes in other processes are not views: see :class:`Contents`. A saved
+    state is valid only for the same partition into processes.
 
     Parameters
     ----------
     library, nodes, wiring
-        As for :class:`~sim.verilated.ring.VerilatedRing`.
+        See :class:`~sim.verilated.ring.VerilatedRing`.
     threads : int
-        Threads of each process.
+        Number of threads in each process.
     processes : Processes
-        The other processes, which the ring ends when it is closed.
+        The other processes, which end when the ring is closed.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, processes: Processes, nodes: int | None = None,
@@ -133,28 +133,28 @@ class PartedRing(VerilatedRing):
         self.links = tuple(_PartedLink(self, self._library, self._ring, link.index, link.source, link.target)
                            for link in self.links)
 
-    # Calls in other processes.
+    # Calls to other processes.
 
     def process_of(self, node: int) -> int:
-        """The process of a node."""
+        """Process that simulates a node."""
         return next(process for process in range(self._processes.number) if node < self._bounds[process + 1])
 
     def tell(self, process: int, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
-        """Make a process call a method of its part, or of a link, without waiting."""
+        """Call a method of a process's share, or of a link, without waiting for the result."""
         self._send(process, Call(method, arguments, keywords, link, answered=False))
 
     def tell_others(self, method: str, *arguments: Any, link: int | None = None, **keywords: Any) -> None:
-        """Make all other processes call a method."""
+        """Call a method in all other processes."""
         for process in self._others:
             self.tell(process, method, *arguments, link=link, **keywords)
 
     def ask(self, process: int, method: str, *arguments: Any, link: int | None = None) -> Any:
-        """Make a process call a method, and return its result."""
+        """Call a method in a process, and return its result."""
         self._send(process, Call(method, arguments, {}, link))
         return self._answer(process)
 
     def at(self, node: int, method: str, here: Callable[[], Any], *arguments: Any, link: int | None = None) -> Any:
-        """Call a method in the process of a node; in this process call ``here``."""
+        """Call a method in the process of a node; if that is this process, call ``here`` instead."""
         process = self.process_of(node)
         return self.ask(process, method, *arguments, link=link) if process else here()
 
@@ -176,7 +176,7 @@ class PartedRing(VerilatedRing):
         return answer
 
     def _ended(self, process: int) -> ProcessEndedError:
-        """The error for a process that has ended; it names the process that has ended first."""
+        """Error for a process that has ended; it names the process that ended first."""
         first = None if self._exchange is None else self._exchange.first_ended()
         process = first or process
         nodes = f"{self._bounds[process]} to {self._bounds[process + 1] - 1}"
@@ -190,19 +190,19 @@ class PartedRing(VerilatedRing):
                 self._exchange.close()
 
     def times(self) -> list[tuple[float, float]]:
-        """Processor seconds of each process, and of its exchanges, waiting included."""
+        """Processor seconds of each process and of its exchanges, including waiting."""
         assert self._exchange is not None
         return [(time.process_time(), self._exchange.used), *(self.ask(process, "times") for process in self._others)]
 
     def time_exchange(self, size: int) -> float:
-        """Seconds of an exchange of messages of a size between all processes, or of an agreement for 0: see
-        :meth:`~sim.verilated.exchange.Exchange.time`."""
+        """Seconds for exchanging messages of ``size`` bytes between all processes, or for an agreement if it is 0;
+        see :meth:`~sim.verilated.exchange.Exchange.time`."""
         assert self._exchange is not None
         for process in self._others:
             self._send(process, Call("time_exchange", (size,)))
         return max([self._exchange.time(size), *(float(self._answer(process)) for process in self._others)])
 
-    # The ring.
+    # Methods of the ring.
 
     def close(self) -> None:
         super().close()
@@ -231,7 +231,7 @@ class PartedRing(VerilatedRing):
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
         if cycles < 0:
-            return super().run(cycles)  # which raises the error
+            return super().run(cycles)  # this call raises the error
         if until_packet_at is not None:
             self._check_node(until_packet_at)
         self._busy = True
@@ -285,7 +285,7 @@ class PartedRing(VerilatedRing):
         return Contents(self, process, "owners", (node,)) if process else super().owners(node)
 
     def far_memory(self, node: int) -> tuple[np.ndarray, int, int]:
-        """Far memory of a node, a copy where it is in another process, and the words read from it and written."""
+        """Far memory of a node, as a copy if it is in another process, and the number of words read and written."""
         self._check_far(node)
         here = super().far_memory
         result: tuple[np.ndarray, int, int] = self.at(node, "far", lambda: here(node), node)
@@ -298,12 +298,12 @@ class PartedRing(VerilatedRing):
             super()._far_speed(node, latency, rate)
 
     def save(self) -> bytes:
-        """Save the whole state: the states of all processes, one after the other."""
+        """Save the whole state: the states of all processes, one after another."""
         parts = [super().save(), *(self.ask(process, "save") for process in self._others)]
         return self._beginning + np.array([len(part) for part in parts], np.uint64).tobytes() + b"".join(parts)
 
     def restore(self, state: bytes) -> None:
-        """Continue from a saved state, of this ring or of another of the same library, size and processes."""
+        """Continue from a saved state of this ring, or of another with the same library, size and processes."""
         if not state.startswith(self._beginning):
             raise ValueError("State must be one saved from a ring of the same library, size and processes")
         lengths = np.frombuffer(state, np.uint64, self._processes.number, len(self._beginning))

@@ -1,4 +1,4 @@
-"""Ports of the ring, and of a far memory, among the ports of a Verilated node, for the harness."""
+"""Ring ports and far memory ports among the ports of a Verilated node, as macros for the harness."""
 
 import re
 from collections.abc import Mapping
@@ -8,24 +8,23 @@ __all__ = ["HEADER", "describe_ports"]
 #: Name of the header that the harness includes.
 HEADER = "ports.h"
 
-#: A wire of a port for outgoing words.
+#: A wire of a port that sends words.
 _WIRE = re.compile(r"(?P<port>ring(?:_[1-9]\d*)?)_o__(?P<wire>\w+)")
 
 
 def describe_ports(names: Mapping[str, int]) -> str:
-    """Make ``ports.h`` for a node.
+    """Generate ``ports.h`` for a node.
 
-    ``RING_PORTS`` is the number of its ports, ``RING_EACH_PORT(f)`` is ``f(number, in, out)`` for each of them, and
-    ``RING_REPLAY`` is whether its links have the wires of :class:`~hdl.features.replay.ReplayLinkSignature`.
-    ``RING_FAR_LANES`` is the number of lanes of its far memory, or 0, ``RING_EACH_FAR_LANE(f)`` is ``f(lane)`` for
-    each of them, and ``RING_FAR_ROW_BITS`` the width of the number of a row.
+    ``RING_PORTS`` is the number of its ports, ``RING_EACH_PORT(f)`` expands to ``f(number, in, out)`` for each port,
+    and ``RING_REPLAY`` is whether its links have the wires of :class:`~hdl.features.replay.ReplayLinkSignature`.
+    ``RING_FAR_LANES`` is the number of lanes of its far memory, or 0, ``RING_EACH_FAR_LANE(f)`` expands to
+    ``f(lane)`` for each lane, and ``RING_FAR_ROW_BITS`` is the width of a row number.
 
     Parameters
     ----------
     names : mapping of str to int
-        Ports of the node's Verilog, and their widths. ``ring_i`` and ``ring_o`` are the first port of the ring,
-        ``ring_1_i`` and ``ring_1_o`` the second one, and ``far`` is the port of
-        :func:`~hdl.features.far.port.far_signature`.
+        Ports of the node's Verilog, and their widths. ``ring_i`` and ``ring_o`` are the first ring port, ``ring_1_i``
+        and ``ring_1_o`` the second one, and ``far`` is the port of :func:`~hdl.features.far.port.far_signature`.
     """
     wires: dict[str, set[str]] = {}
     for name in names:

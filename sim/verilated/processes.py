@@ -1,7 +1,7 @@
-"""Programs that a build runs, and their end together with the build.
+"""Programs that are run by a build and end together with it.
 
 A signal that ends this process also ends the programs that it has started: :func:`ended_by_signals` turns the signal
-into an exception, and :func:`run` and :func:`in_parallel` let no program outlive an exception.
+into an exception, and :func:`run` and :func:`in_parallel` end their programs when an exception occurs.
 """
 
 import _thread
@@ -25,23 +25,23 @@ Result = TypeVar("Result")
 
 #: Signals that end a program.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Seconds after a signal during which another signal does not disturb the cleanup.
+#: Seconds after a signal during which further signals do not disturb the cleanup.
 PATIENCE = 3.0
-#: Lines of a failed program's output that an error shows.
+#: Number of lines of a failed program's output that an error shows.
 _TAIL = 40
-#: Seconds for a program to end before it is killed.
+#: Time in seconds for a program to end before it is killed.
 _GRACE = 2.0
-#: Seconds until a signal is sent again after Python has dropped its exception.
+#: Seconds until a signal is sent again after Python has discarded its exception.
 _AGAIN = 0.05
-#: Seconds between polls of threads that end.
+#: Seconds between polls of threads that are ending.
 _POLL = 0.001
-#: Seconds that the main thread waits at a time. A signal between Python's check for signals and the system call that
-#: waits does not end that call: its handler runs once the call returns.
+#: Seconds that the main thread waits at a time. If a signal arrives between Python's check for signals and the system
+#: call that waits, the call is not interrupted: the signal handler runs only after it returns.
 _WAIT = 0.25
 
 
 class _Group:
-    """Programs of one call of :func:`in_parallel`; once it has ended, it starts no program."""
+    """Programs of one call of :func:`in_parallel`; no program is started after the group has ended."""
 
     def __init__(self) -> None:
         self.running: set[subprocess.Popen[str]] = set()
@@ -49,7 +49,7 @@ class _Group:
         self.lock = threading.Lock()
 
     def end(self) -> None:
-        """Start no further program, and end the running ones."""
+        """Start no further programs, and end the running ones."""
         with self.lock:
             self.ended = True
             running = list(self.running)
@@ -57,16 +57,16 @@ class _Group:
             _end(process)
 
 
-#: The group of each thread that belongs to one.
+#: Group of each thread that belongs to one.
 _local = threading.local()
 
 
 class ToolError(RuntimeError):
-    """A program is missing, or failed."""
+    """Raised when a program is missing or has failed."""
 
 
 class EndedError(SystemExit):
-    """A signal has asked this process to end. It exits with 128 and the signal's number, as in a shell."""
+    """Raised when a signal asks this process to end. It exits with 128 plus the signal number, as in a shell."""
 
     def __init__(self, number: int):
         self.signal = signal.Signals(number)
@@ -75,19 +75,19 @@ class EndedError(SystemExit):
 
 @contextlib.contextmanager
 def heard(kind: type[BaseException], listen: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Send a signal again if its handler has raised an exception in a finalizer, where Python drops exceptions.
+    """Send a signal again if its handler raised an exception in a finalizer, where Python discards it.
 
     Parameters
     ----------
     kind : type
-        Type of the exception, which has the signal's number as ``signal``.
+        Type of the exception, which has an attribute ``signal`` with the signal number.
     listen : callable
         Called before the signal is sent again.
     """
     before, active = sys.unraisablehook, True
 
     def send(number: int) -> None:
-        time.sleep(_AGAIN)  # the finalizer has returned by then, or the next one raises the exception again
+        time.sleep(_AGAIN)  # the finalizer has returned by then, or another attempt raises the exception again
         main = threading.main_thread().ident
         if active and main is not None:
             signal.pthread_kill(main, number)
@@ -109,14 +109,14 @@ def heard(kind: type[BaseException], listen: Callable[[], None] = lambda: None) 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Make SIGINT, SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, for a cleanup.
+    """Make SIGINT, SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, to allow a cleanup.
 
-    A signal that is ignored, as under ``nohup``, stays ignored, and a signal that the program already handles is left
-    to it. Another signal during a cleanup of more than :data:`PATIENCE` seconds ends the process at once.
-    Outside the main thread nothing changes.
+    A signal that is ignored, as under ``nohup``, stays ignored, and a signal that the program already handles is not
+    changed. If a cleanup takes more than :data:`PATIENCE` seconds, another signal ends the process immediately.
+    Outside the main thread this has no effect.
     """
     def end(number: int, frame: FrameType | None) -> None:
-        # The cleanup must not be ended as well. Programs would inherit SIG_IGN, but not this handler.
+        # The cleanup must not be interrupted as well. Programs would inherit SIG_IGN, but not this handler.
         asked = time.monotonic()
 
         def again(number: int, frame: FrameType | None) -> None:
@@ -153,12 +153,12 @@ def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapp
     command : sequence of str
         Program and arguments.
     cwd : Path
-        Working folder. Programs compiled to WebAssembly see nothing above it.
+        Working folder. Programs compiled to WebAssembly cannot access anything above it.
     log : Path or None
-        A log that the program writes itself; its end becomes part of the error, since a program compiled to
-        WebAssembly may lose its standard output on the way.
+        A log that the program writes itself; its end is included in error messages, since the standard output of a
+        program compiled to WebAssembly may be lost.
     env : mapping or None
-        Environment, in place of this process's own.
+        Environment variables to use instead of this process's own.
 
     Raises
     ------
@@ -196,10 +196,10 @@ def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapp
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: int | None = None) -> list[Result]:
-    """Results of ``work`` for all items, in order, ``most`` at a time; by default one per core.
+    """Results of ``work`` for all items, in order; up to ``most`` run at a time, by default one per core.
 
-    If one fails, or this thread is interrupted, no further one begins, and programs that :func:`run` has started for
-    the rest are ended.
+    If an item fails, or this thread is interrupted, no further item is started, and programs that :func:`run` has
+    started for other items are ended.
     """
     left = list(enumerate(items))[::-1]
     results: dict[int, Result] = {}
@@ -222,8 +222,8 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: 
             finished.append(ended)
             ended.release()
 
-    # An exception by a signal can leave a lock of an executor, or of a Thread, acquired for good, since their steps
-    # are Python's own: a join of such a thread then waits for ever. A plain lock is acquired, or is not.
+    # An exception raised by a signal can leave a lock of an executor or a Thread acquired forever, since their
+    # methods are written in Python: joining such a thread would wait forever. A plain lock is acquired atomically.
     threads: list[threading.Lock] = []
     finished: list[threading.Lock] = []
     try:
@@ -237,7 +237,7 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: 
                 pass
     except BaseException:
         group.end()
-        while len(finished) < len(threads):  # any of their locks may have been acquired already
+        while len(finished) < len(threads):  # any of their locks may already have been acquired
             time.sleep(_POLL)
         raise
     if errors:
@@ -246,14 +246,14 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, most: 
 
 
 def _output(process: subprocess.Popen[str]) -> str:
-    """Wait for a program's end, and return its output."""
+    """Wait for a program to end, and return its output."""
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=_WAIT)[0]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a program and its descendants, which a compiler's driver would leave running."""
+    """End a program and its descendants, which the driver of a compiler would otherwise leave running."""
     if process.poll() is None:
         family = _stopped(process.pid)
         for number in (signal.SIGTERM, signal.SIGCONT):
@@ -262,15 +262,15 @@ def _end(process: subprocess.Popen[str]) -> None:
         try:
             process.wait(_GRACE)
         except subprocess.TimeoutExpired:
-            for member in {*family, *_stopped(process.pid)}:  # it may have started more meanwhile
+            for member in {*family, *_stopped(process.pid)}:  # it may have started more in the meantime
                 _send(member, signal.SIGKILL)
-            # An exception by a signal can leave Popen's lock for waiting acquired, and then it waits for ever.
+            # An exception raised by a signal can leave Popen's wait lock acquired, and then this call waits forever.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE)
 
 
 def status(process: int) -> list[str]:
-    """Fields of a process from its state on, as in proc(5); empty if it has ended, or without /proc."""
+    """Fields of a process from its state on, as in proc(5); empty if it has ended, or if there is no /proc."""
     try:
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -278,14 +278,14 @@ def status(process: int) -> list[str]:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process is alive; a zombie is not, and without /proc no process is."""
+    """Whether a process is alive; zombies are not, and without /proc no process is."""
     return status(process)[:1] not in ([], ["Z"], ["X"])
 
 
 def _stopped(process: int) -> list[int]:
-    """Stop a process and its descendants, as far as the system lists them, and return their numbers.
+    """Stop a process and its descendants, as far as the system lists them, and return their process IDs.
 
-    A stopped process starts no further ones meanwhile.
+    A stopped process cannot start further processes in the meantime.
     """
     _send(process, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Verilated nodes, of one or several kinds, in a ring or in any other wiring of their ports.
+"""Verilated nodes, of one or several kinds, in a ring or with any other wiring of their ports.
 
 Example
 -------
@@ -39,9 +39,9 @@ __all__ = ["NEVER", "LinkStatus", "NodeStatus", "RingLink", "VerilatedRing"]
 
 _MAGIC = b"gradring state\n"
 
-#: Approximate maximum of node cycles that the library simulates in one call: signals wait for its end.
+#: Approximate maximum of node cycles that the library simulates in one call: signals are handled after it.
 _SLICE = 1 << 14
-#: A run that waits for a packet ends at a multiple of these cycles; :meth:`VerilatedRing.set_grid` changes them.
+#: Cycles of the grid: a run that waits for a packet ends at a multiple of them (:meth:`VerilatedRing.set_grid`).
 _GRID = 16
 
 
@@ -51,20 +51,20 @@ class _Memory(Struct):
 
 @dataclasses.dataclass(frozen=True)
 class NodeStatus:
-    """Counters of one node's host port since reset, and the words in it.
+    """Counters of one node's host port since reset, and the words queued there.
 
     Members
     -------
     input_words, input_packets : int
-        Queued by the host and not yet taken by the node; a partial packet counts.
+        Queued by the host and not yet accepted by the node; includes a partial packet.
     output_words, output_packets : int
-        Given by the node and not yet received by the host; a partial packet does not count.
+        Sent by the node and not yet received by the host; excludes a partial packet.
     words_taken, words_given : int
-        Words through the port.
+        Words that the node has accepted and sent through the port.
     waits : int
-        Cycles when the node refused a word.
+        Cycles in which the node did not accept a word.
     last_taken, last_given : int
-        Cycles of the last words; 0 if there were none.
+        Cycles of the last accepted and the last sent word; 0 if there were none.
     """
 
     input_words: int
@@ -83,7 +83,7 @@ class _NodeStatus(Struct):
 
 
 class _Closed(ctypes.CDLL):
-    """Replacement of the library once the simulation is freed."""
+    """Replacement for the library after the simulation has been freed."""
 
     def __init__(self) -> None:
         pass
@@ -93,44 +93,44 @@ class _Closed(ctypes.CDLL):
 
 
 class VerilatedRing:
-    """Nodes in a ring, or in another wiring, simulated cycle by cycle.
+    """Nodes in a ring, or with any other wiring, simulated cycle by cycle.
 
-    The nodes start in cycle 0, as configured. All threads and quanta give the same cycles.
+    The nodes start in cycle 0 in their configured state. The number of threads and the quantum do not affect results.
 
     Parameters
     ----------
     library : Library or sequence of Library
-        Library from :func:`~sim.verilated.build.build_ring`; or one for each node, where nodes differ. All must have
-        the same number of ports, links with the same wires, and the same arithmetic, and be traced or not.
+        Library from :func:`~sim.verilated.build.build_ring`, or one for each node if nodes differ. All must agree in
+        the number of ports, the wires of links, the arithmetic, and whether they are traced.
     nodes : int, optional
         Number of nodes; 1 to 255 in a ring. By default 4, or the number of libraries.
     threads : int
-        Threads that step the nodes, at most one per node: more are not started.
+        Number of threads that step the nodes; at most one per node is started.
     wiring : sequence, optional
-        Links: the (node, port) that sends words and the (node, port) that receives them. A port without an incoming
-        link sees no words, and one without an outgoing link loses them. By default, port 0 leads to port 0 of the
-        next node.
+        Links, as the (node, port) that sends words and the (node, port) that receives them. A port without an
+        incoming link receives no words, and one without an outgoing link loses its words. By default, port 0 is
+        connected to port 0 of the next node.
     part : Part, optional
-        The nodes of this process, if other processes have the rest: see :mod:`sim.verilated.parts`.
+        Nodes of this process, if the rest are in other processes: see :mod:`sim.verilated.parts`.
 
     Members
     -------
     nodes : int
         Number of nodes.
     here : range
-        Nodes of this process: all, without a part. Methods of single nodes are for these only.
+        Nodes of this process; all if there is no part. Methods for single nodes work only for these.
     ports : int
-        Ports of each node.
+        Number of ports of each node.
     replay : bool
         Whether links have the wires of replay.
     far_widths : tuple of int
-        Elements in a row of each node's far memory; 0 without one.
+        Number of elements in a row of each node's far memory; 0 without one.
     batched : bool
         Whether the nodes of one library on one thread are evaluated together, function by function.
     links : tuple of RingLink
-        Links in the order of the wiring; by default, link k leads from node k to its successor.
+        Links in the order of the wiring; by default, link k connects node k to its successor.
     spaces : tuple of int
-        Memory spaces of each node that :meth:`memory` reaches; 0 if its library has none.
+        Number of memory spaces of each node that :meth:`memory` can access; 0 if its library has none.
     """
 
     def __init__(self, library: Library | Sequence[Library], *, nodes: int | None = None, threads: int = 1,
@@ -170,7 +170,7 @@ class VerilatedRing:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
         self.links = tuple(RingLink(self._library, self._ring, index, *link) for index, link in enumerate(wiring))
         self._far = [{number: words for number, words in enumerate(lib.memories) if isinstance(words, range)}
-                     for lib in of_nodes]  # memories that are in the far memory
+                     for lib in of_nodes]  # memories within the far memory
         known = (int(self._library.ring_memories(self._ring, node)) if node in self.here else 0
                  for node in range(nodes))
         self.spaces = tuple(count and count + len(far) for count, far in zip(known, self._far, strict=True))
@@ -210,7 +210,7 @@ class VerilatedRing:
         self.close()
 
     def close(self) -> None:
-        """Free the simulation. Anything but this method raises ``ValueError`` afterwards."""
+        """Free the simulation. All other methods raise ``ValueError`` afterwards."""
         if self._ring:
             self._library.ring_destroy(self._ring)
             self._ring.value = None
@@ -220,24 +220,24 @@ class VerilatedRing:
 
     @property
     def cycle(self) -> int:
-        """Cycles since reset."""
+        """Number of cycles since reset."""
         result: int = self._library.ring_cycle(self._ring)
         return result
 
     def reset(self) -> None:
-        """Start again at cycle 0 with all nodes as configured, memories included; drop words that are queued or in
-        flight.
+        """Start again at cycle 0, with all nodes and their memories in the configured state; words that are queued or
+        in flight are dropped.
 
-        Links keep latency, rate and cut.
+        Links keep their latency, rate and cut.
         """
         self._library.ring_reset(self._ring)
 
     def set_threads(self, threads: int) -> None:
-        """Step the nodes by another number of threads."""
+        """Change the number of threads that step the nodes."""
         self._library.ring_set_threads(self._ring, self._threads(threads))
 
     def set_quantum(self, cycles: int) -> None:
-        """Let nodes run ahead of each other by at most ``cycles`` cycles, if grid and latencies allow it."""
+        """Let nodes run up to ``cycles`` cycles ahead of each other, if the grid and the latencies allow it."""
         if cycles < 1:
             raise ValueError(f"Quantum must be at least 1 cycle, not {cycles!r}")
         self._library.ring_set_quantum(self._ring, cycles)
@@ -245,7 +245,7 @@ class VerilatedRing:
     def set_grid(self, cycles: int) -> None:
         """Make a run that waits for a packet end at a multiple of ``cycles`` cycles; initially 16.
 
-        No quantum is longer. A larger grid lets nodes run ahead of each other for longer, where latencies allow it.
+        The grid limits the quantum. A larger grid lets nodes run further ahead of each other, if latencies allow.
         """
         if not 1 <= cycles < 1 << 32:
             raise ValueError(f"Grid must be between 1 and 4294967295 cycles, not {cycles!r}")
@@ -253,22 +253,22 @@ class VerilatedRing:
         self._library.ring_set_grid(self._ring, cycles)
 
     def set_faults(self, faults: RandomFaults | None) -> None:
-        """Set random faults of all links from now on; a reset keeps them."""
+        """Set random faults on all links from now on; a reset keeps them."""
         for link in self.links:
             link.set_faults(faults)
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
-        """Run for some cycles, or until there is a packet from a node; return the number of cycles.
+        """Run for some cycles, or until a node has sent a packet; return the number of cycles.
 
-        The library runs in slices, which end at multiples of the grid and change no cycle: between two of them Python
-        handles signals.
+        The library runs in slices, which end at multiples of the grid and do not affect any cycle; Python handles
+        signals between slices.
 
         Parameters
         ----------
         cycles : int
             Maximum number of cycles to run.
         until_packet_at : int or None
-            Stop when this node has given a whole packet: at once if there is one, else at a multiple of
+            Stop when this node has sent a whole packet: immediately if there already is one, else at a multiple of
             the grid.
         """
         if cycles < 0:
@@ -294,7 +294,7 @@ class VerilatedRing:
         self._library.ring_send(self._ring, node, packet.ctypes.data, packet.size)
 
     def receive(self, node: int) -> np.ndarray | None:
-        """Take the next packet from a node as uint32; None without a complete one."""
+        """Return the next packet from a node as uint32; None if there is no complete packet."""
         self._check_node(node)
         length = self._library.ring_packet_length(self._ring, node)
         if length < 0:
@@ -304,17 +304,17 @@ class VerilatedRing:
         return packet
 
     def status(self, node: int) -> NodeStatus:
-        """Counters of a node's host port, and the words queued there."""
+        """Counters of a node's host port, and the number of words queued there."""
         self._check_node(node)
         result = _NodeStatus()
         self._library.ring_node_status(self._ring, node, ctypes.byref(result))
         return NodeStatus(**result.values())
 
     def memory(self, node: int, space: int) -> np.ndarray:
-        """View of the present elements of a node's memory, as uint32 or, for 16-bit integers, uint16.
+        """View of the current elements of a node's memory, as uint32 or, for 16-bit integers, uint16.
 
-        A value written to the array is in the memory at once. The array must not be used after :meth:`close`. In a
-        space of the far memory a row may arrive a few cycles after the end of the command that has written it.
+        Values written to the array are in the memory immediately. The array must not be used after :meth:`close`. In
+        a space of the far memory, a row may arrive a few cycles after the command that wrote it has ended.
         """
         self._check_node(node)
         if not 0 <= space < self.spaces[node]:
@@ -340,14 +340,14 @@ class VerilatedRing:
         return np.frombuffer((ctypes.c_uint8 * memory.bytes).from_address(memory.data), np.uint8)
 
     def set_far_speed(self, *, latency: int, rate: Fraction | float = 1, node: int | None = None) -> None:
-        """Set latency and rate of the far memory of a node, or of all nodes that have one, at the end of each cycle.
+        """Set the latency and rate of one node's far memory, or of all nodes that have one.
 
         Parameters
         ----------
         latency : int
-            Cycles from a request of a row to its answer; at least 1; initially 16.
+            Cycles from the request of a row to the answer; at least 1, initially 16.
         rate : Fraction or float
-            Words per cycle, read and written ones together; initially 1. With 0 the memory does not answer.
+            Words per cycle, counting reads and writes together; initially 1. With 0, the memory does not answer.
         node : int, optional
         """
         nodes = [number for number, width in enumerate(self.far_widths) if width]
@@ -368,7 +368,7 @@ class VerilatedRing:
         self._library.ring_far_speed(self._ring, node, latency, rate.numerator, rate.denominator)
 
     def far_memory(self, node: int) -> tuple[np.ndarray, int, int]:
-        """View of a node's far memory as uint32, and the words that were read from it and written to it since reset.
+        """View of a node's far memory as uint32, and the words read from it and written to it since reset.
 
         The array must not be used after :meth:`close`.
         """
@@ -381,14 +381,14 @@ class VerilatedRing:
     def counters(self, node: int) -> np.ndarray | None:
         """Current counters of a node, in the order of their registers, as uint32.
 
-        None if the library has none, and while they are cleared.
+        Returns None if the library has no counters, and while they are being cleared.
         """
         self._check_node(node)
         values = np.empty(len(COUNTERS), np.uint32)
         return values if self._library.ring_counters(self._ring, node, values.ctypes.data) else None
 
     def describe(self) -> str:
-        """Describe queues and links, one line each, to show what waits for what."""
+        """Describe queues and links, one per line, to show where the ring is waiting."""
         lines = [f"cycle {self.cycle}"]
         for node in range(self.nodes):
             n = self.status(node)
@@ -401,13 +401,13 @@ class VerilatedRing:
         return "\n".join(lines)
 
     def save(self) -> bytes:
-        """Save the whole state: nodes, links and their settings, queues, cycle. Only waveforms are not included."""
+        """Save the whole state: nodes, links and their settings, queues, and cycle. Waveforms are not included."""
         state = np.empty(self._checked(self._library.ring_save(self._ring)), np.uint8)
         self._library.ring_saved(self._ring, state.ctypes.data)
         return self.header + state.tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Continue from a saved state, of this ring or of another of the same library and size."""
+        """Continue from a saved state of this ring, or of another with the same library and size."""
         header = self.header
         if not state.startswith(header):
             raise ValueError("State must be one saved from a ring of the same library and size")
@@ -416,14 +416,14 @@ class VerilatedRing:
 
     @property
     def header(self) -> bytes:
-        """Header of a saved state: its library, number of nodes and wiring."""
+        """Header of a saved state: the library, the number of nodes and the wiring."""
         wiring = hashlib.sha256(repr([(link.source, link.target) for link in self.links]).encode()).hexdigest()[:16]
         return _MAGIC + f"{self._digest} {self.nodes} {wiring}\n".encode()
 
     def start_wave(self, path: Path) -> None:
-        """Write all signals of all nodes to an FST file from now on; needs a traced library."""
+        """Write all signals of all nodes to an FST file from now on; requires a traced library."""
         with path.open("wb"):
-            pass  # the FST writer does not report a path that cannot be written
+            pass  # the FST writer does not report paths that it cannot write
         self._checked(self._library.ring_wave_open(self._ring, str(path).encode()))
 
     def stop_wave(self) -> None:
@@ -438,5 +438,5 @@ def _check_alike(what: str, values: Sequence[object]) -> None:
 
 
 def _digest(digests: Sequence[str]) -> str:
-    """Digest of the libraries of all nodes, or of the library if there is only one."""
+    """Digest of the libraries of all nodes, or of the only library."""
     return digests[0] if len(set(digests)) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()

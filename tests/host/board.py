@@ -1,4 +1,4 @@
-"""Simulated board that tests share: two small nodes, built once."""
+"""A simulated board that tests share: two small nodes, built once."""
 
 import contextlib
 import functools
@@ -9,19 +9,19 @@ from host.driver.device import Device
 from host.transports.serial_board import SerialBoard
 from sim.verilated.board import RATES, SimulatedBoard, board_library
 
-#: Nodes with a settable count of updates, so that a run can move to them.
+#: Nodes with a settable update count, so that a run can move to them.
 CONFIG = BOARDS["simulated"].node.replace(features=(SettableVersion(),))
 
 
 @functools.cache
 def library():
-    """Build the board's library at most once per test run."""
+    """The board's library, built at most once per test run."""
     return board_library(CONFIG, nodes=2)
 
 
 @contextlib.contextmanager
 def open_link(*, nodes=2, faults=None, delay=0, **options):
-    """Open a simulated board, with the link to it."""
+    """Open a simulated board and the link to it."""
     with SimulatedBoard(library(), **RATES, faults=faults, delay=delay) as board:
         with SerialBoard(board.path, nodes=nodes, frequency=board.frequency, clock=board.time, **options) as link:
             yield board, link

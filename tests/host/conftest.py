@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""Transports that the contract tests run on.
+"""Transports on which the contract tests run, and fixtures that tests of the host share.
 
-To hold another transport to the contract, add a factory to :data:`RINGS`: a context manager that gives two
-connected devices on one ring, with their common configuration.
+To apply the contract to another transport, add a factory to :data:`RINGS`: a context manager that yields two
+connected devices on one ring with the same configuration.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from tests.host.board import devices_of, open_link
 from tests.host.golden import SMALL
 from tests.host.rings import CONFIGS, JOBS, MIXED, library
 
-#: Modules of features that build their own nodes.
+#: Modules of features that build their nodes themselves.
 OWN_NODES = [f"host.features.{name}.{module}" for name, module in (("quantization", "command"), ("quorum", "run"))
              if name in FEATURES]
 
@@ -52,9 +52,9 @@ TINY = NodeConfig(lanes=2, memories=Memories(gradient=96, weight=64, state=32, p
 
 
 class TinyNode(wiring.Component):
-    """Node without a collective engine: every command that can be started succeeds at once.
+    """Node without a collective engine, where every command that can start succeeds immediately.
 
-    The detail of its event is the command's length. Nothing is sent on the ring.
+    The event's detail is the length of the command. Nothing is sent on the ring.
     """
 
     def __init__(self, config):
@@ -121,7 +121,7 @@ def tiny_ring():
 
 @contextlib.contextmanager
 def pysim():
-    """Only the control plane, in Amaranth's simulator, as after power-up."""
+    """Nodes with only the control plane, in Amaranth's simulator, in the state after power-up."""
     ring = tiny_ring()
     ring.reset()
     yield [Device(transport, TINY, name=f"node {n}") for n, transport in enumerate(ring.transports)]
@@ -129,14 +129,14 @@ def pysim():
 
 @contextlib.contextmanager
 def verilated():
-    """Whole nodes, simulated with Verilator."""
+    """Complete nodes, simulated with Verilator."""
     with OpenRing(library(NodeConfig()), nodes=2, threads=1) as ring:
         yield [Device(transport, NodeConfig(), name=f"node {n}") for n, transport in enumerate(ring.transports)]
 
 
 @contextlib.contextmanager
 def board():
-    """A simulated board, over a pseudo-terminal."""
+    """A simulated board, connected by a pseudo-terminal."""
     with open_link() as (_, link):
         yield devices_of(link)
 
@@ -146,7 +146,7 @@ RINGS = [pysim, verilated, board]
 
 @pytest.fixture(params=RINGS, ids=lambda factory: factory.__name__)
 def devices(request):
-    """Two devices on one ring."""
+    """Two connected devices on one ring, for each transport."""
     with request.param() as result:
         for device in result:
             device.connect()
@@ -157,7 +157,7 @@ def devices(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def known_rings():
-    """Refuse to simulate a ring of nodes without an entry in tests/host/rings.py."""
+    """Reject simulations of rings with nodes that are not listed in tests/host/rings.py."""
     def build(node, **options):
         known = [*CONFIGS.values(), JOBS, *itertools.chain(*MIXED.values())]
         assert node.config in known, f"Nodes must be those of tests/host/rings.py, not {node.config}"
@@ -170,7 +170,7 @@ def known_rings():
 
 @pytest.fixture(autouse=True)
 def planes_as_they_are(monkeypatch):
-    """Keep simulated nodes' state planes unless a test asks otherwise: one library less per optimizer."""
+    """Keep the state planes of nodes unless a test changes them, to save one library per optimizer."""
     def fitted(node, allocations, *, nodes, planes=None):
         planes = node.memories.planes if planes is None else planes
         return memory.fitted(node, allocations, nodes=nodes, planes=planes)
@@ -180,7 +180,7 @@ def planes_as_they_are(monkeypatch):
 
 @pytest.fixture
 def nodes_of(monkeypatch):
-    """Make the program use nodes that other tests simulate too, by their name in tests/host/rings.py."""
+    """Make the program use nodes that other tests also simulate, by their name in tests/host/rings.py."""
     def use(name):
         for module in (preparation, *map(importlib.import_module, OWN_NODES)):
             monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
@@ -190,25 +190,25 @@ def nodes_of(monkeypatch):
 
 @pytest.fixture
 def device(devices):
-    """One device."""
+    """One of the two devices."""
     return devices[0]
 
 
 @pytest.fixture(scope="session")
 def data():
-    """All the digits."""
+    """The complete digits dataset."""
     return digits()
 
 
 @pytest.fixture(scope="session")
 def few(data):
-    """A fraction of the digits."""
+    """A small fraction of the digits."""
     return Dataset(data.train_x[:50], data.train_y[:50], data.test_x[:50], data.test_y[:50], data.classes)
 
 
 @pytest.fixture(scope="session")
 def third(data):
-    """A third of the images, 479: five steps per epoch."""
+    """A third of the training images (479), which gives five steps per epoch."""
     return Dataset(data.train_x[::3], data.train_y[::3], data.test_x, data.test_y, data.classes)
 
 
@@ -228,7 +228,7 @@ def lines():
 
 @pytest.fixture
 def program(monkeypatch, capsys):
-    """Run the program: exit code, standard output, standard error."""
+    """Run the program; returns exit code, standard output and standard error."""
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
@@ -240,7 +240,7 @@ def program(monkeypatch, capsys):
 
 @pytest.fixture
 def run(program):
-    """Run the program: exit code, standard output without the line of its first stage, standard error."""
+    """Run the program; returns exit code, standard output without its first stage line, standard error."""
     def call(*arguments):
         code, out, err = program(*arguments)
         return code, re.sub(r"^data ….*\n", "", out), err
@@ -250,7 +250,7 @@ def run(program):
 
 @pytest.fixture
 def succeed(run):
-    """Run the program, which must end with code 0 and without error: standard output."""
+    """Run the program, which must exit with code 0 and no error output; returns standard output."""
     def call(*arguments):
         code, out, err = run(*arguments)
         assert (code, err) == (0, "")
@@ -261,7 +261,7 @@ def succeed(run):
 
 @pytest.fixture
 def train(succeed, tmp_path):
-    """Train with these options, which must succeed: standard output and the report."""
+    """Train with the given options, which must succeed; returns standard output and the report."""
     def call(*options, folder=tmp_path):
         out = succeed("train", *options, "--output", folder)
         return out, json.loads((folder / "report.json").read_text())

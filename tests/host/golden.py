@@ -18,17 +18,17 @@ from sim.golden import ring as golden
 
 SMALL = TransformerConfig(width=8, heads=2, hidden=6, context=8)
 TEXT = TrainingConfig(batch=30, max_steps=5, interval=2, optimizer=Adam(learning_rate=0.03))
-#: Word of memory that was never written.
+#: Value of memory words that were never written.
 NAN = 0x7FC0_0001
 
 
 class Hooks:
-    """Callbacks after commands of golden nodes, and counts of the commands.
+    """Callbacks after commands of golden nodes, and counts of these commands.
 
     Members
     -------
     steps, lists, moved, loads : int
-        Updates on all nodes, lists of layers, words that MOVE_IN and MOVE_OUT have moved, and programs loaded.
+        Updates on all nodes, lists of layers, words moved by MOVE_IN and MOVE_OUT, and loaded programs.
     """
 
     def __init__(self, nodes, *, fault, broken):
@@ -51,9 +51,9 @@ class Hooks:
 
 
 class GoldenRing(Ring):
-    """Ring of golden nodes with cleared counters close to wrapping.
+    """Ring of golden nodes with counters that are close to wrapping after they are cleared.
 
-    Unwritten memory holds NaN, except for the weights. ``weights``, ``errors`` and ``residuals`` are views of the
+    Unwritten memory contains NaN, except for the weights. ``weights``, ``errors`` and ``residuals`` are views of the
     memories, from their starts to the length of the run's vector; ``master`` and ``state`` are copies.
 
     Parameters
@@ -62,7 +62,7 @@ class GoldenRing(Ring):
     fault, broken : callable
         Called with this ring after each update, and after each list of layers.
     config : NodeConfig, optional
-        By default nodes with these ``options``.
+        By default a node with the given ``options``.
 
     Members
     -------
@@ -158,14 +158,14 @@ def written_to(ring):
 
 
 def compute_options(*, words=8192, centroids=0, sequences=False, **options):
-    """Options of nodes with COMPUTE."""
+    """Configuration options of nodes with COMPUTE."""
     compute = section("Compute")(rows=4, activations=words, codebook=centroids, scale_mask=sequences,
                                  sequences=sequences)
     return {"programs": section("Programs")(), "compute": compute, **options}
 
 
 def far_options(*, words=8192, far_words=8192, **options):
-    """Options of nodes with COMPUTE and a far memory."""
+    """Configuration options of nodes with COMPUTE and a far memory."""
     compute = section("Compute")(rows=4, activations=words, scale_mask=True, sequences=True, buffer_tags=True,
                                  far=far_words)
     return {"programs": section("Programs")(depth=256, move_queue=True), "masking": False, "sparsify": False,
@@ -173,20 +173,20 @@ def far_options(*, words=8192, far_words=8192, **options):
 
 
 def node_of(*, weight_codec="raw", gradient_codec="zero_value", **options):
-    """A node with these codecs and ``options``, and room for text on a single node."""
+    """A node with these codecs and ``options``, with enough room for text on a single node."""
     return NodeConfig(weights=Weights(codec=weight_codec), gradients=gradient_codec, **{
         "memories": Memories(gradient=1 << 15, weight=1 << 15, state=1 << 14), **options})
 
 
 def masked(jobs, alternative):
-    """Masked matrices of each node's jobs, by the golden model."""
+    """Matrices of each node's jobs after masking by the golden model."""
     return [[golden.floats(masking.apply(golden.bits(job.matrices), masking.kept(masking.Job(
         rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))),
         golden.bits([alternative])[0])) for job in own] for own in jobs]
 
 
 def trained(ring, length, *, packed_state):
-    """Bits of all state that the nodes of a ring keep."""
+    """Bits of all training state that the nodes of a ring keep."""
     vectors = [ring.memory.read_weights(length)]
     vectors += [ring.memory.read_master(length)] if ring.formats.has_master else []
     vectors += [ring.memory.read_state(length, plane, packed_state=packed_state)
@@ -195,11 +195,11 @@ def trained(ring, length, *, packed_state):
 
 
 def schedule(examples, config):
-    """All batches of a run."""
+    """All batches of a run, in order."""
     batches = Batches(examples, config)
     return [batches.take() for _ in range(batches.total)]
 
 
 def after(step, action):
-    """Fault after one step."""
+    """A fault that occurs after the given step."""
     return lambda ring: action(ring) if ring.steps == step else None

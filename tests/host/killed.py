@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Training program and writer of checkpoints, killed at random instants.
+"""Kills a training program and a writer of checkpoints at random instants.
 
     python -m tests.host.killed folder kills seed
 
@@ -30,7 +30,7 @@ from host.training import checkpoint
 from tests.host.results import results
 from tests.host.rings import CONFIGS
 
-#: Momentum, gradients and weights in mx9: 24 steps.
+#: 24 steps with momentum, and with gradients and weights in mx9.
 ARGUMENTS = ["train", "--nodes", "4", "--gradients", "mx9", "--weights", "mx9", "--hidden",
              "none", "--state-planes", "2",
              "--batch", "120", "--epochs", "2", "--checkpoint", "1", "--threads", "1"]
@@ -38,7 +38,7 @@ DEADLINE = 60.0
 
 
 def start(action, log):
-    """Start a process that does one task and ends."""
+    """Start a process that performs one action and exits."""
     pid = os.fork()
     if pid:
         return pid
@@ -62,7 +62,7 @@ def train(folder, *options):
 
 
 def write(path):
-    """Write checkpoints without end, each with a single number."""
+    """Write checkpoints endlessly; each one contains a single number throughout."""
     for number in range(1 << 20):
         checkpoint.save(path, {}, {"number": number, "array": np.full(100_000, number)})
 
@@ -73,7 +73,7 @@ def identity(path):
 
 
 def replaced(path, times):
-    """Function that reports whether a file was replaced more than a number of times."""
+    """A function that reports whether a file has been replaced at least ``times`` times."""
     seen = [identity(path)]
 
     def tell():
@@ -85,7 +85,7 @@ def replaced(path, times):
 
 
 def wait(pid, seconds, begun=lambda: True):
-    """Wait for a condition, then some seconds more, and kill: whether it was killed, and its exit code."""
+    """Wait for a condition and some more seconds, then kill; returns whether it was killed, and its exit code."""
     def lives():
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
@@ -102,7 +102,7 @@ def wait(pid, seconds, begun=lambda: True):
 
 
 def steps(path):
-    """Steps of a checkpoint, which must be complete."""
+    """Number of steps in a checkpoint, which must be complete."""
     if not path.exists():
         return 0
     number: int = checkpoint.peek(path)["content"]["state"]["batches"]["number"]
@@ -126,7 +126,7 @@ def main(folder, kills, seed):
         pid = start(functools.partial(train, broken, "--resume"), log)
         if killed >= kills:
             died, code = wait(pid, DEADLINE)
-        elif killed % 5 == 4:  # at its start
+        elif killed % 5 == 4:  # during its start
             died, code = wait(pid, generator.uniform(0, 0.5))
         else:  # after its first step
             died, code = wait(pid, generator.uniform(0, 0.1), replaced(kept, 1))
@@ -139,7 +139,7 @@ def main(folder, kills, seed):
         same = same and results(broken) == results(whole)
         if killed >= kills:
             break
-        shutil.rmtree(broken)  # and again from the beginning
+        shutil.rmtree(broken)  # start over
 
     path, numbers = folder / "writer.npz", [-1]
     for kill in range(kills):

@@ -1,10 +1,10 @@
-"""Results of training runs, from their folders."""
+"""Read the results of training runs from their output folders."""
 
 import json
 
 __all__ = ["report", "results"]
 
-#: Figures that depend on wall time.
+#: Figures in a report that depend on wall time.
 TIMED = ("run", "stage_seconds", "simulated_cycles_per_second")
 
 
@@ -13,6 +13,6 @@ def report(folder):
 
 
 def results(folder):
-    """Report without wall times, and the file of trained weights."""
+    """The report without wall times, and the contents of the file of trained weights."""
     return ({name: value for name, value in report(folder).items() if name not in TIMED},
             (folder / "weights.npz").read_bytes())

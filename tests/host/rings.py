@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Simulated rings of whole nodes that tests share: one library per node configuration."""
+"""Simulated rings of complete nodes that tests share, with one library per node configuration."""
 
 import contextlib
 import dataclasses
@@ -24,8 +24,8 @@ TIMEOUT = 4000
 
 
 class Rings(Mapping):
-    """Configurations by the names of rings, each made when it is read. Configurations with features that this copy
-    lacks are left out, and a test that asks for one is skipped."""
+    """Configurations by ring name, each created when first used. Configurations with features that this copy lacks
+    are omitted, and tests that request one are skipped."""
 
     def __init__(self, makers):
         self._makers = makers
@@ -46,7 +46,7 @@ class Rings(Mapping):
 
 
 def engines():
-    """All engines, two ports, and segments short enough for several per block of small memories."""
+    """All engines and two ports, with segments short enough for several per block of small memories."""
     from tests.pairs.memories import CONFIG
 
     return CONFIG
@@ -69,8 +69,8 @@ def table():
 
 
 def centroid():
-    """A codebook with uncompressed gradients, an optimizer that waits, two ports, an engine with index products,
-    and programs of three queues, with a far memory."""
+    """A codebook with uncompressed gradients, an optimizer that waits, two ports, an engine with index products, and
+    programs of three queues with a far memory."""
     return NodeConfig(
         segment=64, topology=section("Grid")(), memories=Memories(gradient=2048, weight=2048, state=2048),
         optimizer=Optimizer(interval=4), weights=Weights(codec="centroid16"), gradients="raw", masking=False,
@@ -93,8 +93,8 @@ def wide():
 
 
 def narrow():
-    """One element per row, the least room for packets, gradients in a format that tests add, and COMPUTE in the
-    only queue; two ports with links that repeat words."""
+    """One element per row, the minimum room for packets, gradients in a format that tests add, and COMPUTE in the
+    only queue; two ports, with links that repeat words."""
     from tests import mx5
 
     with mx5.registered():
@@ -106,17 +106,17 @@ def narrow():
 
 
 def server():
-    """The server of layer streaming: weights and state in the far memory, an optimizer as wide as rows, and two
-    banks of programs; in a ring of the maximum size."""
+    """The server of layer streaming: weights and state in the far memory, an optimizer as wide as rows, and two banks
+    of programs, in a ring of the maximum size."""
     return section("ServerConfig")(
         topology=SingleRing(max_nodes=255), memories=section("ServerMemories")(state=16384, far=49152),
         optimizer=Optimizer(lanes=4), role=section("Server")(broadcast_formats=True),
         programs=section("Programs")(depth=256, banks=2, move_queue=True), features=(section("SettableVersion")(),))
 
 
-#: Nodes of all rings that tests simulate, one library each, and the features that they need. Independent options
-#: share a configuration: every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes occur. ``default`` is a
-#: node with default options, which most tests use.
+#: Nodes of all rings that tests simulate, one library each, with the features that they need. Independent options
+#: share a configuration, such that every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes occur.
+#: ``default`` is a node with default options, which most tests use.
 CONFIGS = Rings({
     "default": ((), NodeConfig),
     "engines": (("grid", "programs", "compute", "compute_stub", "quantization", "throttles", "tenants"), engines),
@@ -130,7 +130,7 @@ CONFIGS = Rings({
 })
 
 
-#: Nodes of library and PyTorch jobs without a named codec: the default with raw gradients.
+#: Nodes of library and PyTorch jobs that name no codec: the default with raw gradients.
 JOBS = NodeConfig(gradients="raw")
 
 
@@ -144,12 +144,12 @@ def relay():
     return worker, worker, CONFIGS["server"]
 
 
-#: Rings of unequal nodes, as the configuration of each node.
+#: Rings of unequal nodes, given as the configuration of each node.
 MIXED = Rings({"relay": (("streaming",), relay)})
 
 
 class Reference(reference.Reference):
-    """State that a ring must hold: weights, master weights, optimizer state, and residuals."""
+    """Expected state of a ring: weights, master weights, optimizer state, and residuals."""
 
     def __init__(self, ring, weights, *, planes=0, centroids=None):
         super().__init__(ring, weights, planes, centroids)
@@ -170,7 +170,7 @@ class Reference(reference.Reference):
 
 
 def known_formats(*configs):
-    """Register the format that tests add in both registries, for nodes that use it."""
+    """Register the format that tests add in both registries, if one of the configurations uses it."""
     if not any("mx5" in (config.weights.codec, config.gradients) for config in configs):
         return contextlib.nullcontext()
     from tests import mx5
@@ -180,14 +180,14 @@ def known_formats(*configs):
 
 @functools.cache
 def library(config):
-    """Simulated ring; checking that it is up to date takes longer than most tests."""
+    """Library of a simulated ring, cached because checking that it is up to date takes longer than most tests."""
     return build_ring(node_of(config), identity=f"Node({config})")
 
 
 @contextlib.contextmanager
 def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True, processes=None):
-    """Ring and simulation, with links that can be cut; without the host port, memories are accessed directly.
-    ``config`` is one configuration or one per node; other ``processes`` simulate some of the nodes."""
+    """Open a ring and its simulation, with links that can be cut. Without the host port, memories are accessed
+    directly. ``config`` is one configuration or one per node; other ``processes`` simulate some of the nodes."""
     configs = [config] * nodes if isinstance(config, Configuration) else list(config)
     with known_formats(*configs), OpenRing([library(node_config) for node_config in configs], threads=threads,
                                                     processes=processes) as opened:
@@ -201,20 +201,20 @@ def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_po
         devices = [Device(transport, configs[rank], name=f"node {rank}") for rank, transport in enumerate(transports)]
         ring = Ring(devices, timeout=timeout)
         ring.connect()
-        if configs[0].link.replay:  # the first command does not wait for the answer to the first word of each link
+        if configs[0].link.replay:  # first commands must not wait for answers to the first word
             opened.simulation.run(2 * latency + 100)
         yield ring, opened.simulation
 
 
 def random(generator, shape, *, density=1.0):
-    """Normal random numbers, with a fraction ``density`` of nonzero values."""
+    """Normally distributed numbers, with a fraction ``density`` of nonzero values."""
     values = generator.standard_normal(shape).astype(np.float32)
     values[generator.random(shape) >= density] = 0
     return values
 
 
 def train_twice(reference, optimizer, generator, *, packed_state, message):
-    """Update twice with random gradients from cleared state; compare weights, words, bursts and state."""
+    """Update twice with random gradients from cleared state; compares weights, words, bursts and state."""
     ring, length = reference.ring, len(reference.master)
     ring.memory.clear_state(length, packed_state=packed_state)
     for step in (1, 2):

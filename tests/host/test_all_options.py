@@ -1,7 +1,7 @@
-"""All options of all commands: wrong values are refused in one line, before any build, run or output.
+"""Wrong values of all options are rejected with a one-line message, before any build, run or output.
 
-Commands and options come from the command line itself, so that a new one is tried without a change here. Legal
-values are in :data:`LEGAL`.
+Commands and options are taken from the command line itself, so that new ones are tested without a change here. Legal
+values are listed in :data:`LEGAL`.
 """
 
 import enum
@@ -23,7 +23,7 @@ from sim.verilated import cache_content
 
 LARGE = str(10**22 + 7)
 
-#: Command lines that options apply to; an option is tried with the first that accepts it.
+#: Command lines into which options are inserted; each option is tried in the first one that accepts it.
 CONTEXTS = {
     "train": ("{}", "--straggler 3:2 {}", "--schedule streaming {}", "--links slots --jobs 2 {}",
               "--overlap layers {}", "--compute node {}",
@@ -36,7 +36,7 @@ CONTEXTS = {
     "lab learning": ("formats {}",),
 }
 
-#: Values that are legal, by command and option.
+#: Test values that are legal, by command and option.
 LEGAL = {
     "train --threads": {LARGE}, "train --learning-rate": {"0", LARGE}, "train --momentum": {LARGE},
     "train --dampening": {"0", "-1", LARGE}, "train --weight-decay": {"0", LARGE}, "train --clip": {"0", LARGE},
@@ -52,11 +52,11 @@ LEGAL = {
 
 
 class Reached(BaseException):
-    """Something would be built, run or written."""
+    """Raised when something would be built, run or written."""
 
 
 def walk(command, path=()):
-    """All callable commands, with their names."""
+    """All commands that can be called, with their names."""
     children = getattr(command, "commands", {})
     if not children:
         yield " ".join(path), command
@@ -82,7 +82,7 @@ def stop(*arguments, **options):
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
-    """Run the program to the first build or run: exit code, None if it gets there, and error."""
+    """Run the program up to its first build or run; returns the exit code, or None if reached, and the error."""
     monkeypatch.setattr(cache_content, "prune", stop)
     monkeypatch.setattr(execution, "execute", stop)
     monkeypatch.setattr(learning, "learn", stop)
@@ -108,7 +108,7 @@ def call(monkeypatch, capsys, tmp_path):
 
 
 def outcome(call, command, option):
-    """Result of an option with the first context that accepts it."""
+    """Result of an option in the first command line that accepts it."""
     for context in CONTEXTS.get(command, ("{}",)):
         code, err = call(*command.split(), *context.format(option).split())
         if "leave it out" not in err:
@@ -136,7 +136,7 @@ def test_wrong_values(call, monkeypatch, command, option):
 
 @pytest.mark.parametrize(("command", "parameter"), PATHS, ids=name_of)
 def test_wrong_paths(call, tmp_path, command, parameter):
-    """A path below a file can neither be read nor written."""
+    """A path below a regular file can neither be read nor written."""
     path = tmp_path / "script.py" / "new" / "name.py"
     code, err = outcome(call, command, f"{parameter.opts[0]}={path}" if isinstance(parameter, core.TyperOption)
                         else str(path))
@@ -145,14 +145,14 @@ def test_wrong_paths(call, tmp_path, command, parameter):
 
 
 def similar(option):
-    """Choices of an option, each with an extra letter: of its type, or words of one kind in its help."""
+    """Choices of an option, from its type or from the table of textual choices."""
     kind = option.type_descriptor.annotation
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [str(member.value) for member in kind]
     return CHOICES.get(option.opts[0], ())
 
 
-#: Choices of options that are text.
+#: Choices of options with textual values.
 CHOICES = {
     "--weights": WEIGHT_CODECS, "--gradients": GRADIENT_CODECS, "--compute": ("host", "node"),
     "--board": ("ulx3s-85f", "colorlight-5a-75b"),
@@ -168,7 +168,7 @@ CHOICES = {
 @pytest.mark.parametrize(("command", "option"), [
     (name, option) for name, option in OPTIONS if similar(option)], ids=name_of)
 def test_similar_names(call, command, option):
-    """A name with an extra letter is answered with the right one."""
+    """A misspelled name with one extra letter leads to a suggestion of the correct name."""
     wrong = {}
     for name in similar(option):
         if len(name) < 4:
@@ -193,7 +193,7 @@ def test_messages(call, arguments, message):
                                      "lab migrate"])
 @pytest.mark.parametrize("content", [b"", b"x" * 5000])
 def test_wrong_key(call, monkeypatch, tmp_path, command, content):
-    """An unknown key is refused before anything is built."""
+    """An invalid key is rejected before anything is built."""
     (tmp_path / "key").write_bytes(content)
     monkeypatch.setenv("GRADRING_KEY", str(tmp_path / "key"))
     assert call(*command.split(), "--output", "new") == (

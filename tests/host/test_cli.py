@@ -23,7 +23,7 @@ from tests import mx5
 from tests.sim.verilated.modes import hostile
 from tests.tensorboard_events import scalars
 
-#: Options of a text run on nodes with far memories.
+#: Options of a text run on nodes with a far memory.
 FAR = ("--workload", "text", "--compute", "node", "--activations", 6144)
 
 
@@ -70,7 +70,7 @@ class TestTrain:
         assert "comparison" in result["stage_seconds"]
 
     def test_faults(self, succeed, nodes_of, tmp_path):
-        """Damaged words are repeated: the bits match links without faults, and nothing is computed again."""
+        """Damaged words are sent again, no step is repeated, and all bits equal a run without faults."""
         nodes_of("wide")
         results, trained = [], []
         for rate in (0, 1e-3):
@@ -139,7 +139,7 @@ class TestTrain:
         assert result["bit_exact"] is True
         assert result["configuration"]["weights"]["codec"] == "mx9"
         gathered = result["words_sent"] - result["words_scatter_reduce"]
-        # In each step two blocks of 352 and 298 elements, of 22 and 19 groups of 16; two packets of each.
+        # Each step sends blocks of 352 and 298 elements (22 and 19 groups of 16), with two packets for each block.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
 
     def test_gradients(self, train, nodes_of):
@@ -152,7 +152,7 @@ class TestTrain:
         assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
 
     def test_native_arithmetic(self, run, nodes_of, tmp_path, monkeypatch):
-        """The weights, cycles and words match gateware in all modes of the caller's floating-point unit."""
+        """In every mode of the caller's floating-point unit, the weights, cycles and words match the gateware."""
         nodes_of("narrow")
         simulate, trained, results = VerilatedRing.run, [], []
 

@@ -1,4 +1,4 @@
-"""Documents: generated pages are up to date, and every page has short lines and good links."""
+"""Generated pages are up to date, and all pages have short lines and valid links."""
 
 import re
 
@@ -13,7 +13,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def anchors(text):
-    """Anchors of a page's headings, as GitHub makes them: the second of two equal anchors ends with -1."""
+    """Anchors of a page's headings as GitHub generates them; a repeated anchor gets the suffix -1."""
     slugs = []
     for heading in re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE):
         title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
@@ -23,7 +23,7 @@ def anchors(text):
 
 
 def bad_links(page):
-    """Relative links of a page to a missing file or anchor."""
+    """Relative links on a page to missing files or anchors."""
     bad = []
     for target in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", target):
@@ -51,7 +51,7 @@ def test_check_finds_what_is_stale(tmp_path):
 
 
 def test_pages_that_sources_name():
-    """Docstrings, comments and messages name existing pages."""
+    """Pages that docstrings, comments and messages refer to exist."""
     sources = [path for tree in ("hdl", "sim", "host", "boards", "gradring")
                for path in (documents.ROOT / tree).rglob("*.py")]
     pages = {(page, path.name) for path in sources for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
@@ -59,7 +59,7 @@ def test_pages_that_sources_name():
 
 
 def test_walks_are_short():
-    """Reading paths through the core have as few files as docs/architecture.md says, and existing names."""
+    """Reading paths through the core have at most the documented number of files, and existing names."""
     text = documents.architecture_page()
     walks = text[text.index("### Four walks"):text.index("## From Python")].split("\n\nFrom ")[1:]
     files = [len({match[1] for match in documents._PLACE.finditer(walk)}) for walk in walks]

@@ -1,4 +1,4 @@
-"""The program's environment: full disks, read-only folders, plain terminals, numbers out of range."""
+"""The program in difficult environments: full disks, read-only folders, plain terminals, extreme numbers."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ BUILT = "something is built"
 
 @pytest.fixture
 def run(program, monkeypatch):
-    """Run the program up to its first build: exit code, standard output, standard error."""
+    """Run the program up to its first build; returns exit code, standard output and standard error."""
     @contextlib.contextmanager
     def refuse(*arguments, **options):
         raise ToolError(BUILT)
@@ -58,14 +58,14 @@ NUMBERS = {
 @pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
                                                  for option in options])
 def test_numbers_out_of_range(run, command, option, tmp_path):
-    """One line says which numbers are allowed, before anything is built; no number causes a traceback."""
+    """One line gives the allowed range before anything is built, and no number causes a traceback."""
     for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
         code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
         assert code in (1, 2), (value, out)
         lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
         assert len(lines) == 1, (value, err)
         assert "Traceback" not in err
-        # More threads than nodes count as one per node, and large numbers are ordinary binary32.
+        # More threads than nodes means one per node, and large numbers may be valid in binary32.
         large = ("threads", "learning-rate", "momentum", "weight-decay", "clip")
         allowed = option == "dampening" or (
             value == LARGE and option in (large[:1] if "--straggler" in command else large))
@@ -77,7 +77,7 @@ def test_numbers_out_of_range(run, command, option, tmp_path):
                                      ["lab", "sweep", "--no-synth", "--formats", "raw"]])
 @pytest.mark.parametrize("kind", ["file", "below a file", "device", "proc", "result is a folder"])
 def test_output_that_cannot_be_written(run, command, kind, tmp_path):
-    """An output that cannot be written is named before anything is built."""
+    """An output that cannot be written is reported by name before anything is built."""
     (tmp_path / "file").write_text("")
     results = {"train": "weights.npz", "quantize": "model.npz", "bench": "bench.json", "lab": "sweep.png"}
     (tmp_path / "folder" / results[command[0]]).mkdir(parents=True)
@@ -138,7 +138,7 @@ class TestNodesThatFit:
                                            ["--hidden", "400,200", "--nodes", "3", "--optimizer", "adam"],
                                            ["--hidden", "300", "--density", "0.1"]])
     def test_simulated(self, run, arguments, tmp_path):
-        """A build begins: memories have room."""
+        """A build begins, since memories are made large enough."""
         code, _, err = run("train", *arguments, "--output", tmp_path)
         assert (code, err) == (1, f"error: {BUILT}\n")
 
@@ -155,7 +155,7 @@ class TestNodesThatFit:
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
-        for planes in (0, 1, 2):  # most of any optimizer, or the request
+        for planes in (0, 1, 2):  # the most that any optimizer needs, or the request
             several = [Allocation(length=100), Allocation(length=100, planes=planes)]
             assert fitted(node, several, nodes=4) == node.replace(memories={"planes": planes})
             assert fitted(node, several, nodes=4, planes=1) == node.replace(memories={"planes": 1})
@@ -166,7 +166,7 @@ class TestNodesThatFit:
             fitted(node, [Allocation(length=WORDS + 1)], nodes=4)
 
 
-#: Prints a report's table as the program does.
+#: Prints a report's table like the program.
 PRINT = """
 import json, sys
 from host.console import make_console
@@ -186,7 +186,7 @@ print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")
     ({"PYTHONIOENCODING": "utf-8"}, "utf-8", "\u2192"),
 ])
 def test_plain_terminals(environment, encoding, arrow, tmp_path):
-    """The table and every line are printed, aligned, in any encoding of standard output."""
+    """The table and all lines are printed with correct alignment in any encoding of standard output."""
     import json
 
     (tmp_path / "report.json").write_text(json.dumps(test_report.build()))
@@ -201,7 +201,7 @@ def test_plain_terminals(environment, encoding, arrow, tmp_path):
     assert lines[-1][-1] == ("\u4e2d" if encoding == "utf-8" else "?")
 
 
-#: Trains with a limit on file sizes, like a disk that is full at its last file.
+#: Trains with a limit on file sizes, to simulate a disk that becomes full while results are written.
 FULL = """
 import resource, signal, sys
 from host import cli
@@ -218,8 +218,8 @@ cli.main()
 
 @pytest.mark.parametrize(("room", "file"), [(0, "report.json"), (20_000, "report.png")])
 def test_disk_full_while_results_are_written(room, file, tmp_path):
-    """The file is named, complete files stay, the previous run's files stay in their folder, and no other traceback
-    appears."""
+    """The error names the file, complete files and the previous run's files are kept, and there is
+    no traceback."""
     (tmp_path / "report.json").write_text("{}")
     command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none",
                "--state-planes", "2", "--batch", "1500", "--output", str(tmp_path), str(room)]

@@ -1,4 +1,4 @@
-"""Feature descriptions on the host: the existing ones, and the core's default without one."""
+"""Descriptions of features on the host, and the default for features without a host part."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.refusals import refuses
 def test_each():
     for name in FEATURES:
         assert isinstance(feature(name), Feature)
-    assert type(feature("mx")) is Feature  # no host part
+    assert type(feature("mx")) is Feature  # has no host part
     assert type(feature("programs")) is not Feature
 
 

@@ -1,4 +1,4 @@
-"""The program, interrupted by signals: runs resume from their checkpoints with the same results."""
+"""Runs that are interrupted by signals resume from their checkpoints with the same results."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.host.results import report, results
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Send the program a signal after a number of steps."""
+    """Send the program a signal after a given number of steps."""
     def call(number, step):
         def advance(run):
             do(run)
@@ -27,7 +27,7 @@ def signalled(monkeypatch):
 
 
 def check_same(whole, broken):
-    """Results of two runs are equal, except for wall times."""
+    """Check that the results of two runs are equal, except for wall times."""
     assert results(whole) == results(broken)
     for file in whole.glob("timeline*"):
         assert file.read_bytes() == (broken / file.name).read_bytes()
@@ -56,7 +56,7 @@ class TestInterrupted:
         assert report(whole)["interrupted"] is False
 
     def test_cycles_after_a_resume(self, run, tmp_path, signalled):
-        """Only cycles of the first step after a resume may differ from the unbroken run's, by a few."""
+        """Only the first step after a resume may differ in cycles from an uninterrupted run, and only by a few."""
         arguments = ("train", "--nodes", 3, "--steps", 3, "--batch", 96, "--threads", 1)
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         assert run(*arguments, "--output", whole)[0] == 0
@@ -74,7 +74,7 @@ class TestInterrupted:
         assert (whole / "weights.npz").read_bytes() == (broken / "weights.npz").read_bytes()
 
     def test_refused(self, run, tmp_path):
-        """A run is refused in one line, before anything is built."""
+        """Invalid requests are rejected with a one-line message before anything is built."""
         kept = tmp_path / "checkpoint.tar"
         kept.write_bytes(b"torn")
         code, out, err = run(*self.ARGUMENTS, "--output", tmp_path, "--resume")
@@ -92,7 +92,7 @@ class TestInterrupted:
 
 
 def spans_of(path):
-    """Node, queue, name, start and end of the spans in a checked file of Chrome's trace format."""
+    """Node, queue, name, start and end of each span in a file of Chrome's trace format, which is checked."""
     content = json.loads(path.read_text())
     assert set(content) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert content["displayTimeUnit"] in ("ms", "ns")
@@ -122,7 +122,7 @@ class TestOverlap:
         nodes_of("centroid")
 
     def test_all(self, run, succeed, tmp_path, signalled):
-        """All schedules in sequence; then again with a signal in each run, and the same results."""
+        """All schedules in sequence give the same results if each run is interrupted by a signal and resumed."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         out = succeed(*self.ARGUMENTS, "--overlap", "all", "--output", whole)
         result = report(whole)
@@ -152,7 +152,7 @@ class TestOverlap:
         check_same(whole, broken)
 
     def test_search(self, run, succeed, tmp_path, signalled):
-        """A search that is interrupted after its first size continues with the second."""
+        """A search that is interrupted after its first size continues with the second one."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         out = succeed(*self.ARGUMENTS, "--overlap", "search", "--output", whole)
         row, = report(whole)["schedules"]
@@ -167,7 +167,7 @@ class TestOverlap:
         check_same(whole, broken)
 
     def test_nodes_that_compute(self, run, tmp_path, signalled):
-        """After an interruption, nodes with COMPUTE continue with the recorded cycles of each step."""
+        """After an interruption, nodes with COMPUTE continue, and recorded cycles of each step are kept."""
         whole, broken = tmp_path / "whole", tmp_path / "broken"
         arguments = ("train", "--nodes", 3, "--hidden", "8", "--batch", 24, "--steps", 4, "--weights", "centroid16",
                      "--gradients", "raw", "--threads", 1, "--macs", 4, "--compute", "node",

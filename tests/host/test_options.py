@@ -1,4 +1,4 @@
-"""Options as fields of sections: their form in Typer, their checks, and all commands."""
+"""Options declared as fields of sections: their form in Typer, their checks, and help of all commands."""
 
 import dataclasses
 import enum
@@ -53,7 +53,7 @@ def run(arguments, function):
 
 
 def test_call():
-    """The function has sections, with the values of the command line, and other parameters as they are."""
+    """A command function is called with sections filled from the command line, and with other parameters."""
     calls = []
 
     @command
@@ -88,7 +88,7 @@ def test_command_checks_before_call():
 
 
 def test_help():
-    """Help, names, defaults and panels come from the fields."""
+    """Help texts, names, defaults and panels are derived from the fields."""
     @command
     def work(count: Count = 3, links: Links = Links()) -> None:
         """Do it."""
@@ -115,7 +115,7 @@ class Speed(Section):
 
 
 def test_with_sections():
-    """A function has its sections' fields as parameters, with types and defaults, and checks kinds."""
+    """The fields of a function's sections become its parameters, with types, defaults and checked kinds."""
     @with_sections
     def work(name: str, *, count: int = 2, speed: Speed) -> tuple[str, int, Speed]:
         return name, count, speed
@@ -154,7 +154,7 @@ def test_check_range(value):
 
 @pytest.mark.parametrize("name", [*COMMANDS, *(f"lab {name}" for name in LABS)])
 def test_command_help(name):
-    """Each option of each command has help."""
+    """Every option of every command has a help text."""
     command = typer.main.get_command(app)
     for word in name.split():
         command = command.commands[word]

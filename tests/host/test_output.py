@@ -40,7 +40,7 @@ class TestRefusals:
             output.prepare(tmp_path, files=("report.png", "report.json"))
 
     def test_unwritable(self, tmp_path, monkeypatch):
-        """Access rights do not stop every user, so the system's answer is faked."""
+        """The system's response is simulated, since access rights do not stop every user."""
         def refuse(path, *arguments, **options):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -77,7 +77,7 @@ class TestReplacing:
         assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
 
     def test_json_of_any_number(self, tmp_path):
-        """Numbers that JSON lacks become null, and an object names them, in any container."""
+        """Numbers that JSON cannot represent become null and are listed under "not_finite", in any container."""
         path = tmp_path / "report.json"
         value = {"rows": [{"loss": np.float64("nan"), "cycles": 3}, (1.5, -math.inf)], "rate": np.float32(0.5).item(),
                  "per": {"a": {"b": math.inf}}, 3: math.inf}
@@ -106,7 +106,7 @@ class TestReplacing:
         assert list(tmp_path.iterdir()) == [path]
 
     def test_full_disk(self, tmp_path, monkeypatch):
-        """The message names the file, and the old file stays."""
+        """The message names the file, and the previous file is kept."""
         path = tmp_path / "report.json"
         output.write_json(path, 1)
 
@@ -125,7 +125,7 @@ class TestReplacing:
 
 class TestTwoAtOnce:
     def test_no_file_is_torn(self, tmp_path):
-        """Of two runs with one folder, the last to end leaves its complete file."""
+        """If two runs write to the same folder, the one that ends last leaves its complete file."""
         path = tmp_path / "report.json"
         begun, go_on = threading.Event(), threading.Event()
 
@@ -149,7 +149,7 @@ class TestTwoAtOnce:
         assert list(tmp_path.iterdir()) == [path]
 
     def test_what_a_kill_has_left_is_removed(self, tmp_path):
-        """Only when no process holds it, and it is too old to be about to be held."""
+        """Partial files are removed only if no process holds them and they are too old to be claimed soon."""
         held, young, stale = (tmp_path / f".report.json.{name}.part" for name in ("held", "young", "stale"))
         for path in (held, young, stale):
             path.write_bytes(b"half")
@@ -178,7 +178,7 @@ class TestClaim:
         output.release()
 
     def test_previous(self, tmp_path):
-        """All files of these names in an older previous/ are removed, so that it has files of one run."""
+        """Files with these names in an older previous/ are removed, so that it contains files of only one run."""
         self.fill(tmp_path, "a.json", "deep/c.tar", "own", text="new")
         self.fill(tmp_path / "previous", "a.json", "b.png", "own", text="old")
         assert output.claim(tmp_path, files=self.FILES, keep=("a.json",)) == tmp_path
@@ -187,12 +187,12 @@ class TestClaim:
         output.claim(tmp_path, files=self.FILES)
         output.release()
         assert self.names(tmp_path) == ["own", "previous/a.json", "previous/own"]
-        output.claim(tmp_path, files=self.FILES)  # nothing to move, so previous/ stays
+        output.claim(tmp_path, files=self.FILES)  # there is nothing to move, so previous/ stays
         output.release()
         assert self.names(tmp_path) == ["own", "previous/a.json", "previous/own"]
 
     def test_links(self, tmp_path):
-        """A link itself is moved, and nothing is moved through a link."""
+        """A symbolic link is moved itself, and nothing is moved through a link."""
         self.fill(tmp_path, "target", text="own")
         (tmp_path / "a.json").symlink_to(tmp_path / "target")
         output.claim(tmp_path, files=self.FILES)
@@ -206,7 +206,7 @@ class TestClaim:
 
     def test_names_that_are_taken(self, tmp_path):
         self.fill(tmp_path, "previous", text="own")
-        output.claim(tmp_path, files=self.FILES)  # nothing to move
+        output.claim(tmp_path, files=self.FILES)  # there is nothing to move
         self.fill(tmp_path, "a.json", text="new")
         with pytest.raises(output.OutputError, match=r"/previous must be a folder or free, not a file or a link: "):
             output.claim(tmp_path, files=self.FILES)
@@ -231,7 +231,7 @@ class TestClaim:
             output._lock(tmp_path)
 
     def test_two_runs(self, tmp_path):
-        """In one process a folder belongs to one run, by any path; another process is refused."""
+        """Within a process a folder belongs to one run, whatever path names it; other processes are rejected."""
         output.claim(tmp_path / "new", files=self.FILES)
         output.claim(tmp_path / "new" / ".." / "new", files=self.FILES)
         assert (tmp_path / "new" / ".run.lock").read_text() == f"{os.getpid()}\n"
@@ -244,7 +244,7 @@ class TestClaim:
         output.claim(tmp_path / "new", files=self.FILES)
 
     def test_without_locks(self, tmp_path, monkeypatch):
-        """On a file system without locks a concurrent run is not noticed; results are still moved."""
+        """On a file system without locks, a concurrent run goes unnoticed, but results are still moved."""
         def fail(*arguments):
             raise OSError(errno.ENOLCK, "No locks available")
 
@@ -254,7 +254,7 @@ class TestClaim:
         assert (tmp_path / "previous" / "a.json").read_text() == "new"
 
     def test_lock_file_that_was_removed(self, tmp_path, monkeypatch):
-        """The lock file of a run that is just ending is no lock, so another is created."""
+        """A lock file that the previous run removes while it ends is not used: another one is created."""
         lock, calls = fcntl.flock, []
 
         def remove(descriptor, operation):
@@ -271,13 +271,13 @@ class TestClaim:
 
 
 def test_all_json_is_legal():
-    """All JSON goes through the one writer, or has only numbers that the program made."""
+    """All JSON is written by one function, or contains only numbers that the program generated."""
     writers = set()
     for path in (ROOT / "host").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.dump", "json.dumps"):
                 writers.add(path.relative_to(ROOT / "host").as_posix())
-    # Digests of configurations and networks, texts of refusals, messages between processes, and command options.
+    # Digests of configurations and networks, error texts, messages between processes, and command options.
     assert writers == {"output.py", "checkpoints/archive.py", "make/commands.py", "features/compute/memory/plan.py",
                      "features/streaming/edits.py", "features/streaming/plan.py",
                      "sockets/format.py", "labs/sweep/execution.py", "labs/sweep/jobs.py",

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Output folders of all commands: each belongs to one run."""
+"""Output folders of all commands: each folder belongs to one run at a time."""
 
 import fcntl
 import json
@@ -17,15 +17,15 @@ from host.commands import launch
 from host.run import steps
 from sim.json_files import sealed
 
-#: Arguments of commands that otherwise end before they take their folder, or run long.
+#: Arguments for commands that would otherwise end before they claim their folder, or run for long.
 _NEEDED = {"launch": ("script.py",), "lab estimate": ("--targets", "4 MACs", "--lengths", 256)}
-#: Commands with the name of a single file instead of a folder, and with any number of files.
+#: Commands with an output file instead of a folder, and with a varying number of files.
 _OTHER = ("wave", "lab schedules")
 _FILE = re.compile(r"[\w-]+\.(?:json|png|html|npz|tar|onnx)")
 
 
 def commands():
-    """Commands that write an output folder, and the files named in their help."""
+    """Commands that write to an output folder, with the files that their help mentions."""
     program = typer.main.get_command(cli.app).commands
     labs = {f"lab {name}": lab for name, lab in program["lab"].commands.items()}
     for name, command in (*program.items(), *labs.items()):
@@ -39,8 +39,8 @@ COMMANDS = dict(commands())
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An output folder; programs run outside of it."""
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name)  # PyTorch is not needed for this
+    """An output folder; programs run in its parent folder."""
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name)  # PyTorch is not needed here
     (tmp_path / "script.py").write_text("")
     monkeypatch.chdir(tmp_path)
     output = tmp_path / "output"
@@ -57,7 +57,7 @@ def test_all_commands_are_known():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_running(run, folder, name):
-    """A folder that a run is using is refused, before anything is moved."""
+    """A folder that another run is using is rejected before anything in it is moved."""
     (folder / COMMANDS[name][0]).write_text("of the run that is going")
     with (folder / ".run.lock").open("w+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -73,7 +73,7 @@ def test_running(run, folder, name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_previous(run, folder, monkeypatch, name):
-    """When work begins, the last run's results are in previous/, and the user's own files in place."""
+    """When work begins, the last run's results have been moved to previous/, and user files are unchanged."""
     put_away = output._put_away
 
     def stop(*arguments):
@@ -96,7 +96,7 @@ def test_previous(run, folder, monkeypatch, name):
 
 
 def test_memory_continues(run, folder, monkeypatch):
-    """Existing parts of memory.json are not computed again."""
+    """Parts that are already in memory.json are kept and not computed again."""
     from host.labs.memory import lab as memory
 
     monkeypatch.setattr(memory.Parts, "complete", lambda self: iter(()))
@@ -108,7 +108,7 @@ def test_memory_continues(run, folder, monkeypatch):
 
 
 def test_killed_run(run, folder):
-    """The lock of a killed run ends with its process; forked children do not hold it."""
+    """The lock of a killed run is released with its process, and forked children do not hold it."""
     program = ("import os, sys, time; from pathlib import Path; from host import output\n"
                "output.claim(Path('output'), files=('predict.json',))\n"
                "reader, writer = os.pipe()\n"
@@ -118,7 +118,7 @@ def test_killed_run(run, folder):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
                                env={**os.environ, "PYTHONPATH": root})
-    child = int(process.stdout.readline())  # which has closed inherited files
+    child = int(process.stdout.readline())  # the child has closed inherited files
     try:
         options = ("--nodes", 2, "--formats", "dense", "--output", folder)
         code, _, err = run("lab", "predict", *options)
@@ -135,7 +135,7 @@ def test_killed_run(run, folder):
 
 
 def test_interrupted_build(run, folder, monkeypatch):
-    """A run with a failed build has moved the last run's results; the next run leaves them in previous/."""
+    """If a build fails, the last run's results are already in previous/, and the next run leaves them there."""
     def fail(*arguments, **options):
         raise ValueError("no compiler")
 

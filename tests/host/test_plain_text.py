@@ -1,4 +1,4 @@
-"""Texts are printed unchanged for all names that users choose: in lines, tables and bars of all commands."""
+"""Names that users choose are printed unchanged: in the lines, tables and bars of all commands."""
 
 import ast
 import contextlib
@@ -17,7 +17,7 @@ from host.printable import printable, printable_lines
 
 ROOT = Path(__file__).parents[2]
 
-#: Names of files, scripts and codecs that a user may choose, and their visible forms.
+#: Names of files, scripts and codecs that a user may choose, and how each is displayed.
 HOSTILE = {
     "[/b]": "[/b]", "[red]": "[red]", "[link=x]y": "[link=x]y", "\\[b]": "\\[b]", "[": "[", "a]": "a]",
     ":smile:": ":smile:", "{note}": "{note}", "%s": "%s", "100%": "100%", "'1.5'": "'1.5'",
@@ -28,15 +28,15 @@ HOSTILE = {
 
 
 def recording(**options):
-    """A console as commands have it, which keeps the printed text."""
+    """A console like that of the commands, which also keeps the printed text."""
     return PlainConsole(file=io.StringIO(), width=1000, **options)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_text(name):
-    """A text, a table with its title, headings and cells, and a bar with its description and note."""
+    """Names are shown safely in plain text, in each part of a table, and in progress bars."""
     console, seen = recording(force_terminal=True, color_system=None), HOSTILE[name]
-    # Options of the caller have no effect.
+    # Print options of the caller have no effect.
     console.print(f"<{name}>", soft_wrap=True, markup=True, emoji=True, highlight=True)
     assert console.file.getvalue() == f"<{seen}>\n"
     columns = (Column("cell", title=f"first {name}"), Column("second"))
@@ -56,7 +56,7 @@ def test_printable():
 
 
 def test_shown(tmp_path, monkeypatch):
-    """A path is one line, relative to the working directory or complete."""
+    """A path is shown on one line, either relative to the working directory or in full."""
     monkeypatch.chdir(tmp_path)
     assert shown(tmp_path / "[/b]\n" / "\x1b") == r"[/b]\n/\x1b"
     assert shown(Path("/a\rb")) == r"/a\rb"
@@ -64,7 +64,7 @@ def test_shown(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_progress(terminal):
-    """Stages, notes and lines of a command's progress, as lines and as bars."""
+    """Names are shown safely in the stages, notes and lines of a progress display, with and without a terminal."""
     console = recording(force_terminal=terminal, color_system=None)
     with Progress(console, interval=0) as progress:
         for name in HOSTILE:
@@ -78,13 +78,13 @@ def test_progress(terminal):
             assert f"{part} {seen}" in console.file.getvalue()
 
 
-# All commands.
+# Texts of all commands.
 
 class Placeholder(str):
-    """Any value of a command: it has all attributes, can be called and calculated with, and prints a name."""
+    """Stand-in for any value of a command: has all attributes, can be called, and prints as a given name."""
 
     __slots__ = ()
-    #: Items of each value.
+    #: Number of items when a value is iterated.
     count = 1
 
     def __getattr__(self, name):
@@ -109,7 +109,7 @@ class Placeholder(str):
 
 
 class Namespace(dict):
-    """A function's names as placeholders; functions that make a text or a number have one per value."""
+    """Namespace with a placeholder for every name; functions that return text or numbers have one as well."""
 
     def __init__(self, name):
         value = Placeholder(name)
@@ -124,7 +124,7 @@ class Namespace(dict):
 
 @functools.cache
 def sources():
-    """Syntax trees of all modules that may print, by file."""
+    """Syntax trees of all modules that can print, by file."""
     paths = [path for folder in ("host", "boards", "sim", "gradring") for path in (ROOT / folder).rglob("*.py")]
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in paths}
 
@@ -138,12 +138,12 @@ def called(node):
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-#: Calls with printed texts: lines, tables with their headings and cells, stages of progress and their notes.
+#: Calls that print text: lines, tables and their headings, and stages and notes of a progress display.
 PRINTING = ("say", "add_task", "stage", "advance", "Column", "Table")
 
 
 def printed(tree):
-    """Texts that a module prints."""
+    """Expressions of the texts that a module prints."""
     for node in calls(tree):
         owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         if called(node) in PRINTING or (called(node) == "print" and owner.endswith("console")):
@@ -152,7 +152,7 @@ def printed(tree):
 
 
 def made_of(code, name):
-    """Value of a text with placeholders, with the number of items that the text unpacks; or its items."""
+    """Items of a printed expression, evaluated with placeholders for all values."""
     for Placeholder.count in (1, 2, 3):
         with contextlib.suppress(ValueError):
             made = eval(code, Namespace(name))
@@ -160,12 +160,12 @@ def made_of(code, name):
     raise AssertionError(f"{name}: values must have at most 3 items")
 
 
-#: Modules of commands without their own line, table or stage.
+#: Command modules that print no line, table or stage themselves.
 SILENT = {"__init__", "registry", "train"}
 
 
 def test_all_commands():
-    """Every text that a command prints is unchanged when each of its values is a hostile name."""
+    """Every text that a command prints stays intact when all its values are hostile names."""
     console, modules, named = recording(), set(), 0
     for path, tree in sources().items():
         if not path.startswith(("host/commands/", "host/labs/", "host/run/", "host/console.py", "host/cli.py")):
@@ -184,7 +184,7 @@ def test_all_commands():
 
 
 def test_one_console():
-    """All consoles and progress columns are plain; no call asks for anything else."""
+    """All consoles and progress columns are the plain ones, and no call requests formatting."""
     consoles_made = []
     for path, tree in sources().items():
         for node in ast.walk(tree):
@@ -204,10 +204,10 @@ def test_one_console():
     assert sorted(consoles_made) == ["host/columns.py", "host/console.py"]
 
 
-# Programs.
+# Complete programs.
 
 def test_examples(succeed, tmp_path, monkeypatch):
-    """A command with such a folder name succeeds, and shows the name."""
+    """A command succeeds with a hostile folder name, and shows that name."""
     for name in ("x/[/b]", ":smile:", "\x1b[31m\n"):
         monkeypatch.chdir(tmp_path)
         out = succeed("examples", name)
@@ -215,7 +215,7 @@ def test_examples(succeed, tmp_path, monkeypatch):
 
 
 def test_errors(run):
-    """An error message with a name that the user chose does not move the cursor."""
+    """An error message that contains a user's name does not move the cursor."""
     code, _, err = run("packets", "[/b]\x1b[2J")
     assert code == 1
     assert err.startswith("error: ")

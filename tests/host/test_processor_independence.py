@@ -1,16 +1,16 @@
-"""No module of the host multiplies floats by the BLAS, or takes exponentials from numpy or the system."""
+"""No host module multiplies floats with the BLAS, or calls exponential functions of numpy or the system."""
 
 import ast
 from pathlib import Path
 
 HOST = Path(__file__).parents[2] / "host"
-#: Functions with bits that depend on the processor, by their module.
+#: Functions with results that depend on the processor, by module.
 FORBIDDEN = {
     "np": {"dot", "vdot", "inner", "outer", "matmul", "tensordot", "einsum", "linalg", "convolve", "exp", "exp2",
            "expm1", "log", "log2", "log10", "log1p", "power", "tanh", "sin", "cos", "logaddexp"},
     "math": {"exp", "log", "log2", "log10", "log1p", "pow", "tanh", "sin", "cos"},
 }
-#: Exceptions without harm: figures of reports, widths of pictures, and products of integers.
+#: Harmless exceptions: figures in reports, widths in pictures, and integer products.
 ALLOWED = {
     ("features/quantization/network.py", "codes @ weights.codes.T"): "integers",
     ("features/quantization/experiment.py", "np.log10"): "decibels of a report",
@@ -19,7 +19,7 @@ ALLOWED = {
 
 
 def found(path):
-    """Forbidden expressions of a module."""
+    """Forbidden expressions in a module."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             yield ast.unparse(node)

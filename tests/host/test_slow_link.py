@@ -1,4 +1,4 @@
-"""Option --slow-link of a training run, and the table of `make slow-link`."""
+"""The option --slow-link of training runs, and the table of `make slow-link`."""
 
 from fractions import Fraction
 
@@ -33,14 +33,14 @@ def test_check():
 
 
 def test_node():
-    """A node has room for the state of all groups, if it has state."""
+    """If there is state, a node gets room for the state of all groups."""
     node = NodeConfig(memories=Memories(state=2048))
     assert with_option(node, 4810, planes=1) == NodeConfig(memories=Memories(state=8192), role=RootReduce())
     assert with_option(node, 4810, planes=0) == NodeConfig(memories=Memories(state=2048), role=RootReduce())
 
 
 def test_partition():
-    """The node that drives the slow link becomes the root, if that is faster, and the report says so."""
+    """The node that drives the slow link becomes the root if this is faster, and the report says so."""
     said = []
     with open_nodes(4, config=CONFIGS["engines"], host_port=False, timeout=40000) as (ring, simulation):
         result = partition(ring, 2048, planes=0, latency=16, say=said.append)
@@ -57,7 +57,7 @@ def test_partition():
 
 
 def test_table():
-    """The cases include all bars, and a row has the figures of its case."""
+    """There is a case for every limit, and each row shows the figures of its case."""
     for nodes, length in BARS:
         assert Case(nodes=nodes, length=length) in CASES
     row = Row(case=CASES[0], clean=25488, block_offset=50826, root_reduce=33996, modelled_block_offset=50800,
@@ -74,7 +74,7 @@ def test_table():
 
 
 def test_step_of_a_run():
-    """The program of a step without a schedule has the owner's update."""
+    """A run without a schedule uses a program too, and its update is done by the owner."""
     for owner, fields in ((None, (0, 0)), (2, (2, 1))):
         program = fused(500, owner=owner)
         update, = (command for queue in program.commands(1, 4) for command in queue)

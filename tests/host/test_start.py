@@ -1,4 +1,4 @@
-"""Imports before a command is known, and signals during the import of modules."""
+"""Imports before a command has been recognized, and signals while modules are imported."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from host.signals import ended_at_once
 
 ROOT = Path(__file__).parents[2]
 
-#: Prints the number of lines of this repository's modules that a program has imported.
+#: Prints the number of lines in this repository's modules that a program has imported.
 COUNTED = """
 import atexit, runpy, sys
 from pathlib import Path
@@ -39,14 +39,14 @@ def lines(program, *arguments):
 
 
 def test_lines():
-    """The help, and the library, import little of the tree."""
+    """The help and the library import only a small part of the tree."""
     command = "sys.argv[0] = 'gradring'; runpy.run_module('gradring', run_name='__main__')"
     assert 1_000 < lines(command, "--help") <= 12_000
     assert 100 < lines("import gradring") <= 15_000
 
 
 def test_registry():
-    """The help has the first sentence of each command's own help."""
+    """The list of commands shows the first sentence of each command's own help."""
     group = typer.main.get_command(cli.app)
     for commands, entries in ((group.commands, COMMANDS), (group.commands["lab"].commands, LABS)):
         assert list(commands) == list(entries)
@@ -56,7 +56,7 @@ def test_registry():
 
 
 def test_commands(run):
-    """Commands are found by name; an unknown name gets a suggestion."""
+    """Commands are found by name, and an unknown name leads to a suggestion."""
     code, out, _ = run("--help")
     assert code == 0
     assert all(f"  {name} " in out for name in COMMANDS)
@@ -70,7 +70,7 @@ def test_commands(run):
 
 
 def test_labs():
-    """A lab's module is imported when the lab runs, and no other lab's."""
+    """No lab's module is imported before a lab runs."""
     program = "from host.labs.registry import LABS; import host.commands.lab, sys; print(sorted(" \
               "name for name in sys.modules if name.startswith('host.labs.')))"
     printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ def test_labs():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals(number):
-    """A signal during the import of modules ends a process at once; handlers are restored afterwards."""
+    """A signal while modules are imported ends the process immediately; handlers are restored afterwards."""
     before = signal.getsignal(number)
     with ended_at_once():
         assert signal.getsignal(number) is not before
@@ -94,7 +94,7 @@ def test_signals(number):
 
 
 def test_ignored():
-    """An ignored signal stays ignored."""
+    """A signal that was ignored stays ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with ended_at_once():

@@ -1,4 +1,4 @@
-"""Commands of the page of published systems, in a short form: on golden nodes here, or by the test of the command."""
+"""The commands on the page of published systems work in a short form, here or in the command's own tests."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.docs.test_systems import ROOT, SYSTEMS, codes, items
 GOLDEN = ("--transport", "golden", "--nodes", "2")
 TWO = (*GOLDEN, "--steps", "2")
 
-#: Options after those of a system's command, and a part of the output that shows the system.
+#: Options to append to a system's command, and a part of the output that identifies the system.
 SHORT = {
     "A1": (TWO, "of raw words"),
     "A3": (TWO, "schedule"),
@@ -19,7 +19,7 @@ SHORT = {
     "D1": (TWO, "delayed"),
 }
 
-#: Tests that run the command in a short form on simulated rings of other tests, and a line of the test.
+#: Tests that run a command in a short form on shared simulated rings, and a line from each test.
 ELSEWHERE = {
     "A2": ("features/grid/test_command.py", '"--disable"'),
     "A4": ("labs/migrate/test_command.py", 'succeed("lab", "migrate"'),
@@ -40,7 +40,7 @@ ELSEWHERE = {
 
 
 def words_of(name):
-    """Words of gradring's command line by which make runs the command of a system."""
+    """Command line, without ``gradring``, that make runs for a system."""
     _, target, *values = codes(items(name)["Command"])[0].split()
     values = dict(value.split("=", 1) for value in values)
     command, = find_target(target).mode(values).commands(values)[:1]

@@ -1,8 +1,7 @@
-"""Tables for compressed weights: centroids of mantissas and of whole weights, and training with the latter.
+"""Tables for compressed weights: centroids of mantissas or of weights, and training of the latter.
 
-Weights that share a centroid share its gradient: the gradient of a centroid is the sum of the gradients of its
-weights. The table is trained like any vector of parameters. The assignment of weights to centroids stays until the
-weights are clustered again.
+The gradient of a centroid is the sum of the gradients of all weights that share it. The table is trained like any
+vector of parameters. The assignment of weights to centroids is fixed until the weights are clustered again.
 """
 
 import dataclasses
@@ -25,11 +24,11 @@ _STEPS = 2_000  # maximum number of steps of a clustering
 
 
 def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
-    """Cluster numbers from equidistant centroids; fewer centroids, in ascending order, if there are fewer numbers.
+    """Cluster numbers, starting from equidistant centroids; fewer if there are fewer distinct numbers.
 
-    In each step a number belongs to the nearest centroid, the lower one of two, and a centroid moves to the mean of
-    its numbers, which are added up in ascending order. A centroid without numbers takes the number farthest from its
-    centroid.
+    In each step a number is assigned to the nearest centroid, the lower one of two equally near, and each centroid
+    moves to the mean of its numbers, which are added in ascending order. A centroid without numbers takes the number
+    that is farthest from its centroid. Centroids are returned in ascending order.
     """
     numbers = np.asarray(values, np.float64).reshape(-1)
     if not len(numbers):
@@ -56,11 +55,11 @@ def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
 
 
 def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.uint32]:
-    """Centroids of the fractions of elements, which are encodings in the format of the table, a
+    """Centroids of the fractions of elements. The elements are encoded in the format of the table, a
     :class:`~hdl.features.table.format.LookupTable`.
 
-    There is one for each mantissa of the table, and all are different: missing ones are the lowest fractions that
-    are not centroids yet. Zeros, infinities and NaNs do not count.
+    There is one centroid for each mantissa of the table, and all are different: missing ones are filled in with the
+    lowest fractions that are not centroids yet. Zeros, infinities and NaNs are ignored.
     """
     codes = np.asarray(elements, np.uint32)
     bits = table.format.fraction_bits
@@ -73,9 +72,9 @@ def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.ui
 
 
 def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float32]:
-    """Centroids of weights, in ascending order; the highest one is repeated if the weights have too few.
+    """Centroids of weights, in ascending order; the highest one is repeated if there are too few weights.
 
-    Infinities and NaNs do not count, and without a weight all centroids are zero.
+    Infinities and NaNs are ignored. Without any weight all centroids are zero.
     """
     numbers = np.asarray(weights, np.float32).reshape(-1)
     finite = numbers[np.isfinite(numbers)]
@@ -84,7 +83,7 @@ def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float
 
 
 def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Centroids for a weight codec, from weights: bits of fractions, or bits of binary32 numbers."""
+    """Centroids of weights for a weight codec, as bits of fractions or bits of binary32 numbers."""
     entry = _with_centroids(codec)
     numbers = np.ascontiguousarray(weights, dtype=np.float32)
     if entry.codebook is Content.FRACTIONS:
@@ -93,8 +92,8 @@ def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
 
 
 def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids, which
-    are a result of :func:`codebook`: uint32 in ascending order; equal centroids are allowed.
+    """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids. These
+    are a result of :func:`codebook`: uint32 in ascending order, where equal centroids are allowed.
     """
     entry, words = _with_centroids(codec), np.asarray(centroids)
     if words.dtype != np.uint32 or words.shape != (entry.centroids,):
@@ -114,7 +113,7 @@ def _with_centroids(codec: str) -> Codec:
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
-    """Bounds between fractions: the least compared bits with a middle fraction nearer to the upper centroid."""
+    """Bounds between fractions: the smallest compared bits with a middle nearer to the upper centroid."""
     if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
         raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
                          f"others")
@@ -125,7 +124,7 @@ def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArra
 
 
 def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Bounds between numbers: the least number above the middle of two, as bits; -0.0 if it is a zero."""
+    """Bounds between numbers: the smallest number above the midpoint of two, as bits; -0.0 if it is zero."""
     if not np.isfinite(numbers).all() or (np.diff(numbers) < 0).any():
         raise ValueError("Centroids must be finite numbers in ascending order, not others")
     bounds = []
@@ -141,14 +140,14 @@ def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
 
 @dataclasses.dataclass(frozen=True)
 class Codebook:
-    """Weights as indices into a table of centroids."""
+    """Weights, stored as indices into a table of centroids."""
 
     centroids: npt.NDArray[np.float32]
-    indices: npt.NDArray[np.int64]  # index of the centroid of each weight, in the shape of the weights
+    indices: npt.NDArray[np.int64]  # index of each weight's centroid, in the shape of the weights
 
     @classmethod
     def of(cls, weights: npt.ArrayLike, count: int) -> "Codebook":
-        """Cluster weights. Centroids in excess of their distinct numbers are zero."""
+        """Cluster weights; if there are fewer distinct weights than ``count``, remaining centroids are zero."""
         numbers = np.asarray(weights, np.float32)
         centroids = kmeans(numbers, count).astype(np.float32)
         middles = (centroids[:-1].astype(np.float64) + centroids[1:]) / 2
@@ -167,16 +166,16 @@ class Codebook:
         return np.bincount(self.indices.reshape(-1), numbers.reshape(-1), len(self.centroids)).astype(np.float64)
 
     def gradient(self, gradient: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Gradient of each centroid from the gradient of the weights; zero for an unused centroid."""
+        """Compute the gradient of each centroid from the gradient of the weights; zero for unused centroids."""
         return self._sums(gradient).astype(np.float32)
 
     def stepped(self, gradient: npt.ArrayLike, learning_rate: float) -> "Codebook":
-        """Codebook after one step of gradient descent with the gradient of the weights."""
+        """Return the codebook after one step of gradient descent, given the gradient of the weights."""
         moved = self.centroids - np.float32(learning_rate) * self.gradient(gradient)
         return dataclasses.replace(self, centroids=moved.astype(np.float32))
 
     def refreshed(self, weights: npt.ArrayLike) -> "Codebook":
-        """Codebook with each centroid at the mean of its present weights; an unused centroid stays."""
+        """Return the codebook with each centroid at the mean of its new weights; unused ones do not change."""
         counts = np.bincount(self.indices.reshape(-1), minlength=len(self.centroids))
         means = self._sums(weights) / np.maximum(counts, 1)
         return dataclasses.replace(

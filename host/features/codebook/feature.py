@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "CodebookFeature"]
 
 
 class CodebookFeature(Feature):
-    """Codebooks of weights."""
+    """Codebooks for the weights of nodes."""
 
     def codebook_words(self, codec: str, centroids: Bits) -> Bits:
         from host.features.codebook.codebooks import codebook_words

@@ -1,7 +1,7 @@
-"""Linear layers with indices of centroids as weights; the centroids are their parameters.
+"""Linear layers whose weights are indices of centroids, with the centroids as parameters.
 
-Products and gradients come from :mod:`sim.golden.features.codebook_layers.centroid_product`: the matrix is never
-expanded.
+Products and gradients are computed by :mod:`sim.golden.features.codebook_layers.centroid_product`, without ever
+expanding the matrix.
 """
 
 import numpy as np
@@ -14,16 +14,16 @@ from sim.golden.operands import FP32
 
 __all__ = ["LANES", "CentroidLinear", "shared"]
 
-#: Lanes among which outputs are partitioned; the order of a gradient's sums depends on their number.
+#: Number of lanes among which outputs are partitioned; the order of a gradient's sums depends on it.
 LANES = 4
 
 
 class CentroidLinear(Layer):
-    """``bias + x @ weight.T`` with weights from a table, which is trained; the assignment of weights stays.
+    """``bias + x @ weight.T`` with weights from a trained table; the assignment of weights is fixed.
 
-    The codebook has the first centroids, and indices in shape (outputs, inputs). Outputs are partitioned
-    among lanes. Products with centroids are in binary32: ``operands`` is the format of the factors of the gradient of
-    the biases.
+    The codebook provides the initial centroids, and indices in shape (outputs, inputs). Outputs are partitioned among
+    lanes. Products with centroids are in binary32; ``operands`` is the format of the factors in the gradient of the
+    biases.
     """
 
     def __init__(self, codebook: Codebook, bias: Array, *, lanes: int = LANES, operands: str = FP32):
@@ -34,7 +34,7 @@ class CentroidLinear(Layer):
         self._bias = bias.copy()
         self._lanes = lanes
         self._operands = operands
-        # As in a node: the last group of outputs is filled up.
+        # As on a node, the last group of outputs is padded.
         self._full = unpack_indices(pack_indices(codebook.indices, lanes), codebook.indices.shape[1], lanes,
                                     len(codebook.centroids))
 
@@ -57,8 +57,8 @@ class CentroidLinear(Layer):
 
 
 def shared(model: Model, centroids: int, *, lanes: int = LANES, align: int = 1) -> Model:
-    """Make a perceptron with a table of centroids in each layer, by clustering the weights of a perceptron of linear
-    layers with a ReLU between each two; ``lanes`` as for :class:`CentroidLinear`, ``align`` as for
+    """Create a perceptron with a table of centroids in each layer, by clustering the weights of a perceptron of
+    linear layers with a ReLU between successive layers. ``lanes`` is as for :class:`CentroidLinear`, ``align`` as for
     :class:`Model`."""
     return Model([CentroidLinear(Codebook.of(views["weight"], centroids), views["bias"], lanes=lanes,
                                  operands=layer.operands)

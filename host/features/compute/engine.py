@@ -1,9 +1,9 @@
 """Training on nodes that compute: the host writes inputs and labels, or characters, and reads losses.
 
-Lists of the layers (:mod:`host.features.compute.lists`), or of a sequence of the text model
-(:mod:`host.features.compute.text_lists`), are written to the activation memories once. In each step a node gets the
-inputs and labels of its share, and computes the gradients that its ring sums; for text it gets characters, and
-differentiates groups of sequences in order. The test set of a perceptron is classified by the same lists.
+The lists of the layers (:mod:`host.features.compute.lists`), or of a sequence of the text model
+(:mod:`host.features.compute.text_lists`), are written to the activation memories once. In each step a node is given
+the inputs and labels of its share, and computes the gradients that its ring sums. For text it is given characters,
+and differentiates groups of sequences in order. The same lists classify the test set of a perceptron.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ __all__ = ["Computer", "TextComputer", "check_engine", "check_sequences", "diffe
 
 
 class TextComputer(Differentiator):
-    """Sequences that the nodes of a ring differentiate."""
+    """Gradients of the text model, computed by the nodes of a ring."""
 
     def __init__(self, ring: TrainingRing, lists: TextLists):
         self.notes = [lists.plan.line]
@@ -55,7 +55,7 @@ class TextComputer(Differentiator):
         self.lengths = [len(share) for share in shares]
 
     def _words(self, share: Sequence[Characters]) -> npt.NDArray[np.uint32]:
-        """Characters and labels of a node's sequences, and of sequences of padding that fill up the last group."""
+        """Words of a node's sequences and labels, with padding sequences that complete the last group."""
         context = self._text.context
         words = np.zeros((up(max(1, len(share)), self._text.together), self._text.stride), np.uint32)
         words[:, context:2 * context] = PADDING
@@ -79,13 +79,13 @@ class TextComputer(Differentiator):
         lists = self._text
         rows = self._ring.memory.read_activations(lists.data, max(1, *self.lengths) * lists.stride)
         losses = rows.reshape(len(rows), -1, lists.stride)[:, :, 2 * lists.context]
-        # In order, since each sum is rounded.
+        # In order, since each addition rounds.
         return [float(sum(own[:count], np.float32(0))) for own, count in zip(losses, self.lengths, strict=True)]
 
 
 def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                words: int) -> TextLists:
-    """Lists of a run: of two sequences together, if shares have even sizes and the memory has room for them."""
+    """Compile a run's lists, for two sequences together if shares are even and the memory has room."""
     sequences = -(-config.largest(workload.examples) // nodes)
     compiled = functools.partial(compile_text, workload.model.config, sequences=sequences, words=words,
                                  array=Units(rows=node.compute.rows, lanes=node.lanes))
@@ -96,26 +96,26 @@ def text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfi
 
 
 def _text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, nodes: int) -> NodeConfig:
-    """The same node with functions of sequences, products that mask, and room for a run in its activation memory."""
+    """Return the configuration with sequence functions, masked products and activation memory for a run."""
     node = node.replace(compute={"scale_mask": True, "sequences": True}, masking=False)
     end = text_lists(workload, config, node, nodes, 1 << 24).end
     return node.replace(compute={"activations": max(node.compute.activations, 1 << (end - 1).bit_length())})
 
 
 def check_sequences(node: NodeConfig, config: TrainingConfig) -> None:
-    """Raise ``ValueError`` unless nodes have functions of sequences, and a run has only options for text."""
+    """Raise ``ValueError`` unless nodes have sequence functions, and the run's options apply to text."""
     if not (node.compute.scale_mask and node.compute.sequences):
         raise ValueError("Nodes must scale and mask, and have functions of sequences, to compute text")
     if config.tiling != DEFAULT:
         raise ValueError(f"Tiling must be {DEFAULT} for workload text, not {config.tiling!r}")
 
 
-TILINGS = toolchain.BUILD / "tiling" / "factors.json"  # file of the tilings that were searched
-_ROWS = (1, 2, 4)  # rows of units that a node can have
+TILINGS = toolchain.BUILD / "tiling" / "factors.json"  # file of tilings from earlier searches
+_ROWS = (1, 2, 4)  # possible numbers of rows of units
 
 
 class Computer(Differentiator):
-    """Layers on nodes, for gradients of ``length`` elements; notes follow the plan's line in the report."""
+    """Gradients of a perceptron with ``length`` elements; notes follow the plan's line in the report."""
 
     has_scores = True
 
@@ -128,12 +128,12 @@ class Computer(Differentiator):
         self.lengths = [0] * ring.nodes
 
     def prepare(self) -> None:
-        """Write the lists, and zeros as the gradients of elements that only fill up groups."""
+        """Write the lists, and zeros as gradients of the elements that only complete groups."""
         self._ring.compute.write_lists(self.lists.programs, self.lists.plan)
         self._ring.memory.write_gradients([np.zeros(self._length, np.uint32)] * self._ring.nodes)
 
     def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
-        """Write the inputs and labels of each node's share, of an odd pass to other addresses."""
+        """Write the inputs and labels of each node's share; an odd pass has separate addresses."""
         places, further = self.lists.places, odd * self.lists.distance
         self._ring.memory.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
         self._ring.memory.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
@@ -141,7 +141,7 @@ class Computer(Differentiator):
         self.lengths = [len(labels) for _, labels in shares]
 
     def _rows(self, x: Array) -> npt.NDArray[np.uint32]:
-        """Words of inputs, with rows of whole memory rows; of zeros for a node without a share."""
+        """Words of inputs with rows padded to whole memory rows; zeros for a node without a share."""
         rows = x if len(x) else np.zeros((1, x.shape[1]), np.float32)
         return np.ascontiguousarray(rows, np.float32).view(np.uint32).ravel()
 
@@ -154,7 +154,7 @@ class Computer(Differentiator):
         return [float(loss) for loss in self._ring.memory.read_activations(self.lists.places.loss, 1)[:, 0]]
 
     def scores(self, x: Array, *, odd: int = 0) -> Array:
-        """Scores of examples, by the lists of even or odd passes."""
+        """Compute the scores of examples by the lists of even or odd passes."""
         places, nodes = self.lists.places, self._ring.nodes
         layer = places.layers[-1]
         stride = places.stride(layer.outputs)
@@ -186,7 +186,7 @@ def _lists(task: Classifier, config: TrainingConfig, node: NodeConfig, nodes: in
 
 
 def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
-    """Computation of the nodes of a ring in a run; None if the host computes."""
+    """Return the object that makes the nodes of a ring compute gradients; None if the host computes them."""
     if config.compute != NODE:
         return None
     node = ring.config
@@ -205,9 +205,9 @@ def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingCo
 
 
 def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """The same node with two queues, buffer tags, and an engine of ``config.macs`` multiply-adds per cycle.
+    """Return the configuration with two queues, buffer tags, and ``config.macs`` multiply-adds per cycle.
 
-    It has the tables of the workload's layers, and room for the run as far as a node can have it.
+    It has the tables of the workload's layers, and as much of the memory that the run needs as a node can have.
     """
     rows, rest = divmod(config.macs, node.lanes)
     if rest or rows not in _ROWS or rows > node.lanes:
@@ -226,14 +226,14 @@ def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *,
         "operands": config.compute_format, "codebook": max(tables, default=node.compute.codebook)})
     lists = _lists(workload, config, result, nodes, 1 << 24)
     words = max(result.compute.activations, 1 << (lists.end - 1).bit_length())
-    if config.overlaps:  # there are two copies of inputs, labels and lists, at the distance of the copies of weights
+    if config.overlaps:  # inputs, labels and lists have two copies, as far apart as the copies of the weights
         words = max(2 << (max(lists.end, workload.parameters.size) - 1).bit_length(), result.memories.weight)
         result = result.replace(memories={"weight": words})
     return result.replace(compute={"activations": words})
 
 
 def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` with the reason if nodes cannot compute a run, before there is a ring."""
+    """Raise ``ValueError`` with the reason if nodes cannot compute a run, before a ring is opened."""
     if not node.compute:
         raise ValueError("Nodes must have a compute engine to compute")
     if node.compute.operands != config.compute_format:
@@ -256,7 +256,7 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
 
 
 def _check_layers(node: NodeConfig, task: Classifier, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` unless nodes have tables, room and parameters of the layers of a perceptron."""
+    """Raise ``ValueError`` unless nodes have the tables, memory and parameters for a perceptron's layers."""
     if config.far is not None:
         raise ValueError("Workload of a far memory must be text, not digits")
     for layer in task.layers:

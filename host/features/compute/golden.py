@@ -1,4 +1,4 @@
-"""Golden nodes that compute: the engine, and the owners of rows of the activation memory."""
+"""Golden nodes that compute: the engine, and the buffer tags of rows of the activation memory."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ __all__ = ["GoldenCompute"]
 
 
 class GoldenCompute(GoldenPart):
-    """Lists of layers, separate for each node."""
+    """Execution of lists of layers, separately on each node."""
 
     def __init__(self, nodes: GoldenNodes):
         config, compute = nodes.config, nodes.config.compute

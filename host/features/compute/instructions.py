@@ -1,4 +1,4 @@
-"""Instructions of lists, as compilers of lists make them, and factors of a product: its cut into panels and tiles."""
+"""Encoding of instructions of lists, and the factors that cut a product into panels and tiles."""
 
 import dataclasses
 import functools
@@ -26,36 +26,36 @@ from sim.golden.features.compute.gemm_estimate import bound
 __all__ = ["ADDRESSES", "FACTORS", "Array", "Buffers", "Factors", "Matrix", "Products", "Words", "at", "best_factors",
            "ended", "node_engine", "numbered", "up", "with_strides"]
 
-#: Fields of an instruction, and of a job, that cut its product into tiles.
+#: Fields of an instruction and of a job that define the tiling of its product.
 FACTORS = ("tile", "row_tiles", "column_tiles", "rounds", "order")
 
-#: Terms per unit of the largest product that is modelled cycle by cycle; candidates that are compared beyond it.
+#: Terms per unit of the largest product that is modelled cycle by cycle; number of candidates compared above it.
 _MODELLED, _COMPARED = 1 << 14, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Array:
-    """Array of multiply-accumulate units, and its panels."""
+    """Array of multiply-accumulate units, and the size of its panels."""
 
     rows: int
     lanes: int  # columns, and elements of a memory row
-    blocks: int = BLOCKS  # of a panel
-    operands: str = FP32  # format of operands
+    blocks: int = BLOCKS  # blocks of a panel
+    operands: str = FP32  # number format of the operands
 
     def engine(self, **options: Any) -> Engine:
-        """Golden engine with the array, and further options of an engine."""
+        """Create the golden engine of the array; ``options`` are further options of the engine."""
         return Engine(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **options)
 
     @property
     def model(self) -> GemmCycles:
-        """Model of a product's cycles."""
+        """Create the model of the cycles that a product takes."""
         form = OPERANDS[self.operands]
         product = {"product": form.product_latency(4)} if isinstance(form, ScalarOperands) else {}
         return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks, operands=self.operands, **product)
 
 
 def node_engine(config: NodeConfig) -> Engine:
-    """Golden engine of a node."""
+    """Create the golden engine of a node."""
     compute = config.compute
     return Engine(rows=compute.rows, lanes=config.lanes, operands=compute.operands, centroids=compute.codebook,
                   scale_mask=compute.scale_mask, sequences=compute.sequences)
@@ -65,20 +65,20 @@ def node_engine(config: NodeConfig) -> Engine:
 def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool = False, transpose_b: bool = False,
                  ones: bool = False, starts: bool = False, gated: bool = False,
                  resumes: bool = False) -> Mapping[str, int]:
-    """Factors and order with the fewest cycles in idle memories, as fields of an instruction.
+    """Find the factors and order with the fewest cycles, for memories without other accesses.
 
     Parameters
     ----------
     sizes : tuple of int
-        Rows of A, columns of A, and columns of B.
+        Number of rows of A, of columns of A, and of columns of B.
     transpose_a, transpose_b : bool
-        Whether the memory has the transposed matrix.
+        Whether the matrix is stored transposed.
     ones : bool
-        Whether A is of ones, which are not read.
+        Whether A consists of ones, which are not read.
     starts, resumes : bool
-        Whether sums begin with numbers of memory, and whether these are a matrix, not one row for all rows.
+        Whether sums start from values in memory, and whether these are a matrix rather than one row for all rows.
     gated : bool
-        Whether a matrix of the shape of the product is read as well.
+        Whether a gate, a matrix with the shape of the product, is read as well.
     """
     m, k, n = sizes
     memory = gemm.Matrix(Place.ACTIVATIONS, 0, -(-max(sizes) // array.lanes))
@@ -92,16 +92,16 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """Job with the factors that take the fewest cycles by a bound, among a few with the fewest beats."""
+    """Choose the factors with the fewest cycles by a bound, among a few with the fewest beats."""
     few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
                           key=lambda candidate: model.loops.cycles(candidate.loops))
     return min(few, key=functools.partial(bound, model))
 
 
 Words = npt.NDArray[np.uint32]
-#: Gives the factors of a product, as :func:`best_factors` does.
+#: Function that returns the factors of a product, like :func:`best_factors`.
 Factors = Callable[..., Mapping[str, int]]
-#: Operand, and its stride.
+#: An operand and its stride.
 Matrix = tuple[dict[str, int], int]
 
 ADDRESSES = 1 << BASE_BITS
@@ -109,12 +109,12 @@ ADDRESSES = 1 << BASE_BITS
 
 
 def up(words: int, multiple: int) -> int:
-    """Round up to the next multiple."""
+    """Round up to a multiple of ``multiple``."""
     return -(-words // multiple) * multiple
 
 
 def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> dict[str, int]:
-    """Operand at an address of a memory, and the number of its buffer."""
+    """Return the fields of an operand: its memory, its address, and the number of its buffer."""
     if base >= ADDRESSES:
         raise ValueError(f"Operands of nodes that compute must begin below element {ADDRESSES:,}, not at {base:,}: "
                          f"take narrower layers or smaller batches")
@@ -122,24 +122,24 @@ def at(memory: Place, base: int, *, relative: bool = False, owner: int = 0) -> d
 
 
 def numbered(position: int) -> int:
-    """Number of the buffer at a position, from 1 on; after the largest number 0, which is not compared."""
+    """Number of the buffer at a position, from 1; beyond the maximum it is 0, which is not compared."""
     return position + 1 if position + 1 < 1 << OWNER_BITS else 0
 
 
 def ended(instructions: Sequence[Words]) -> Words:
-    """Words of a list: instructions and an END, and zeros up to the next group."""
+    """Join instructions to a list that ends with an END, and pad it with zeros to a whole group."""
     words = np.concatenate([*instructions, np.zeros(INSTRUCTION_WORDS, np.uint32)])
     return np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)])
 
 
 def with_strides(operands: Mapping[str, Matrix]) -> dict[str, Any]:
-    """Fields of operands, and of their strides."""
+    """Return the fields of operands and their strides."""
     return {field: value for name, (operand, stride) in operands.items()
             for field, value in ((name, operand), (f"stride_{name}", stride))}
 
 
 class Buffers:
-    """Buffers of activations: each has a number, and from its first use on an address, by default after the last."""
+    """Buffers of activations: each has a number, and an address, by default after the previous buffer."""
 
     def __init__(self, lanes: int, places: Mapping[str, int] | None):
         self._lanes = lanes
@@ -153,7 +153,7 @@ class Buffers:
         return max((room.base + room.words for room in self.rooms.values()), default=0)
 
     def new(self, name: str, rows: int, columns: int) -> Matrix:
-        """A new buffer, with rows of whole memory rows."""
+        """Create a buffer with rows that are padded to whole memory rows."""
         stride = up(columns, self._lanes)
         base = self.end if self._places is None else self._places[name]
         self.rooms[name] = Room(base, up(rows * stride, GROUP))
@@ -165,7 +165,7 @@ class Buffers:
         return self.part(name, 0)
 
     def part(self, name: str, offset: int) -> Matrix:
-        """Matrix from an element of a buffer on, with the buffer's stride."""
+        """Return the matrix that starts at an element of a buffer, with the buffer's stride."""
         return at(Place.ACTIVATIONS, self.rooms[name].base + offset, owner=self._owners[name]), self._strides[name]
 
 
@@ -175,11 +175,11 @@ class Products:
 
     array: Array
     factors: Factors
-    length: int  # size in place of the command's length, for the choice of factors
+    length: int  # replaces the length of the command in the choice of factors
 
     def __call__(self, sizes: tuple[int, int, int], *, a: Matrix, b: Matrix, c: Matrix, start: Matrix | None = None,
                  gate: Matrix | None = None, **options: int) -> Words:
-        """A product of m by k and k by n; a size of 0 is the length of the command. Operands come with strides."""
+        """Encode the product of m x k and k x n; a size of 0 is the command's length. Operands have strides."""
         m, k, n = sizes
         resumes = {"resumes": True} if start is not None and start[1] > 0 else {}
         factors = self.factors(

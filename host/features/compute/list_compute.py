@@ -20,17 +20,17 @@ __all__ = ["ListCompute", "ListsOutcome"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListsOutcome:
-    """End of a list on all nodes that have run it."""
+    """Outcome of a list on all nodes that have run it."""
 
-    cycles: Cycles  # on the node where it took longest
-    multiplied: int = 0  # cycles with all lanes of a unit for centroids multiplying, over all nodes
+    cycles: Cycles  # on the slowest node
+    multiplied: int = 0  # cycles in which all lanes of a codebook unit multiplied, summed over all nodes
 
 
 class ListCompute:
     """Lists of layers on nodes that compute.
 
-    Lists that are written with a plan of the activation memory (:meth:`write_lists`) must be its program. From then
-    on nodes run only these lists. Raises ``ValueError``: the nodes have no compute engine.
+    Lists that are written with a plan of the activation memory (:meth:`write_lists`) must be the plan's program. From
+    then on, nodes run only these lists. Raises ``ValueError`` if the nodes have no compute engine.
     """
 
     def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing, planned: PlannedLists):
@@ -44,7 +44,7 @@ class ListCompute:
     def write_lists(self, programs: Sequence[ListProgram], plan: Plan) -> None:
         """Write the lists of a pass, or of even and odd passes, to all nodes.
 
-        Raises ``PlanError``: they are not the plan's program, or nodes have no room for it; nothing is written then.
+        Raises ``PlanError`` if they are not the plan's program, or do not fit the nodes; nothing is written then.
         """
         room = self._memory.allocator.room("activations")
         for config, listed in itertools.product(self._devices.configs, programs):
@@ -58,21 +58,21 @@ class ListCompute:
 
     def run_layers(self, lists: Sequence[int], lengths: Sequence[int], *, offset: int = 0,
                    patience: int = 0) -> list[ListsOutcome]:
-        """Run lists of layers in order, and wait for them; see docs/compute/layers.md.
+        """Run lists of layers one after another, and wait until they have ended; see docs/compute/layers.md.
 
-        Raises ``RingError``: a node has refused a list; ``PlanError``: a list is not of the memory plan; nothing runs
-        then.
+        Raises ``RingError`` if a node has rejected a list, and ``PlanError`` if a list is not in the memory plan; in
+        the second case nothing is run.
 
         Parameters
         ----------
         lists : sequence of int
             Address of each list in the activation memory, a multiple of 32.
         lengths : sequence of int
-            Examples of each node; a node without any does nothing.
+            Number of examples of each node; a node without examples does nothing.
         offset : int
-            Elements that are added to the addresses of relative operands, a multiple of 32.
+            Number of elements that is added to the addresses of relative operands, a multiple of 32.
         patience : int
-            Cycles that a list may take.
+            Maximum cycles of a list.
         """
         self._planned.check(lists)
         if len(lengths) != len(self._devices):

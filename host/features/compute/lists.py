@@ -1,21 +1,21 @@
 """Lists of instructions for the layers of a perceptron, and the addresses of its activations.
 
-A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum beginning with its bias, with a
-ReLU except after the last layer; the last list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of
-the columns of dY, and, except in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
-examples are left to the command, so that one list serves batches of all sizes.
+A layer has a forward list and a backward list. Forward is Y = bias + X · Wᵀ, where each sum starts from its bias,
+with a ReLU except after the last layer; the last list also computes the cross-entropy. Backward computes
+dW = dYᵀ · X, the sums of the columns of dY, and, except in the first layer, dX = dY · W, which is +0.0 where X is.
+Sizes equal to the number of examples are taken from the command, so that one list serves batches of all sizes.
 
 The parameters of a layer with a codebook are its table and its biases: products with W use its indices, and the table
-has gradients in place of W. The host writes indices with the lists: lines for the product, and, except in the first
-layer, lines of the transposed matrix for the gradient of its input.
+has gradients instead of W. The host writes the indices together with the lists: lines for the product, and, except in
+the first layer, lines of the transposed matrix for the gradient of the layer's input.
 
-In a schedule with overlapping passes, even and odd passes have their own inputs, labels and lists, a fixed distance
-apart, so that the host can write the next pass's during a pass.
+In a schedule with overlapping passes, even and odd passes have separate inputs, labels and lists, a fixed distance
+apart, so that the host can write the data of the next pass during a pass.
 
-Gradients are where the ring expects them. Activations are rows of whole memory rows, one per example: inputs, the
-output of each layer, and the gradients of outputs, with labels and the loss. Lists are first made with a separate
-address for each of these buffers; lifetimes and a plan follow from their instructions, and by the plan buffers share
-addresses (:mod:`host.features.compute.memory.plan`); then lists are made again. Indices and lists follow the buffers.
+Gradients are stored where the ring expects them. Activations are matrices with one row per example, padded to whole
+memory rows: inputs, layer outputs, their gradients, labels and the loss. Lists are first compiled with a separate
+address for each buffer. Their instructions determine lifetimes and a plan by which buffers share addresses
+(:mod:`host.features.compute.memory.plan`), and they are compiled again. Indices and lists follow the buffers.
 """
 
 import dataclasses
@@ -40,29 +40,29 @@ from sim.golden.features.compute.compute import pack
 
 __all__ = ["MAX_SIZE", "Activations", "ListCompiler", "Lists", "Shared", "compile_lists"]
 
-#: Largest number of examples, and widest layer.
+#: Largest number of examples, and largest width of a layer.
 MAX_SIZE = 4095
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shared(Dense):
-    """A linear layer with a table, and the position of its parameters in the vector of all."""
+    """A linear layer with a codebook, and the position of its parameters in the vector of all parameters."""
 
-    indices: npt.NDArray[np.integer[Any]]  # of the weights, in shape (outputs, inputs)
-    centroids: int  # entries of the table
+    indices: npt.NDArray[np.integer[Any]]  # codebook indices of the weights, in shape (outputs, inputs)
+    centroids: int  # entries of the codebook
 
     @property
     def length(self) -> int:
-        """Table and biases, and zeros up to the next group."""
+        """Elements of the table and the biases, padded to whole groups."""
         return up(self.centroids + self.outputs, GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
-        """Additions and multiplications for each example, which a node's unit does in order for each output."""
+        """Additions and multiplications per example, which a node's unit executes in order for each output."""
         return (self.inputs + 2 * self.centroids) * self.outputs * (2 if backward and self.number > 1 else 1)
 
 
 def _packed(layer: Shared, lanes: int, *, transposed: bool) -> Words:
-    """Words of the indices of a layer, or of its transposed ones."""
+    """Pack the indices of a layer, or the transposed indices, into words."""
     from sim.golden.features.codebook_layers.centroid_product import pack_indices
 
     return pack_indices(layer.indices.T if transposed else layer.indices, lanes).ravel()
@@ -70,7 +70,7 @@ def _packed(layer: Shared, lanes: int, *, transposed: bool) -> Words:
 
 @dataclasses.dataclass(frozen=True)
 class _Owned(Region):
-    """Region of a buffer, with the number that its rows carry."""
+    """Region of a buffer, with the buffer tag of its rows."""
 
     owner: int = dataclasses.field(default=0, kw_only=True)
 
@@ -80,11 +80,11 @@ class Activations:
     """Addresses in the activation memory, all multiples of 32."""
 
     layers: Sequence[Dense]
-    examples: int  # maximum examples of a command
+    examples: int  # maximum number of examples of a command
     lanes: int  # elements of a memory row
-    bases: Mapping[str, int] | None = None  # addresses of the buffers by a plan; by default no two buffers share one
-    #: Place and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer, ``labels``
-    #: and ``loss``.
+    bases: Mapping[str, int] | None = None  # planned addresses of the buffers; by default all buffers are disjoint
+    #: Address and words of each buffer: ``inputs``, ``output`` and ``gradient`` with the number of a layer,
+    #: ``labels`` and ``loss``.
     rooms: Mapping[str, Room] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,12 +97,12 @@ class Activations:
 
     @property
     def outputs(self) -> list[int]:
-        """First element of the inputs, and of the output of each layer."""
+        """Addresses of the inputs and of the output of each layer."""
         return [self.output(number).base for number in range(len(self.layers) + 1)]
 
     @property
     def labels(self) -> int:
-        """First label."""
+        """Address of the first label."""
         return self.rooms["labels"].base
 
     @property
@@ -111,61 +111,61 @@ class Activations:
 
     @property
     def lists(self) -> int:
-        """First element after all buffers: of indices and lists."""
+        """Address after all buffers, where indices and lists are stored."""
         return max(room.base + room.words for room in self.rooms.values())
 
     def stride(self, width: int) -> int:
-        """Elements from one example to the next."""
+        """Distance from one example to the next, in elements."""
         return up(width, self.lanes)
 
     def size(self, width: int) -> int:
-        """Elements of a matrix with a row for each example, up to the next multiple of 32."""
+        """Elements of a matrix with one row per example, rounded up to a multiple of 32."""
         return up(self.examples * self.stride(width), GROUP)
 
     def owner(self, name: str) -> int:
-        """Number of a buffer, from 1 on. Lists and indices are the last one."""
+        """Number of a buffer, counted from 1. Lists and indices have the last number."""
         return instructions.numbered([*self.rooms, "lists"].index(name))
 
     def region(self, name: str) -> Region:
-        """Region of a buffer."""
+        """Return the region of a buffer."""
         room = self.rooms[name]
         return _Owned("activations", room.base, room.words, owner=self.owner(name))
 
     def output(self, number: int) -> Region:
-        """Output of a layer; of layer 0, the inputs."""
+        """Return the region of a layer's output, or of the inputs for layer 0."""
         return self.region(f"output {number}" if number else "inputs")
 
     def gradient(self, number: int) -> Region:
-        """Gradients of a layer's output."""
+        """Return the region of the gradients of a layer's output."""
         return self.region(f"gradient {number}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Lists:
-    """Lists of a network."""
+    """Compiled lists of a network."""
 
     places: Activations
-    words: Words  # words of all indices and lists, which are written from ``places.lists`` on
-    commands: list[Work]  # commands of a pass: all layers forward, and backward from the last to the first
-    odd: Words  # words of the lists of odd passes; none where passes do not overlap
-    #: Elements between the inputs, labels and lists of even passes and of odd ones.
+    words: Words  # all indices and lists, which are written from ``places.lists`` on
+    commands: list[Work]  # commands of a pass: forward through all layers, then backward from the last to the first
+    odd: Words  # lists of odd passes; empty where passes do not overlap
+    #: Distance between the inputs, labels and lists of even and odd passes, in elements.
     distance: int
     plan: Plan
 
     @property
     def end(self) -> int:
-        """Words of the activation memory that are used."""
+        """Words of the activation memory in use."""
         return self.places.lists + len(self.words) + self.distance
 
     @property
     def programs(self) -> list[ListProgram]:
-        """Lists of all passes, or of even and of odd ones."""
+        """The lists of all passes, or the lists of even passes and the lists of odd passes."""
         return [_program(words, self.places, self.commands, distance)
                 for words, distance in ((self.words, 0), (self.odd, self.distance)) if len(words)]
 
 
 def _program(words: Words, places: Activations, commands: Sequence[Work], further: int = 0) -> ListProgram:
-    """Lists as a program of buffers."""
+    """Describe lists as a program of buffers."""
     return ListProgram(words=words, base=places.lists + further, further=further, examples=places.examples,
                        starts=[command.fields["weight_base"] + further for command in commands],
                        given=("inputs", "labels"), taken=("loss",))
@@ -174,12 +174,12 @@ def _program(words: Words, places: Activations, commands: Sequence[Work], furthe
 def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
                   copies: Copies | None = None, factors: Factors = instructions.best_factors,
                   plan: Plan | None = None) -> Lists:
-    """Make the lists of a perceptron with a ReLU between each two of its layers, by a given plan or a new one.
+    """Compile a perceptron's lists, with a ReLU between successive layers, by a given plan or a new one.
 
-    Weights and gradients of layers are at their ``base`` in both memories. A node has at most ``examples`` examples
-    in a step, and ``words`` elements of its activation memory. In a schedule with overlapping passes, some layers
-    have two copies of their weights. Raises ``PlanError``: the plan is not of these lists; ``ValueError``: nodes
-    cannot compute such layers, or have no room for the examples.
+    Weights and gradients of a layer are stored at its ``base`` in both memories. A node has at most ``examples``
+    examples in a step, and ``words`` elements of activation memory. In a schedule with overlapping passes, some
+    layers have two copies of their weights. Raises ``PlanError`` if the plan is for different lists, and
+    ``ValueError`` if nodes cannot compute these layers, or have no room for the examples.
     """
     _check_layers(layers, examples=examples, lanes=array.lanes)
     factors = functools.cache(factors)
@@ -209,7 +209,7 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
 
 
 def _check_layers(layers: Sequence[Dense], *, examples: int, lanes: int) -> None:
-    """Raise ``ValueError`` unless nodes that compute can have such layers."""
+    """Raise ``ValueError`` unless nodes that compute support these layers."""
     for layer in layers:
         if layer.inputs % lanes:
             raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of nodes "
@@ -236,7 +236,7 @@ def _no_room(places: Activations, words: int, end: int) -> ValueError:
 
 
 def _compiled(array: Array, places: Activations, copies: Copies, odd: int, factors: Factors) -> "ListCompiler":
-    """All lists of even passes (0) or of odd ones (1)."""
+    """Compile all lists of even passes (0) or of odd ones (1)."""
     compiler = ListCompiler(array=array, places=places, copies=copies, odd=odd, factors=factors)
     for layer in places.layers:
         compiler.forward(layer)
@@ -246,12 +246,12 @@ def _compiled(array: Array, places: Activations, copies: Copies, odd: int, facto
 
 
 class ListCompiler:
-    """Lists of even passes (0) or of odd ones (1), in order; they follow the buffers of the first places."""
+    """Compiler of the lists of even passes (0) or odd ones (1), which are stored after the buffers."""
 
     def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int, factors: Factors):
         self._array = array
         self._product = Products(array=array, factors=factors, length=places.examples)
-        self.places = places  # may change from list to list
+        self.places = places  # can be replaced between lists
         self._base = places.lists
         self._copies = copies
         self._odd = odd
@@ -264,27 +264,27 @@ class ListCompiler:
             for transposed in (False, True) if layer.number > 1 or not transposed}
 
     def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
-        """Operand in a region of activations or weights, in the passes of these lists."""
+        """Return an operand in a region of activations or weights, for the passes of these lists."""
         memory = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
         return at(memory, region.base + self._odd * region.alternate + offset, owner=getattr(region, "owner", 0))
 
     def _given(self, region: Region) -> Region:
-        """Region that the host writes for each pass."""
+        """Return a region that the host writes for each pass."""
         return dataclasses.replace(region, alternate=self._copies.distance)
 
     def _output(self, number: int) -> Region:
-        """Output of a layer; of layer 0, the inputs."""
+        """Return the region of a layer's output, or of the inputs for layer 0."""
         region = self.places.output(number)
         return region if number else self._given(region)
 
     def _add(self, words: Words) -> Region:
-        """Add words, and zeros up to the next group; return their region."""
+        """Append words, padded to whole groups, and return their region."""
         base = self._base + sum(map(len, self.words))
         self.words.append(np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)]))
         return self._given(_Owned("activations", base, len(self.words[-1]), owner=self.places.owner("lists")))
 
     def forward(self, layer: Dense) -> None:
-        """Add the list of a layer's output, and of the loss after the last layer."""
+        """Add the list that computes a layer's output, and the loss after the last layer."""
         places, last = self.places, layer.number == self._count
         x, y, weights = self._output(layer.number - 1), places.output(layer.number), self._copies.weights(layer)
         stride = places.stride(layer.outputs)
@@ -311,7 +311,7 @@ class ListCompiler:
         self._command("forward", layer, listed, reads, writes)
 
     def backward(self, layer: Dense) -> None:
-        """Add the list of a layer's gradients, and of its input's."""
+        """Add the list that computes a layer's gradients, and the gradient of its input."""
         places = self.places
         x, upstream = self._output(layer.number - 1), places.gradient(layer.number)
         stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)
@@ -342,10 +342,10 @@ class ListCompiler:
         self._command("backward", layer, listed, reads, writes)
 
     def _centroids(self, layer: Shared, reads: list[Region], *, transposed: bool = False, **fields: Any) -> Words:
-        """A product with the indices of a layer, or transposed ones, for all examples of a command.
+        """Encode a product with a layer's indices, or the transposed ones, for all examples of a command.
 
-        Indices are added to ``reads``. Fields are flags of :func:`~hdl.features.compute.layer_list.centroid_layout`,
-        its table, and operands with their strides.
+        The region of the indices is added to ``reads``. ``fields`` contains flags and the table of
+        :func:`~hdl.features.compute.layer_list.centroid_layout`, and operands with their strides.
         """
         from sim.golden.features.codebook_layers.centroid_product import index_line
 
@@ -364,7 +364,7 @@ class ListCompiler:
         fields = {"weight_base": region.base, **self._copies.fields(layer)}
         if self._copies.distance:
             fields["alternate"] = 1
-            if name == "forward" and layer.number == 1:  # waits for its inputs
+            if name == "forward" and layer.number == 1:  # this command waits for its inputs
                 fields["wait"] = STAGED_FLAG
         self.commands.append(Work(
             name=f"{name} {layer.number}", operation="LAYERS", reads=[*reads, region], writes=writes, fields=fields,

@@ -1,18 +1,18 @@
-"""Lists of instructions for the text model (:mod:`host.models.transformer`), one sequence at a time, or more.
+"""Lists of instructions for the text model (:mod:`host.models.transformer`), by groups of sequences.
 
-Sequences that are run together are a group, with rows one below the other: a product of all is one instruction, and
-its sums are in the order of single sequences. A group is run by the lists of ``forward``, which end with the
-cross-entropy, and of ``first`` or ``further``: backward for the first group of a node's share, which begins the
-gradients, and for each other group, which adds to them. All rows of the context are computed. Rows after the end of a
-sequence have character 0 and the label PADDING, by which the rows of their gradients are zeros.
+Sequences that are run together form a group, with their rows one below another: a product over all of them is one
+instruction, and its sums have the same order as for single sequences. A group is run by the lists of ``forward``,
+which end with the cross-entropy, and then by backward lists: ``first`` for the first group of a node's share, which
+initialises the gradients, and ``further`` for every other group, which adds to them. All rows of the context are
+computed. Rows after the end of a sequence have character 0 and the label PADDING, which sets their gradients to zero.
 
-Tokens, labels and the loss of each sequence follow the lists, and are addressed by ``state_base`` of the command: one
-list serves all groups. Buffers of a group are planned from the instructions, like a perceptron's
-(:mod:`host.features.compute.lists`). Tokens, labels and losses have the buffer tag 1, and buffers the tags from 2 on.
+Tokens, labels and the loss of each sequence are stored after the lists, and addressed by ``state_base`` of the
+command, so one list serves all groups. Buffers of a group are planned from the instructions, as for a perceptron
+(:mod:`host.features.compute.lists`). Tokens, labels and losses have buffer tag 1, and buffers the tags from 2 on.
 
-:class:`TextOperations` decodes the words of lists: the buffers that each instruction touches, and its words at other
-addresses. Instructions that touch no buffer, such as the one that clears gradients, belong to the next one that
-touches one: so both lists of backward have the same operations. :class:`ListCycles` has their cycles.
+:class:`TextOperations` decodes the words of lists: the buffers that each instruction accesses, and its words at other
+addresses. Instructions that access no buffer, such as the one that clears gradients, are combined with the next one
+that does, so both lists of backward have the same operations. :class:`ListCycles` models their cycles.
 """
 
 import dataclasses
@@ -51,47 +51,47 @@ def _bits(number: float) -> int:
 
 
 def _stride(context: int) -> int:
-    """Elements from one sequence's tokens to the next."""
+    """Distance between the tokens of successive sequences, in elements."""
     return up(2 * context + 1, GROUP)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TextLists:
-    """Lists of the text model."""
+    """Compiled lists of the text model."""
 
-    words: Words  # all lists, and zeros for the sequences' tokens, labels and losses
+    words: Words  # all lists, and zeros in place of the sequences' tokens, labels and losses
     base: int  # address of the first list
-    #: Addresses of lists: forward and losses; and backward, of a share's first group and of the rest.
+    #: Addresses of lists: forward with the loss, backward of a share's first group, and backward of further groups.
     forward: tuple[int, ...]
     first: tuple[int, ...]
     further: tuple[int, ...]
-    data: int  # address of the first sequence's tokens, which labels and the loss follow
-    context: int  # tokens, and labels, of a sequence
-    sequences: int  # maximum sequences of a share
-    together: int  # sequences of a group
+    data: int  # address of the first sequence's tokens, which are followed by labels and the loss
+    context: int  # number of tokens, and of labels, of a sequence
+    sequences: int  # maximum number of sequences of a share
+    together: int  # number of sequences of a group
     plan: Plan
-    multiplications: int  # multiply-adds of a sequence, without sums of columns
+    multiplications: int  # multiply-adds of a sequence, except for sums of columns
 
     @property
     def stride(self) -> int:
-        """Elements from one sequence's tokens to the next."""
+        """Distance between the tokens of successive sequences, in elements."""
         return _stride(self.context)
 
     @property
     def end(self) -> int:
-        """Words of the activation memory that are used."""
+        """Words of the activation memory in use."""
         return self.base + len(self.words)
 
     @property
     def programs(self) -> list[ListProgram]:
-        """Lists of a group: of the first, and of each other one."""
+        """The lists of the first group of a share, and the lists of every other group."""
         return [ListProgram(words=self.words, base=self.base, starts=(*self.forward, *backward),
                             examples=self.context, given=(), taken=())
                 for backward in (self.first, self.further)]
 
 
 class _Compiler:
-    """Instructions of a group, in order."""
+    """Compiler of the instructions of a group."""
 
     def __init__(self, config: TransformerConfig, *, together: int, buffers: Buffers, product: Products, data: int,
                  further: bool, scaled_again: bool):
@@ -104,24 +104,24 @@ class _Compiler:
         self._further = further
         self._again = scaled_again
         model = Transformer(config)
-        #: Numbers of the parameters, in their shapes.
+        #: Indices of the parameters, in the parameters' shapes.
         self._numbers = model.views(np.arange(model.size, dtype=np.float64))
         self.listed: list[Words] = []
 
     # Operands.
 
     def _weights(self, layer: str, name: str) -> Matrix:
-        """Parameters; a vector has a stride of 0."""
+        """Return parameters as an operand; a vector has a stride of 0."""
         numbers = self._numbers[layer][name]
         return at(Place.WEIGHTS, int(numbers.flat[0])), numbers.shape[1] if numbers.ndim > 1 else 0
 
     def _gradient(self, layer: str, name: str) -> Matrix:
-        """Gradient of parameters; a vector's is one row."""
+        """Return the gradient of parameters as an operand; the gradient of a vector is one row."""
         numbers = self._numbers[layer][name]
         return at(Place.GRADIENTS, int(numbers.flat[0])), numbers.shape[-1]
 
     def _given(self, sequence: int, offset: int = 0) -> dict[str, int]:
-        """Operand at an offset from the first of a sequence's tokens."""
+        """Return an operand at an offset from the first token of a sequence."""
         base = self._data + sequence * _stride(self._config.context) + offset
         return at(Place.ACTIVATIONS, base, relative=True, owner=numbered(0))
 
@@ -129,9 +129,9 @@ class _Compiler:
 
     def _row(self, function: RowFunction, rows: int, columns: int, *, count: int = 0, factor: float = 0,
              epsilon: float = 0, **operands: Matrix) -> None:
-        """Add a function of rows."""
+        """Add a row function."""
         fields = instructions.with_strides(operands)
-        for name in ("scale", "shift", "deviation"):  # vectors
+        for name in ("scale", "shift", "deviation"):  # these operands are vectors
             fields.pop(f"stride_{name}", None)
         self.listed.append(pack(layer_list.row_layout(), {
             "kind": Kind.ROWS, "function": function, "started": int("start" in operands), "rows": rows,
@@ -149,12 +149,12 @@ class _Compiler:
         self.listed.append(self._product(sizes, **options))
 
     def _accumulate(self, sizes: tuple[int, int, int], *, c: Matrix, **options: Any) -> None:
-        """Add a product that is, or is added to, a gradient."""
+        """Add a product that is stored as a gradient, or added to one."""
         more = {"initial": Initial.MATRIX, "start": c} if self._further else {}
         self._multiply(sizes, c=c, **more, **options)
 
     def _sums(self, x: Matrix, columns: int, layer: str, name: str) -> None:
-        """Add the sums of the columns of a matrix: the gradient of a vector."""
+        """Add the sums of the columns of a matrix, which are the gradient of a vector."""
         self._accumulate((1, self._rows, columns), a=(at(Place.ONES, 0), 0), b=x, c=self._gradient(layer, name))
 
     def forward(self) -> None:
@@ -182,7 +182,7 @@ class _Compiler:
                          loss=(self._given(sequence, 2 * config.context), 0))
 
     def _norm(self, name: str, *, x: str, start: str | None = None, third: str | None = None) -> None:
-        """Add a layer norm, of a sum that is kept if there is a ``start``."""
+        """Add a layer norm of ``x``, or of its sum with ``start``, which is then stored."""
         rows, width, buffers = self._rows, self._config.width, self._buffers
         operands: dict[str, Any] = {"x": buffers[x], "deviation": buffers.new(f"deviation {name}", 1, rows),
                     "second": buffers.new(f"normal {name}", rows, width),
@@ -209,22 +209,22 @@ class _Compiler:
 
     @property
     def _heads(self) -> list[tuple[int, int]]:
-        """Each head of each sequence: number of the sequence, and of the head."""
+        """Each head of each sequence, as the numbers of the sequence and of the head."""
         return list(itertools.product(self._sequences, range(self._config.heads)))
 
     def _part(self, name: str, pair: tuple[int, int], part: int = 0) -> Matrix:
-        """Queries (0), keys (1) or values (2) of a head, or its part of another matrix: from 0 on, the sequence's."""
+        """Return queries (0), keys (1) or values (2) of a sequence's head, or its part of another matrix."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, sequence * self._config.context * stride + part * self._config.width
                                   + head * self._size)
 
     def _of(self, name: str, pair: tuple[int, int]) -> Matrix:
-        """Rows of a head, in a matrix of heads one below the other."""
+        """Return the rows of a head in a matrix with heads one below another."""
         (sequence, head), stride = pair, self._buffers[name][1]
         return self._buffers.part(name, (sequence * self._config.heads + head) * self._config.context * stride)
 
     def _attend(self, n: int) -> None:
-        """Add the attention of a layer, up to the product with its outward matrix."""
+        """Add the attention of a layer, except for the product with its outward matrix."""
         config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
         width, size, context = config.width, self._size, config.context
         self._multiply((rows, width, 3 * width), a=buffers[f"scaled norm_{n}"], b=self._weights(name, "inward"),
@@ -246,7 +246,7 @@ class _Compiler:
     def backward(self) -> None:
         """Add all instructions after the loss."""
         config, embedding = self._config, self._gradient("embedding", "character")
-        if not self._further:  # positions follow the characters
+        if not self._further:  # the gradients of positions follow the characters' gradients
             self._row(RowFunction.CLEAR, config.characters + config.context, config.width, target=embedding)
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = f"d x {2 * config.layers}"
@@ -265,7 +265,7 @@ class _Compiler:
                       start=positions, target=positions)
 
     def _scaled(self, x: str) -> str:
-        """Scaled rows of a layer norm for a gradient: forward's, or scaled again."""
+        """Return the scaled rows of a layer norm for a gradient, from forward or scaled again."""
         if not self._again or not x.startswith("scaled "):
             return x
         name, rows, width = x.removeprefix("scaled "), self._rows, self._config.width
@@ -275,7 +275,7 @@ class _Compiler:
         return f"{x} again"
 
     def _linear_back(self, name: str, x: str, upstream: str, inward: str, *, gate: bool = False) -> None:
-        """Add the gradients of a linear layer, and of its input."""
+        """Add the gradients of a linear layer and of its input."""
         (outputs, inputs), buffers, rows = self._numbers[name]["weight"].shape, self._buffers, self._rows
         self._accumulate((outputs, rows, inputs), transpose_a=1, a=buffers[upstream], b=buffers[self._scaled(x)],
                          c=self._gradient(name, "weight"))
@@ -284,7 +284,7 @@ class _Compiler:
                        c=buffers.new(inward, rows, inputs), gate=buffers[x] if gate else None)
 
     def _norm_back(self, name: str, target: str, *, start: str | None = None) -> str:
-        """Add the gradients of a layer norm, and of its input, which is added to ``start``; return its name."""
+        """Add the gradients of a layer norm and of its input, summed with ``start``; return the sum's name."""
         buffers, rows, width = self._buffers, self._rows, self._config.width
         upstream, products = f"d scaled {name}", f"products {name}"
         added: dict[str, Any] = {} if start is None else {"start": buffers[start]}
@@ -296,7 +296,7 @@ class _Compiler:
         return target
 
     def _attend_back(self, n: int, upstream: str) -> None:
-        """Add the gradients of a layer's attention, and of its input."""
+        """Add the gradients of a layer's attention and of its input."""
         config, buffers, rows, name = self._config, self._buffers, self._rows, f"attention_{n}"
         width, size, context = config.width, self._size, config.context
         parts, weights, towards = f"parts {n}", f"weights {n}", f"d heads {n}"
@@ -328,7 +328,7 @@ class _Compiler:
 
 def _compiled(config: TransformerConfig, product: Products, together: int, places: Mapping[str, int] | None,
               scaled_again: bool, data: int) -> tuple[dict[str, list[Words]], Buffers]:
-    """Lists by name, for sequences at an address, and the buffers."""
+    """Compile the lists by name, for sequences at an address, and return them with the buffers."""
     lists: dict[str, list[Words]] = {}
     for further in (False, True):
         buffers = Buffers(product.array.lanes, places)
@@ -342,25 +342,25 @@ def _compiled(config: TransformerConfig, product: Products, together: int, place
 
 
 def cut_lists(listed: Sequence[Words]) -> list[Words]:
-    """Lists that are no longer than nodes can run."""
+    """Split a list into lists that are short enough for nodes."""
     most = layer_list.MAX_INSTRUCTIONS - 1
     return [instructions.ended(listed[first:first + most]) for first in range(0, len(listed), most)]
 
 
 def compile_text(config: TransformerConfig, *, array: Array, sequences: int, words: int, together: int = 1,
                  factors: Factors = instructions.best_factors, scaled_again: bool = False) -> TextLists:
-    """Make the lists of the text model.
+    """Compile the lists of the text model.
 
-    Raises ``ValueError``: nodes cannot compute it, or have no room for the sequences.
+    Raises ``ValueError`` if nodes cannot compute the model, or have no room for the sequences.
 
     Parameters
     ----------
     sequences, words : int
-        Maximum sequences of a node in a step, and elements of its activation memory.
+        Maximum number of sequences of a node in a step, and elements of its activation memory.
     together : int
-        Sequences of a group; a share's last group is filled up with padding.
+        Number of sequences of a group; the last group of a share is completed with padding.
     scaled_again : bool
-        Whether layer norms keep only their normal rows, which are scaled again in backward.
+        Whether layer norms store only their normalised rows, which are scaled again in backward.
     """
     for name, size in (("Width of a head", config.width // config.heads), ("Hidden width", config.hidden),
                        ("Characters", config.characters)):
@@ -374,7 +374,7 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
     compiled = functools.partial(_compiled, config, product, together, scaled_again=scaled_again)
 
     def placed(plan: Plan, base: int) -> TextLists:
-        """Lists from an address on, followed by the sequences."""
+        """Place the lists at an address, followed by the sequences."""
         listed, _ = compiled(plan.places, data=base + length)
         starts = {}
         end = base
@@ -399,22 +399,22 @@ def compile_text(config: TransformerConfig, *, array: Array, sequences: int, wor
 
 
 def engine_of(array: Array) -> Engine:
-    """Golden engine that runs such lists."""
+    """Create the golden engine that runs these lists."""
     return array.engine(scale_mask=True, sequences=True)
 
 
 def _multiplications(config: TransformerConfig) -> int:
-    """Multiply-adds of a sequence in matrix products, without sums of columns."""
+    """Multiply-adds of a sequence in matrix products, except for sums of columns."""
     width, rows = config.width, config.context
     layer = rows * width * (4 * width + 2 * config.hidden) + 2 * rows * rows * width
     return 3 * (config.layers * layer + rows * width * config.characters)
 
 
 class ListCycles:
-    """Model of an engine, for a command of some length and an activation memory of ``words`` elements.
+    """Model of an engine, for a command of a given length and an activation memory of ``words`` elements.
 
-    GATHER and SCATTER read ``characters``; repeated ones take longer, by default all differ. The default
-    vector unit has a pipeline for each lane.
+    GATHER and SCATTER read ``characters``; repeated characters take longer, and by default all are different. The
+    default vector unit has one pipeline for each lane.
     """
 
     def __init__(self, array: Array, *, length: int, words: int, characters: Sequence[int] | None = None,
@@ -429,7 +429,7 @@ class ListCycles:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def instruction(self, instruction: Instruction) -> tuple[str, int]:
-        """The unit of an instruction, or a kind of its work, and cycles."""
+        """Return the unit of an instruction, or the kind of its work, and its cycles."""
         fields = job(instruction, lanes=self._lanes, memory_rows=self._rows)
         match instruction:
             case Gemm():
@@ -457,7 +457,7 @@ class ListCycles:
         return "rows", self._function.job(rows, row_unit.run(rows, self._memories(instruction)).blocks)
 
     def _memories(self, instruction: Any) -> list[npt.NDArray[np.uint32]]:
-        """Memories of zeros, with the characters where a function of rows reads them."""
+        """Create memories of zeros, except for characters at the addresses where a row function reads them."""
         memories = [np.zeros((self._rows, self._lanes), np.uint32) for _ in range(3)]
         if instruction.y is not None and instruction.count:
             base = instruction.y.base
@@ -465,11 +465,11 @@ class ListCycles:
         return memories
 
     def walks(self, words: Sequence[npt.NDArray[np.uint32]]) -> int:
-        """Cycles of a list with its END, without its jobs'."""
+        """Return the cycles of a list with its END, except for the cycles of its jobs."""
         return command_cycles(list(words), self._length, lanes=self._lanes, answer=MemoryAccess.latency)
 
 
-#: Number of the word of each operand, by the kind of an instruction.
+#: Index of the word of each operand, by the kind of the instruction.
 _OPERANDS = {int(kind): [field.offset // 32 for _, field in layout if field.shape == layer_list.operand_layout()]
              for kind, layout in ((Kind.GEMM, layer_list.gemm_layout()), (Kind.VECTOR, layer_list.vector_layout()),
                                   (Kind.ROWS, layer_list.row_layout()))}
@@ -479,45 +479,45 @@ _BASE, _OWNER = (1 << BASE_BITS) - 1, (1 << OWNER_BITS) - 1 << BASE_BITS
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """Instruction, and instructions before it that touch no buffer."""
+    """An instruction, with the preceding instructions that access no buffer."""
 
-    #: Names of buffers.
+    #: Names of the buffers that are read, and of the buffers that are written.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    words: tuple[Words, ...]  # of each instruction, at the addresses of the decoded lists
+    words: tuple[Words, ...]  # words of each instruction, with the addresses of the decoded lists
     instructions: tuple[Instruction, ...]
-    multiplications: int  # multiply-adds, without sums of columns
+    multiplications: int  # multiply-adds, except for sums of columns
 
 
 class TextOperations:
-    """Operations of a sequence, of lists that scale normal rows again in backward.
+    """Operations of a sequence, decoded from lists that scale normalised rows again in backward.
 
-    Cycles are modelled for a sequence of different characters.
+    Cycles are modelled for a sequence in which all characters are different.
     """
 
     def __init__(self, lists: TextLists, array: Array):
         self.lists = lists
         self._rooms = rooms_of(lists.plan)
         self._owners: dict[str, int] = {}
-        self._jobs: dict[int, int] = {}  # cycles of instructions, by their identity
+        self._jobs: dict[int, int] = {}  # cycles of instructions, by object identity
         self._model = ListCycles(array, length=lists.context, words=1 << BASE_BITS)
         self._variants = [self._taken_apart(array, number) for number in range(2)]
         touched = [[(operation.reads, operation.writes) for operation in variant] for variant in self._variants]
         assert touched[0] == touched[1]
-        #: Maps, and the operations that write and read them.
+        #: Saved maps, and the operations that write and read them.
         self.saved = Saved(self._variants[0], "d output",
                            vectors=[name for name, room in self._rooms.items() if room.words <= GROUP])
 
     def operations(self, *, further: bool) -> Sequence[Operation]:
-        """Operations of the first sequence of a share, or of each other one."""
+        """Return the operations of the first sequence of a share, or of every further one."""
         return self._variants[further]
 
     def words(self, name: str) -> int:
-        """Words of a buffer."""
+        """Return the number of words of a buffer."""
         return self._rooms[name].words
 
     def plain(self, name: str) -> str:
-        """Name of a buffer of forward that has the same bits."""
+        """Return the name of the forward buffer with the same bits."""
         other = name.removesuffix(AGAIN)
         return other if other in self._rooms else name
 
@@ -545,7 +545,7 @@ class TextOperations:
         return operations
 
     def _named(self, operands: Sequence[Operand], number: int) -> tuple[str, ...]:
-        """Names of the buffers among operands of an operation, by its number in the plan."""
+        """Return the names of the buffers that an operation's operands access, by its number in the plan."""
         names = set()
         for operand in operands:
             if operand.place is Place.ACTIVATIONS and operand.end <= self.lists.plan.peak:
@@ -555,9 +555,9 @@ class TextOperations:
         return tuple(sorted(names))
 
     def relocated(self, operation: Operation, places: Mapping[str, tuple[str, int]], data: int) -> list[Words]:
-        """Words of an operation at other addresses, with the first sequence's characters at the address ``data``.
+        """Return an operation's words at other addresses, with the first sequence's characters at ``data``.
 
-        Places have, for each of its buffers, the name and the first word of the buffer that replaces it.
+        For each buffer of the operation, ``places`` contains the name and the first word of its replacement.
         """
         rooms = [(name, self._rooms[name]) for name in {*operation.reads, *operation.writes}]
         relocated = [words.copy() for words in operation.words]
@@ -576,7 +576,7 @@ class TextOperations:
         return relocated
 
     def cycles(self, numbers: Sequence[int], *, further: bool) -> int:
-        """Modelled cycles of a list of operations; of none, 0."""
+        """Return the modelled cycles of a list of operations, 0 for an empty list."""
         operations = [self._variants[further][number] for number in numbers]
         if not operations:
             return 0
@@ -590,7 +590,7 @@ class TextOperations:
         return self._jobs[id(instruction)]
 
     def chain(self, *, further: bool, cycles: Callable[[Sequence[int]], int] | None = None) -> Chain:
-        """Chain of the maps; by default with modelled cycles."""
+        """Build the chain of the saved maps, by default with modelled cycles."""
         modelled = functools.partial(self.cycles, further=further)
         return self.saved.chain("lists of text", words=self.words, cycles=cycles or modelled,
                                 multiplications=lambda number: self._variants[further][number].multiplications)

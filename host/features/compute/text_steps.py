@@ -1,7 +1,7 @@
-"""A step of the text model on one sequence, as steps of a node: forward, loss and backward.
+"""A training step of the text model on one sequence, as steps of a node: forward, loss and backward.
 
-Numbers equal the results of :mod:`host.models.transformer`, bit for bit. Row vectors, such as means and sums, are
-buffers of their own.
+The numbers equal the results of :mod:`host.models.transformer` bit for bit. Row vectors, such as means and sums, are
+separate buffers.
 """
 
 import math
@@ -20,26 +20,26 @@ from sim.golden.features.compute.vector_cycles import VectorCycles
 
 __all__ = ["CONFIG", "text_chain", "text_program"]
 
-#: Sizes of the model of docs/text.md.
+#: Sizes of the model in docs/text.md.
 CONFIG = TransformerConfig()
 
 
 def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None = None,
                  gradient: Array | None = None, length: int | None = None, scaled_again: bool = False,
                  in_place: bool = False) -> StepProgram:
-    """Steps of a sequence of ``config.context`` positions, from ``tokens`` and ``labels`` to ``losses`` of rows.
+    """Build the steps of a sequence of ``config.context`` positions, from ``tokens`` to ``losses``.
 
     Parameters
     ----------
     parameters, gradient : array, optional
-        Parameters, and room for their gradient; of :attr:`Transformer.size` elements. Needed to run it.
+        Parameters, and memory for their gradient, of :attr:`Transformer.size` elements. Required to run the program.
     length : int, optional
-        Positions that are not padding; by default all.
+        Number of positions that are not padding; by default all.
     scaled_again : bool
-        Whether layer norms keep only their normal rows, which are scaled again in backward.
+        Whether layer norms store only their normalised rows, which are scaled again in backward.
     in_place : bool
-        Whether element-wise steps write over their first operand where they may. The score of each label is then
-        taken before its row is written over.
+        Whether element-wise steps overwrite their first operand where possible. The score of each label is then
+        read before its row is overwritten.
     """
     model = Transformer(config)
     zeros = np.zeros(model.size, np.float32)
@@ -54,7 +54,7 @@ def text_program(config: TransformerConfig = CONFIG, *, parameters: Array | None
 
 
 def text_chain() -> Chain:
-    """Chain of the maps that the text model saves for one sequence, with normal rows scaled again in backward."""
+    """Build the chain of the maps that the model saves per sequence, with normalised rows scaled again."""
     return chain_of(text_program(scaled_again=True), name="text", turn="d output")
 
 
@@ -63,12 +63,12 @@ def _integers(x: Array) -> npt.NDArray[np.int64]:
 
 
 def _into(gradient: Array, function: Callable[..., Array]) -> Callable[..., None]:
-    """A function that writes its result to a gradient."""
+    """Return a function that writes the result of ``function`` to a gradient."""
     return lambda *operands: np.copyto(gradient, function(*operands))
 
 
 class _Builder:
-    """Steps in order."""
+    """Builder of the program's steps."""
 
     def __init__(self, config: TransformerConfig, parameters: Mapping[str, Views], gradients: Mapping[str, Views], *,
                  scaled_again: bool, early: bool):
@@ -84,7 +84,7 @@ class _Builder:
 
     def _step(self, write: str | None, reads: str, function: Callable[..., Any], shape: tuple[int, int] | None = None,
               **options: Any) -> None:
-        """Add a step that reads buffers, with commas between their names, and writes a buffer, or a gradient."""
+        """Add a step that reads buffers, named in a comma-separated list, and writes a buffer or a gradient."""
         operands = tuple(reads.split(", "))
         if write is not None and shape is not None:
             self.shapes[write] = shape
@@ -95,11 +95,11 @@ class _Builder:
                                function=function, **options))
 
     def _pass(self, write: str, reads: str, function: Callable[..., Any]) -> None:
-        """Add an element-wise step with a result in the shape of its first operand."""
+        """Add an element-wise step whose result has the shape of its first operand."""
         self._step(write, reads, function, self.shapes[reads.split(", ")[0]], elementwise=True)
 
     def _row(self, write: str, reads: str, function: Callable[..., Any]) -> None:
-        """Add a step with one result for each row."""
+        """Add a step with one result per row."""
         self._step(write, reads, function, (self.shapes[reads.split(", ")[0]][0], 1))
 
     def _product(self, write: str | None, reads: str, function: Callable[..., Any], sizes: tuple[int, int, int], *,
@@ -110,7 +110,7 @@ class _Builder:
                    multiplications=count * math.prod(sizes))
 
     def forward(self) -> None:
-        """All steps up to the scores."""
+        """Add all steps up to the scores."""
         embedding, rows = self._parameters["embedding"], self._rows
         self._step("x 0", "tokens", lambda tokens: (embedding["character"][_integers(tokens)]
                                                      + embedding["position"][:rows]), (rows, self._config.width))
@@ -150,17 +150,17 @@ class _Builder:
         self._product(name, x, function, (rows, inputs, outputs), shape=(rows, outputs))
 
     def _heads(self, function: Callable[[int], Array]) -> Array:
-        """Results of heads, one below the other."""
+        """Stack the results of all heads one below another."""
         return np.concatenate([function(head) for head in range(self._config.heads)])
 
     def _part(self, x: Array, part: int, head: int) -> Array:
-        """Queries (0), keys (1) or values (2) of a head, or its columns of a matrix with one part."""
+        """Return queries (0), keys (1) or values (2) of a head, or its columns of a one-part matrix."""
         size = self._config.width // self._config.heads
         begin = part * self._config.width + head * size
         return np.ascontiguousarray(x[:, begin:begin + size])
 
     def _of(self, x: Array, head: int) -> Array:
-        """Rows of a head, in a matrix of heads one below the other."""
+        """Return the rows of a head in a matrix with heads one below another."""
         return x[head * self._rows:(head + 1) * self._rows]
 
     @property
@@ -187,7 +187,7 @@ class _Builder:
                       shape=(rows, width))
 
     def _powers(self, name: str, scores: str) -> None:
-        """Maxima, exponentials and their sums. Exponentials have the cycles of the whole softmax."""
+        """Add maxima, exponentials and their sums. Exponentials have the cycles of the whole softmax."""
         rows, columns = self.shapes[scores]
         self._step(f"largest {name}", scores, lambda x: x.max(axis=1, keepdims=True), (rows, 1), cycles=0)
         if name == "loss" and self._early:
@@ -197,7 +197,7 @@ class _Builder:
         self._step(f"sum {name}", f"powers {name}", row_sums, (rows, 1), cycles=0)
 
     def loss(self, length: int) -> None:
-        """Loss of each row, and the gradient of the scores, zero in rows of padding."""
+        """Add the loss of each row, and the gradient of the scores, which is zero in padding rows."""
         rows = self._rows
 
         def gradient(powers: Array, total: Array, labels: Array) -> Array:
@@ -216,7 +216,7 @@ class _Builder:
                    elementwise=True, cycles=0)
 
     def backward(self) -> None:
-        """All steps after the gradient of the scores."""
+        """Add all steps after the gradient of the scores."""
         self._linear_back("output", "scaled norm", "d output", "d scaled norm")
         upstream = self._norm_back("norm", "d scaled norm")
         for n in reversed(range(self._config.layers)):
@@ -238,7 +238,7 @@ class _Builder:
         self._step(None, f"{upstream}, tokens", embed)
 
     def _scaled(self, x: str) -> str:
-        """Scaled rows of a layer norm for a gradient: forward's, or scaled again."""
+        """Return the scaled rows of a layer norm for a gradient, from forward or scaled again."""
         if not self._again or not x.startswith("scaled "):
             return x
         self._scale(f"{x} again", x.removeprefix("scaled "))
@@ -278,7 +278,7 @@ class _Builder:
             return _into(gradients[side], lambda x, upstream: product(x.T, upstream))
 
         def part(number: int, reads: str, function: Callable[[Array, Array, int], Array]) -> None:
-            """Gradient of queries, keys or values."""
+            """Add the gradient of queries, keys or values."""
             self._product(f"d parts {n}", reads, lambda x, other: np.hstack([
                 function(x, other, head) for head in range(heads)]), sizes, count=heads, shape=(rows, 3 * width),
                 columns=(number * width, (number + 1) * width))
@@ -306,6 +306,6 @@ class _Builder:
 
 
 def _margin(scores: Array, largest: Array, labels: Array) -> Array:
-    """Score of each row's label, less the largest score."""
+    """Return the score of each row's label minus the largest score."""
     rows = np.arange(len(scores))
     return (scores[rows, _integers(labels)] - largest[:, 0])[:, None]

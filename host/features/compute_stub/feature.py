@@ -12,7 +12,7 @@ __all__ = ["FEATURE", "ComputeStubFeature"]
 
 
 class ComputeStubFeature(Feature):
-    """Modelled cycles of COMPUTE."""
+    """Modelled cycles of the COMPUTE command."""
 
     def golden(self, nodes: "GoldenNodes") -> "GoldenStub":
         from host.features.compute_stub.golden import GoldenStub

@@ -9,7 +9,7 @@ __all__ = ["GoldenStub"]
 
 
 class GoldenStub(GoldenPart):
-    """Cycles of COMPUTE."""
+    """Modelled cycles of the COMPUTE command."""
 
     def __init__(self, nodes: GoldenNodes):
         self._lanes = int(nodes.config.lanes)

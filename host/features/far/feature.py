@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "FarFeature"]
 
 
 class FarFeature(Feature):
-    """Training of text with saved maps that are moved, or made again."""
+    """Training of the text model with saved maps that are moved to far memory or recomputed."""
 
     def check_run(self, node: "Configuration", workload: Any, config: "TrainingConfig", *, nodes: int) -> None:
         from host.features.far.training import check_far_text

@@ -1,20 +1,20 @@
-"""Lists with saved maps that do not all stay in the activation memory, and the moves to far memory and back.
+"""Lists for saved maps that do not all stay in activation memory, and moves to far memory and back.
 
-A map is kept, swapped or made again by its plan (:mod:`host.features.compute.memory.chain`): its first version lives
-from its forward list on; a map that is moved back, or made again, is another version at another address. Lists and
-moves have the order of the timeline, and versions the lifetimes of its times; addresses follow from these
-(:mod:`host.features.compute.memory.plan`). Lists are commands of the computing queue and moves of the moving one, and
-their waits follow from the regions that they touch: so a program with other times than the timeline has the same
-bits. All versions of a map have one buffer tag, and rows that a move has written match any tag.
+A plan keeps, swaps or recomputes each map (:mod:`host.features.compute.memory.chain`). The first version of a map
+exists from its forward list on; a map that is moved back or recomputed is a version at another address. Lists and
+moves are in the order of the timeline, whose times give versions lifetimes, and lifetimes give addresses
+(:mod:`host.features.compute.memory.plan`). Lists are commands of the computing queue, and moves of the moving queue.
+Waits are derived from the regions that they access, so the bits do not depend on whether the timeline's times hold.
+All versions of a map have the same buffer tag, and rows written by a move match any tag.
 
-Maps of a perceptron are the outputs of all layers except the last.
+The maps of a perceptron are the outputs of all layers except the last one.
 
-Instructions of the text model come from a sequence's lists (:mod:`host.features.compute.text_lists`), cut into a
-list for each forward, the loss, each backward, and each map that is made again: by the instructions that wrote it and
-that wrote their operands, back to maps that are there. Their other results have addresses of their own. Maps and
-other buffers are planned together, by their lifetimes. One set of lists serves all sequences, with two
-of backward: the first sequence of a share begins the gradients, each other one adds to them. Each sequence is a
-program of three queues.
+The instructions of the text model come from a sequence (:mod:`host.features.compute.text_lists`), divided into one
+list for each forward, the loss, each backward, and each recomputed map. The latter consists of the instructions that
+wrote the map and, recursively, its operands, back to maps in memory; its other results have separate addresses. Maps
+and other buffers are planned together, by their lifetimes. One set of lists serves all sequences, with two versions
+of backward: for the first sequence of a share, which initialises the gradients, and for each further one, which adds
+to them. Each sequence is a program of three queues.
 """
 
 import dataclasses
@@ -42,17 +42,17 @@ from host.models.layer_shapes import Dense
 __all__ = ["FarLists", "FarText", "Versions", "compile_far", "compile_far_text", "far_places", "fit_text",
            "layers_chain_of", "move_of"]
 
-#: Number of a map, and its version: 0 for the first, 1 for the one that is moved back or made again.
+#: Number of a map, and its version: 0 for the first version, 1 for the map that is moved back or recomputed.
 _Version = tuple[int, int]
 
 
 def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
                     cycles: Mapping[str, int] | None = None) -> Chain:
-    """Chain of a perceptron's lists, with these cycles, such as of ``forward 1``, or by :func:`product_cycles`.
+    """Chain of a perceptron's lists, with given ``cycles`` (such as of ``forward 1``) or modelled ones.
 
     Map n is the output of layer n + 1, which the forward list of the next layer reads and its backward list frees.
-    The first layer's backward list, which reads the inputs, belongs to map 0, and all lists of the last layer are the
-    loss.
+    The first layer's backward list, which reads the inputs, belongs to map 0. All lists of the last layer form the
+    loss. :func:`product_cycles` is the model.
     """
     def of(name: str, layer: Dense) -> int:
         if cycles is not None:
@@ -71,22 +71,22 @@ def layers_chain_of(layers: Sequence[Dense], *, examples: int, lanes: int,
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class FarLists:
-    """Lists and moves of a step."""
+    """Lists and moves of a training step."""
 
-    plan: MapPlan  # of the maps, which have the words from 0 on
-    places: Activations  # of other buffers: inputs, labels, the loss, and gradients of outputs
-    words: Words  # of all lists, which are written from ``places.lists`` on
+    plan: MapPlan  # plan of the maps, which are stored in the words from 0 on
+    places: Activations  # addresses of the other buffers: inputs, labels, the loss, and gradients of outputs
+    words: Words  # words of all lists, which are written from ``places.lists`` on
     commands: list[Work]  # lists and moves of a pass, in the order of the timeline
-    far: int  # words of far memory that are used
+    far: int  # words of far memory in use
 
     @property
     def end(self) -> int:
-        """Words of the activation memory that are used."""
+        """Words of the activation memory in use."""
         return self.places.lists + len(self.words)
 
 
 class Versions:
-    """Versions of maps, their lifetimes, and their places."""
+    """Versions of maps, their lifetimes, and their addresses."""
 
     def __init__(self, chain: Chain, decision: Decision):
         self._policies = decision.policies
@@ -107,11 +107,11 @@ class Versions:
                 self.lifetimes[number, version] = Lifetime(first, end, item.words, f"{item.name}, version {version}")
 
     def latest(self, number: int) -> _Version:
-        """The version that backward lists read."""
+        """Return the version that backward lists read."""
         return number, int(self._policies[number] is not Policy.KEEP)
 
     def places(self, budget: int) -> dict[_Version, int]:
-        """First word of each version; raises ``PlanError`` if no places were found within the budget."""
+        """Address of each version; raises ``PlanError`` if the versions do not fit in the budget."""
         buffers = list(self.lifetimes.values())
         places = search(buffers)
         if (top := peak(buffers, places)) > budget:
@@ -120,7 +120,7 @@ class Versions:
 
 
 class _FarCompiler:
-    """Lists and moves, event by event of the timeline; swapped maps have places in the far memory."""
+    """Compiler of lists and moves, event by event; swapped maps have addresses in far memory."""
 
     def __init__(self, layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int,
                  far: Mapping[int, int], factors: Factors):
@@ -129,27 +129,27 @@ class _FarCompiler:
         self._versions = Versions(plan.chain, plan.decision)
         self._near = self._versions.places(plan.budget)
         self._fixed = _fixed(layers, examples, array.lanes, -(-plan.budget // GROUP) * GROUP)
-        self.places = self._activations()  # places of other buffers than maps
+        self.places = self._activations()  # addresses of all buffers that are not maps
         self.lists = ListCompiler(array=array, places=self.places, copies=Copies(), odd=0,
                                   factors=functools.cache(factors))
         self.commands: list[Work] = []
 
     def _activations(self, *versions: _Version) -> Activations:
-        """Places, with some versions of maps; places of other maps have no meaning."""
+        """Return addresses with the given versions of maps; addresses of the other maps are not valid."""
         places = {**self._fixed, **{f"output {version[0] + 1}": self._near[version] for version in versions}}
         return Activations(layers=self._layers, examples=self._examples, lanes=self._lanes, bases=places)
 
     def _list(self, name: str, number: int, duration: int, *versions: _Version) -> None:
-        """Add the list of a layer, with some versions of maps."""
+        """Add the list of a layer, with the given versions of maps."""
         self.lists.places = self._activations(*versions)
         (self.lists.backward if name == "backward" else self.lists.forward)(self._layers[number])
         self.commands.append(dataclasses.replace(self.lists.commands[-1], name=f"{name} {number + 1}",
                                                  duration=duration))
 
     def add(self, event: Event) -> None:
-        """Add the list, or the move, of an event."""
+        """Add the list or the move of an event."""
         number, duration, latest = event.number, event.end - event.start, self._versions.latest
-        before = range(max(number - 1, 0), number)  # the map that a forward list reads, if it reads one
+        before = range(max(number - 1, 0), number)  # map that a forward list reads, if it reads any
         match event.kind:
             case "forward":
                 self._list("forward", number, duration, *((read, 0) for read in before), (number, 0))
@@ -168,10 +168,10 @@ class _FarCompiler:
 
 def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, examples: int, words: int, far_words: int,
                 factors: Factors = best_factors) -> FarLists:
-    """Make the lists and the moves of a perceptron of two or more layers.
+    """Compile the lists and moves of a perceptron of two or more layers.
 
-    Raises ``PlanError``: the activation memory of ``words`` elements, or the far memory, has no room. The plan is for
-    the chain of :func:`layers_chain_of`, with at most ``examples`` examples in a step.
+    Raises ``PlanError`` if the activation memory of ``words`` elements, or the far memory, has no room. The plan must
+    be for the chain of :func:`layers_chain_of`, with at most ``examples`` examples in a step.
     """
     far, used = far_places(plan, far_words)
     compiler = _FarCompiler(layers, plan, array=array, examples=examples, far=far, factors=factors)
@@ -186,7 +186,7 @@ def compile_far(layers: Sequence[Dense], plan: MapPlan, *, array: Array, example
 
 
 def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
-    """Places of swapped maps in far memory, by number, and their words; ``PlanError`` if there are fewer."""
+    """Addresses of swapped maps in far memory, and total words; ``PlanError`` if they do not fit."""
     swapped = [number for number, policy in enumerate(plan.decision.policies) if policy is Policy.SWAP]
     ends = list(itertools.accumulate((plan.chain.maps[index].words for index in swapped), initial=0))
     if ends[-1] > far_words:
@@ -196,7 +196,7 @@ def far_places(plan: MapPlan, far_words: int) -> tuple[dict[int, int], int]:
 
 
 def move_of(kind: str, number: int, words: int, duration: int, far: int, near: int) -> Work:
-    """A move of a map, out or back."""
+    """Create the move of a map, out to far memory or back."""
     places = [Region("activations", near, words), Region("far", far, words)]
     if kind == "back":
         places.reverse()
@@ -206,7 +206,7 @@ def move_of(kind: str, number: int, words: int, duration: int, far: int, near: i
 
 
 def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dict[str, int]:
-    """Places of other buffers than maps, from an address on: gradients of outputs take turns in two of them."""
+    """Addresses of buffers that are not maps, from ``base`` on; output gradients alternate between two."""
     apart = Activations(layers=layers, examples=examples, lanes=lanes)
     largest = max(apart.rooms[f"gradient {layer.number}"].words for layer in layers)
     last = f"output {layers[-1].number}"
@@ -217,7 +217,7 @@ def _fixed(layers: Sequence[Dense], examples: int, lanes: int, base: int) -> dic
     return places | {f"gradient {layer.number}": base + layer.number % 2 * largest for layer in layers}
 
 
-#: Buffer that an operation touches: its name, and its version or the event that it belongs to.
+#: Buffer that an operation accesses: its name, and its version or the event to which it belongs.
 _Key = tuple[str, int | str]
 
 
@@ -225,24 +225,24 @@ _Key = tuple[str, int | str]
 class FarText:
     """Lists and moves of a sequence."""
 
-    plan: MapPlan  # of the saved maps
-    #: Lists and moves of the first sequence of a share and of each other one, in the order of the timeline.
+    plan: MapPlan  # plan of the saved maps
+    #: Lists and moves of the first sequence of a share, and of each further one, in the order of the timeline.
     commands: tuple[list[Work], list[Work]]
-    words: Words  # all lists, and zeros for the sequences' characters, labels and losses
-    base: int  # address of the first list: words of all buffers
-    whole: TextLists  # lists that were cut, with the sequences in their place
-    far: int  # words of far memory that are used
-    cycles: tuple[int, int]  # modelled, of the first sequence of a share and of each other one
-    steps: Mapping[str, tuple[int, ...]]  # operations of each event that computes, by its first command's name
+    words: Words  # all lists, and zeros in place of the sequences' characters, labels and losses
+    base: int  # address of the first list, after all buffers
+    whole: TextLists  # undivided lists, with the addresses of the sequences
+    far: int  # words of far memory in use
+    cycles: tuple[int, int]  # modelled cycles of the first sequence of a share, and of each further one
+    steps: Mapping[str, tuple[int, ...]]  # operations of each computing event, by the name of its first command
 
     @property
     def end(self) -> int:
-        """Words of the activation memory that are used."""
+        """Words of the activation memory in use."""
         return self.base + len(self.words)
 
     @property
     def line(self) -> str:
-        """The plan in a line."""
+        """The plan, described in a line."""
         run, chain = self.plan.decision.run, self.plan.chain
         policies = ", ".join(f"{saved.name} {policy.name.lower()}" for saved, policy in
                              zip(chain.maps, self.plan.decision.policies, strict=True) if policy)
@@ -252,7 +252,7 @@ class FarText:
                 f"kept")
 
     def program(self, *, further: bool) -> CompiledProgram:
-        """Program of a sequence, without its number."""
+        """Compile the program of a sequence, which does not depend on the number of the sequence."""
         program = Program(queues=3)
         for work in self.commands[further]:
             length = {} if work.queue is not Queue.COMPUTE else {"length": self.whole.context}
@@ -261,7 +261,7 @@ class FarText:
         return program.compile()
 
     def node_program(self, program: CompiledProgram, number: int, rank: int, nodes: int) -> list[list[Command]]:
-        """Commands of each queue of a node for the sequence with a number."""
+        """Return the commands of each queue of a node for sequence ``number``."""
         base = number * self.whole.stride
         return [[dataclasses.replace(op, state_base=base) if op.operation is Code.LAYERS else op for op in queue]
                 for queue in program.commands(rank, nodes)]
@@ -269,18 +269,18 @@ class FarText:
 
 @dataclasses.dataclass(frozen=True)
 class _Span(Lifetime):
-    """Words that a buffer takes, and its lifetime, by the times of instructions in the timeline.
+    """Words of a buffer, and its lifetime by the times of instructions in the timeline.
 
-    Commands wait for each other, not instructions. So a buffer that another queue moves shares no words with buffers
-    of a list that runs at the same time.
+    Only commands wait for each other, not instructions. A buffer that another queue moves therefore shares no words
+    with buffers of a list that runs at the same time.
     """
 
-    begin: int = 0  # of the first list that touches it
-    behind: int = 0  # end of the last one
+    begin: int = 0  # start of the first list that accesses it
+    behind: int = 0  # end of the last list that accesses it
     moved: bool = False
 
     def meets(self, other: Lifetime) -> bool:
-        """Whether both need different addresses."""
+        """Whether the two buffers must not share addresses."""
         if isinstance(other, _Span) and (self.moved or other.moved):
             return self.begin < other.behind and other.begin < self.behind
         return super().meets(other)
@@ -288,7 +288,7 @@ class _Span(Lifetime):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Operations of an event, and the buffers that each uses in place of its own."""
+    """Operations of an event, and the buffers that replace the operations' own ones."""
 
     event: Event
     name: str
@@ -297,7 +297,7 @@ class _Part:
 
 
 class _Placed:
-    """Operations of all events that compute, in the order of the timeline, and the places of all buffers."""
+    """Operations of all computing events, in the order of the timeline, and the addresses of all buffers."""
 
     def __init__(self, operations: TextOperations, plan: MapPlan):
         self._operations, self._saved = operations, operations.saved
@@ -322,15 +322,15 @@ class _Placed:
             for step in self._steps(numbers)])
 
     def _steps(self, numbers: Sequence[int]) -> list[Operation]:
-        """Operations of a share's first sequence, by their numbers."""
+        """Return operations of a share's first sequence by number."""
         return [self._operations.operations(further=False)[number] for number in numbers]
 
     def _key(self, name: str, *, after: bool) -> _Key:
-        """The version of a map that work before the loss, or after it, touches; any other buffer has no version."""
+        """Version of a map that work before or after the loss accesses; other buffers have only one version."""
         return name, self._versions.latest(self._number[name])[1] if after and name in self._number else 0
 
     def _remade(self, number: int, numbers: Sequence[int]) -> Iterator[dict[str, _Key]]:
-        """Keys of the operations that make a map again; they scale normal rows as backward does."""
+        """Yield the keys of the operations that recompute a map; they scale normalised rows as backward does."""
         made: dict[str, _Key] = {}
         for operation in self._steps(numbers):
             keys = {name: made.get(name) or self._key(name, after=True) for name in operation.reads}
@@ -342,7 +342,7 @@ class _Placed:
             yield keys
 
     def _lifetimes(self) -> dict[_Key, _Span]:
-        """Lifetimes of the buffers that are used."""
+        """Compute the lifetimes of all buffers that are used."""
         touched: dict[_Key, tuple[int, int, int, int]] = {}
         for part in self.parts:
             begin, end = part.event.start, part.event.end
@@ -359,7 +359,7 @@ class _Placed:
                 for key, (first, last, begin, end) in touched.items()}
 
     def words(self, part: _Part, *, further: bool, data: int) -> list[Words]:
-        """Lists of an event, no longer than nodes can run, for sequences at an address."""
+        """Lists of an event, short enough for nodes, for sequences at address ``data``."""
         variant = self._operations.operations(further=further)
         return cut_lists([
             words for number, keys in zip(part.numbers, part.keys, strict=True)
@@ -367,7 +367,7 @@ class _Placed:
                 variant[number], {name: (key[0], self.places[key]) for name, key in keys.items()}, data)])
 
     def works(self, part: _Part, starts: Sequence[int]) -> list[Work]:
-        """Commands of the lists of an event, which begin at some addresses; all touch the event's buffers."""
+        """Commands of an event's lists at given addresses; each accesses all buffers of the event."""
         operations = self._steps(part.numbers)
         reads, writes = (list(dict.fromkeys(
             Region("activations", self.places[keys[name]], self._operations.words(keys[name][0]))
@@ -381,17 +381,17 @@ class _Placed:
 
 def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, sequences: int, words: int,
                      far_words: int, placed: _Placed | None = None) -> FarText:
-    """Make the lists and the moves of the text model, for at most ``sequences`` sequences of a node in a step.
+    """Compile the text model's lists and moves, for at most ``sequences`` sequences of a node in a step.
 
-    The plan is for the chain of :meth:`TextOperations.chain`; ``placed`` has its places, if they are known. The
-    activation memory has ``words`` elements, the far memory ``far_words``, and moves ``rate`` words per cycle. Raises
-    ``PlanError``: one of them has no room.
+    The plan must be for the chain of :meth:`TextOperations.chain`; ``placed`` contains its addresses, if they are
+    known. The activation memory has ``words`` elements; the far memory has ``far_words``, and moves ``rate`` words
+    per cycle. Raises ``PlanError`` if one of them has no room.
     """
     placed = placed or _Placed(operations, plan)
     far, used = far_places(plan, far_words)
 
     def lists_of(data: int) -> dict[tuple[str, bool], list[Words]]:
-        """Lists of each event, and of each backward for further sequences."""
+        """Return the lists of each event, and of each backward for further sequences."""
         return {(part.name, further): placed.words(part, further=further, data=data) for part in placed.parts
                 for further in (False, True)[:1 + (part.event.kind == "backward")]}
 
@@ -427,10 +427,10 @@ def compile_far_text(operations: TextOperations, plan: MapPlan, *, rate: float, 
 
 def fit_text(operations: TextOperations, *, activations: int, kind: str, rate: float, sequences: int, words: int,
              far_words: int) -> FarText:
-    """Make the lists and the moves of the text model with buffers of a sequence in at most ``activations`` words.
+    """Compile the text model's lists and moves, with a sequence's buffers in ``activations`` words.
 
-    Budgets of maps are tried from all words down; the first with a fastest plan, of a kind of
-    :data:`host.features.compute.memory.chain.KINDS`, that fits is taken. Other parameters, and errors, are as for
+    Budgets for maps are tried from the total words down. The first budget is taken for which the fastest plan, of a
+    kind of :data:`host.features.compute.memory.chain.KINDS`, fits. Other parameters and errors are as for
     :func:`compile_far_text`; ``PlanError`` is also raised if no plan fits.
     """
     chain = operations.chain(further=sequences > 1)

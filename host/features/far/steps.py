@@ -1,7 +1,7 @@
-"""Steps of a perceptron on nodes with far memories: saved maps kept, moved or made again, by a plan for each policy.
+"""Steps of a perceptron on nodes with far memories: maps are kept, moved or recomputed by policy.
 
-Lists run once on their own, with all maps kept, to measure their cycles; plans are made with these. Then each step
-runs as a program of three queues, and its results are compared with the model on the host.
+Each list is first run on its own, with all maps kept, to measure the cycles from which all plans are made.
+Each step then runs as a program of three queues, and its results are compared with the model on the host.
 """
 
 import collections
@@ -44,22 +44,22 @@ __all__ = ["FarStep", "far_steps", "far_text_steps", "run_policies", "run_text_p
 
 @dataclasses.dataclass(frozen=True)
 class FarStep:
-    """A step under a policy."""
+    """Results of a step under one policy."""
 
-    kind: str  # keep, swap, recompute or mixed
+    kind: str  # keep, swap, recompute, or mixed
     cycles: int  # cycles of the step on the nodes
-    timeline: int  # cycles of its plan
-    budget: int  # words that saved maps may take
-    peak: int  # words that they take by the plan
-    far_words: int  # words that each node has moved, both ways
-    planned: int  # words that it moves by the plan
-    multiplications: int  # multiply-adds of maps that are made again
-    same: bool  # whether losses and gradients of all nodes have the host's bits
+    timeline: int  # cycles of the step according to its plan
+    budget: int  # words available for saved maps
+    peak: int  # words that saved maps occupy according to the plan
+    far_words: int  # words that each node has moved, in both directions
+    planned: int  # words that a node moves according to the plan
+    multiplications: int  # multiply-adds of recomputed maps
+    same: bool  # whether the losses and gradients of all nodes equal the host's, bit for bit
     policies: tuple[Policy, ...]
 
 
 def _plans(chain: Chain, share: float, rate: float, kinds: Sequence[str]) -> Iterator[tuple[str, MapPlan]]:
-    """Plans by policies; a policy may have none."""
+    """Yield the plan of each policy; policies without a plan that fits are omitted."""
     for kind in kinds:
         budget = chain.words if kind == "keep" else int(share * chain.words)
         decision = decide(chain, budget=budget, rate=rate, kind=kind)
@@ -75,22 +75,22 @@ def _step(kind: str, plan: MapPlan, *, cycles: Cycles, moved: int, same: bool) -
 
 
 def _moved(simulation: VerilatedRing) -> int:
-    """Words that the first node has moved, both ways."""
+    """Return the words that the first node has moved, in both directions."""
     return sum(simulation.far_memory(0)[1:])
 
 
 def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
                  shares: Sequence[tuple[Numbers, Labels]], *, share: float, rate: float) -> list[FarStep]:
-    """Differentiate under each policy that has a plan, on nodes with far memories and three queues.
+    """Compute gradients under each policy that has a plan, on nodes with far memories and three queues.
 
-    Nodes have equal shares: their inputs and labels. Their losses and gradients are compared with the model's.
+    Nodes have equal shares of inputs and labels. Their losses and gradients are compared with the model's.
 
     Parameters
     ----------
     share : float
-        Fraction of the saved words that the activation memory has room for.
+        Fraction of the saved words for which the activation memory has room.
     rate : float
-        Words per cycle from and to the far memory of each node.
+        Words per cycle to and from the far memory of each node.
     """
     config, examples = ring.devices[0].config, len(shares[0][1])
     array = Array(rows=config.compute.rows, lanes=config.lanes, operands=config.compute.operands)
@@ -110,7 +110,7 @@ def run_policies(ring: Ring, simulation: VerilatedRing, model: Model, layers: Se
 
 
 def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numbers, Labels]]) -> None:
-    """Write lists, inputs and labels, and zeros as gradients."""
+    """Write lists, inputs and labels, and set gradients to zero."""
     ring.memory.write_activations([lists.words] * ring.nodes, lists.places.lists)
     ring.memory.write_activations([x.ravel().view(np.uint32) for x, _ in shares], lists.places.outputs[0])
     ring.memory.write_activations([labels.astype(np.uint32) for _, labels in shares], lists.places.labels)
@@ -120,7 +120,7 @@ def _give(ring: Ring, lists: FarLists, model: Model, shares: Sequence[tuple[Numb
 def _run(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[Dense],
          shares: Sequence[tuple[Numbers, Labels]], expected: Sequence[tuple[float, Numbers]], kind: str,
          lists: FarLists) -> FarStep:
-    """Run the program of a step, and compare with expected losses and gradients."""
+    """Run the program of a step, and compare the results with expected losses and gradients."""
     nodes, examples = ring.nodes, len(shares[0][1])
     _give(ring, lists, model, shares)
     program = build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=examples),
@@ -139,16 +139,16 @@ def _run(ring: Ring, simulation: VerilatedRing, model: Model, layers: Sequence[D
 
 
 def _node(parameters: int, programs: Programs, compute: Compute) -> NodeConfig:
-    """A node with memories of a model's parameters."""
+    """Configure a node with memories for the parameters of a model."""
     words = up(parameters, GROUP)
     return NodeConfig(topology=SingleRing(max_nodes=1), memories=Memories(gradient=words, weight=words, planes=0),
                       masking=False, sparsify=False, programs=programs, compute=compute)
 
 
 def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float) -> list[FarStep]:
-    """Steps of a perceptron with random parameters on one simulated node of four by four units, under each policy.
+    """Run a random perceptron on a simulated node of four by four units, under each policy.
 
-    The node has room for the perceptron's maps, which can all be kept or all be moved; see :func:`run_policies`.
+    The node has room for the perceptron's maps, so that all can be kept or all moved; see :func:`run_policies`.
     """
     layers = layers_of(widths)
     maps = sum(examples * width for width in widths)
@@ -165,7 +165,7 @@ def far_steps(widths: Sequence[int], *, examples: int, share: float, rate: float
 
 @contextlib.contextmanager
 def _open_node(config: NodeConfig) -> Iterator[tuple[Ring, VerilatedRing]]:
-    """One simulated node, and its simulation."""
+    """Open one simulated node and its simulation."""
     with open_ring(config, nodes=1, arithmetic=Arithmetic.NATIVE) as opened:
         time = PortTime(lambda: opened.simulation.cycle)
         device = Device(BackdoorTransport(opened.transports[0], opened.simulation, 0, config, time), config,
@@ -177,8 +177,8 @@ def _open_node(config: NodeConfig) -> Iterator[tuple[Ring, VerilatedRing]]:
 
 def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer, sequence: Characters, *,
                       share: float, rate: float, kinds: Sequence[str] = tuple(KINDS)) -> list[FarStep]:
-    """Differentiate a sequence on all nodes, which have functions of sequences, under each policy that has a plan;
-    see :func:`run_policies`."""
+    """Compute the gradients of a sequence on all nodes, which must have functions of sequences, under each policy
+    that has a plan; see :func:`run_policies`."""
     config = ring.devices[0].config
     operations = operations_of(model.config, Array(rows=config.compute.rows, lanes=config.lanes))
     simulation.set_far_speed(latency=FAR_LATENCY, rate=rate)
@@ -186,7 +186,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
     loss, gradient = model.differentiate(collate([sequence]))
 
     def computer_of(plan: MapPlan) -> FarTextComputer:
-        """Computation of the sequence, which nodes already hold."""
+        """Create the computation of the sequence, which the nodes already hold."""
         computer = FarTextComputer(ring, compile_far_text(
             operations, plan, rate=rate, sequences=1, words=config.compute.activations, far_words=config.far_words))
         computer.prepare()
@@ -213,7 +213,7 @@ def run_text_policies(ring: Ring, simulation: VerilatedRing, model: Transformer,
 
 
 def _measured(ring: Ring, operations: TextOperations, lists: FarText) -> Chain:
-    """Chain with the cycles of the lists of a plan, which run in order on the sequence that nodes have."""
+    """Chain with measured cycles of a plan's lists, which run in order on the nodes' current sequence."""
     works = lists.commands[0]
     outcomes = ring.compute.run_layers([part.fields["weight_base"] for part in works],
                                        [lists.whole.context] * ring.nodes)
@@ -225,8 +225,8 @@ def _measured(ring: Ring, operations: TextOperations, lists: FarText) -> Chain:
 
 
 def far_text_steps(*, share: float, rate: float) -> list[FarStep]:
-    """A sequence of the text model, with random parameters and characters, on one simulated node of four by four
-    units under each policy.
+    """Run a sequence of the text model, with random parameters and characters, on a simulated node of four by four
+    units, under each policy.
 
     The node has room for the sequence, and all of its maps can be moved; see :func:`run_text_policies`.
     """

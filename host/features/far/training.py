@@ -1,7 +1,7 @@
-"""Training on nodes with far memories, where saved maps of the text model are kept, moved or made again.
+"""Training on nodes with far memories, where maps of the text model are kept, moved or recomputed.
 
-Each sequence is a program of three queues (:mod:`host.features.far.lists`), which is loaded on all nodes before it: a
-node without a further sequence in its share runs it with a sequence of padding, which adds zeros to its gradients.
+Each sequence is a program of three queues (:mod:`host.features.far.lists`) that is loaded on all nodes before it
+runs. A node without a further sequence in its share runs the program on padding, which adds zeros to its gradients.
 """
 
 import functools
@@ -26,7 +26,7 @@ __all__ = ["FarTextComputer", "check_far_text", "far_text_lists", "far_text_node
 
 
 class FarTextComputer(TextComputer):
-    """Sequences that the nodes of a ring differentiate by programs."""
+    """Gradients of sequences, computed by the nodes of a ring with programs."""
 
     programmed = True
 
@@ -41,7 +41,7 @@ class FarTextComputer(TextComputer):
 
     def give(self, shares: Sequence[Sequence[Characters]], *, odd: int = 0) -> None:
         most = max(map(len, shares))
-        empty = np.zeros(1, np.int64)  # no character: all padding
+        empty = np.zeros(1, np.int64)  # contains no character: the whole sequence is padding
         super().give([[*share, *[empty] * (most - len(share))] for share in shares])
         self.lengths = [len(share) for share in shares]
 
@@ -60,13 +60,13 @@ class FarTextComputer(TextComputer):
 
 @functools.cache
 def operations_of(config: TransformerConfig, units: Units) -> TextOperations:
-    """Operations of a sequence of a model."""
+    """Create the operations of a sequence of a model."""
     return TextOperations(compile_text(config, array=units, sequences=1, words=1 << 24, scaled_again=True), units)
 
 
 def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeConfig, nodes: int,
                    words: int) -> FarText:
-    """Lists of a run, planned before the first pass; raises ``PlanError`` if buffers, or lists, have no room."""
+    """Compile a run's lists, planned before the first pass; ``PlanError`` if buffers or lists do not fit."""
     assert config.far is not None
     return fit_text(operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes)),
                     activations=config.far.activations, kind=config.far.kind, rate=config.far.rate,
@@ -74,8 +74,8 @@ def far_text_lists(workload: CharacterModel, config: TrainingConfig, node: NodeC
 
 
 def far_text_node(node: NodeConfig, workload: CharacterModel, config: TrainingConfig, *, nodes: int) -> NodeConfig:
-    """The same node with functions of sequences, three queues, and room for a run in its activation memory, and for
-    all maps in its far memory."""
+    """Return the configuration with functions of sequences, three queues, and room for a run in its activation memory
+    and for all maps in its far memory."""
     operations = operations_of(workload.model.config, Units(rows=node.compute.rows, lanes=node.lanes))
     maps = sum(map(operations.words, operations.saved.maps))
     node = node.replace(masking=False, programs={"move_queue": True}, compute={

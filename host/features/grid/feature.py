@@ -21,7 +21,7 @@ __all__ = ["FEATURE", "GridFeature"]
 
 
 class GridFeature(Feature):
-    """Rings that change during a run."""
+    """Rings that are reconfigured during a run."""
 
     def grid_nodes(self, devices: "Sequence[Device]", *, golden: "GoldenNodes | None", rows: int, columns: int,
                    timeout: int) -> "GridNodes":

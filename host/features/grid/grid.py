@@ -1,10 +1,10 @@
-"""Grid of nodes with parts that can be disabled, and the rings that the enabled nodes form.
+"""Grid of nodes with parts that can be disabled, and the rings that its enabled nodes form.
 
-Node (r, c) of R x C has the number r · C + c. Its port 0 sends to (r, c + 1 mod C), its port 1 to (r + 1 mod R, c);
-each link ends at the port of the same number. A card is a row.
+Node (r, c) of an R x C grid has the number r · C + c. Its port 0 sends to (r, c + 1 mod C), its port 1 to
+(r + 1 mod R, c). Each link ends at the port with the same number. A card is a row of nodes.
 
-A node that is disabled, by itself or with its card, is in no ring. Words still pass through it by bypass, since the
-wires of other nodes lead through it; a link that is disabled carries nothing.
+A node that is disabled, on its own or with its card, is not in any ring. Words still pass through it by a bypass,
+since links between other nodes lead through it. A disabled link carries nothing.
 
 Example
 -------
@@ -25,7 +25,7 @@ from hdl.ring.topology import MAX_PORTS, SMALL_RING, GridTopology, Source
 __all__ = ["Kind", "Link", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError",
            "closed_trail", "reach"]
 
-#: A link by the node that sends on it, and the number of its port there.
+#: A link, given by the node that sends on it and the number of its sending port.
 Link = tuple[int, int]
 
 
@@ -34,16 +34,16 @@ class TopologyError(ValueError):
 
 
 class Shape(enum.Enum):
-    """Rings that the nodes of a grid form."""
+    """Shapes of the rings that the nodes of a grid form."""
 
     FLAT = "flat"  # one ring through all enabled nodes
-    HORIZONTAL = "horizontal"  # a ring in each row, over ports 0
-    VERTICAL = "vertical"  # a ring in each column, over ports 1
-    GRID = "grid"  # rings in rows and in columns at once, for sums in two dimensions
+    HORIZONTAL = "horizontal"  # one ring for each row, through ports 0
+    VERTICAL = "vertical"  # one ring for each column, through ports 1
+    GRID = "grid"  # rings of rows and of columns at the same time, for sums in two dimensions
 
 
 class Kind(enum.Enum):
-    """Kind of a part."""
+    """Kinds of parts."""
 
     NODE = "node"
     CARD = "card"
@@ -52,7 +52,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A node, card or link, by its number; a link by the node that sends on it and the port there."""
+    """A node or card, given by its number, or a link, given by the node that sends on it and the port."""
 
     kind: Kind
     number: int
@@ -60,7 +60,7 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> "Part":
-        """Make a part from its text: ``node5``, ``card1``, or ``link5:0`` for port 0 of node 5."""
+        """Parse a part: ``node5``, ``card1``, or ``link5:0`` for the link from port 0 of node 5."""
         match = re.fullmatch(r"(node|card)(\d+)|(link)(\d+):(\d+)", text)
         if not match:
             raise ValueError(f"Part must be like node5, card1 or link5:0, not {text!r}")
@@ -73,7 +73,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """Seat of a node in a ring: its receiving and sending ports, its rank, and the size of the ring."""
+    """A node's position in a ring: its receiving and sending ports, its rank, and the size of the ring."""
 
     receives: int
     sends: int
@@ -85,9 +85,9 @@ class Seat:
 class NodeSetting:
     """Setting of a node's switch."""
 
-    outputs: tuple[Source, ...]  # source of each port that sends
-    # seat in the ring that commands name by field ``port``, or None. Rings of rows are 0, rings of columns 1, and a
-    # flat ring is 0.
+    outputs: tuple[Source, ...]  # source of each sending port
+    # seat in the ring that a command selects by field ``port``, or None: ring 0 for rows, 1 for columns, and 0 for
+    # a flat ring
     seats: tuple[Seat | None, ...]
 
 
@@ -96,22 +96,22 @@ class Plan:
     """Rings of the enabled nodes, and the setting of each node."""
 
     shape: Shape
-    # nodes of each ring, in order of rank; rings of rows come before rings of columns
+    # nodes of each ring in order of rank; rings of rows precede rings of columns
     rings: tuple[tuple[int, ...], ...]
-    settings: tuple[NodeSetting, ...]  # setting of every node of the grid, in order of number
+    settings: tuple[NodeSetting, ...]  # setting of every node of the grid, in order of node number
 
     @property
     def active(self) -> tuple[int, ...]:
-        """Nodes that take part, in order of number."""
+        """Participating nodes, in order of number."""
         return tuple(sorted(set().union(*self.rings)))
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Nodes in the order of drivers: by rank in a flat ring, by number in other shapes."""
+        """Nodes in the order of their drivers: by rank in a flat ring, by number in other shapes."""
         return self.rings[0] if self.shape is Shape.FLAT else self.active
 
     def gradient_scale(self, node: int) -> float:
-        """Factor that makes the mean of a sum: one over the number of nodes in the sum."""
+        """Factor that turns a sum into a mean: one over the number of nodes in the sum."""
         if self.shape in (Shape.FLAT, Shape.GRID):
             return 1 / len(self.active)
         return 1 / next(len(ring) for ring in self.rings if node in ring)
@@ -119,12 +119,12 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Grid of nodes with its disabled parts."""
+    """A grid of nodes, and its disabled parts."""
 
-    # 1 to :data:`~hdl.ring.topology.SMALL_RING` each
+    # 1 to :data:`~hdl.ring.topology.SMALL_RING` rows and columns
     rows: int
     columns: int
-    # a node may be disabled by itself and with its card: enabling the card leaves the node disabled then
+    # A node can be disabled on its own and with its card; it then remains disabled if the card is enabled.
     disabled: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
@@ -133,12 +133,12 @@ class Topology:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the whole grid."""
+        """Number of nodes in the whole grid."""
         return self.rows * self.columns
 
     @property
     def links(self) -> dict[Link, int]:
-        """Node at the end of each link of the whole grid. A row or column of one node has none."""
+        """Receiving node of each link in the whole grid. A row or column of one node has no links."""
         ends: dict[Link, int] = GridTopology(self.rows, self.columns).links
         return ends
 
@@ -150,7 +150,7 @@ class Topology:
 
     @property
     def enabled_links(self) -> dict[Link, int]:
-        """Node at the end of each link that is not disabled."""
+        """Receiving node of each link that is not disabled."""
         return {link: end for link, end in self.links.items() if Part(Kind.LINK, *link) not in self.disabled}
 
     def disable(self, *parts: Part) -> "Topology":
@@ -176,8 +176,8 @@ class Topology:
     # Rings.
 
     def plan(self, shape: Shape) -> Plan:
-        """Rings of the enabled nodes; ``TopologyError`` if a node would be on none, or a ring be too large for its
-        nodes."""
+        """Plan the rings of the enabled nodes. Raises ``TopologyError`` if a node would not be in any ring, or if a
+        ring would be too large for its nodes."""
         if not self.enabled_nodes:
             raise TopologyError("Grid must have an enabled node, not none: enable a node or a card")
         outputs = {(node, port): Source.OFF for node in range(self.nodes) for port in range(MAX_PORTS)}
@@ -202,7 +202,7 @@ class Topology:
 
     def _straight(self, line: range, port: int, name: str, outputs: dict[Link, Source],
                   seats: dict[tuple[int, int], Seat]) -> list[tuple[int, ...]]:
-        """Ring of the enabled nodes of a row or column, if there are any."""
+        """Return the ring of the enabled nodes of a row or column, or none if there are no such nodes."""
         ring = tuple(node for node in line if node in self.enabled_nodes)
         for rank, node in enumerate(ring):
             seats[node, port] = Seat(port, port, rank, len(ring))
@@ -216,7 +216,7 @@ class Topology:
         return [ring] if ring else []
 
     def _check_rectangle(self) -> None:
-        """Raise unless all rows that have enabled nodes have them in the same columns."""
+        """Raise ``TopologyError`` unless all rows with enabled nodes have them in the same columns."""
         rows, columns = ({divmod(node, self.columns)[axis] for node in self.enabled_nodes} for axis in (0, 1))
         missing = [node for node in range(self.nodes) if node not in self.enabled_nodes
                    and node // self.columns in rows and node % self.columns in columns]
@@ -226,7 +226,7 @@ class Topology:
                                 f"columns, or take a flat ring")
 
     def _flat(self, outputs: dict[Link, Source], seats: dict[tuple[int, int], Seat]) -> tuple[int, ...]:
-        """One ring through all enabled nodes."""
+        """Return one ring through all enabled nodes."""
         there = self.enabled_nodes
         if len(there) > SMALL_RING:
             raise TopologyError(f"Flat ring must have at most {SMALL_RING} nodes, not {len(there)}: disable some, or "
@@ -240,7 +240,7 @@ class Topology:
                                 f"{_names(self._links_off())}: {self._advice()}")
         ring: list[int] = []
         ports: list[tuple[int, int]] = []  # receiving and sending port of each node
-        receives = trail[-1][1]  # a link ends at the port of the same number
+        receives = trail[-1][1]  # a link ends at the port with the same number
         for node, sends in trail:
             if node in there and node not in ring:
                 outputs[node, sends] = Source.ENGINE
@@ -254,14 +254,14 @@ class Topology:
         return tuple(ring)
 
     def _trail(self) -> list[Link] | None:
-        """Closed trail through all enabled nodes; a single node needs no link."""
+        """Find a closed trail through all enabled nodes; a single node needs no link."""
         return closed_trail(self.enabled_links, self.enabled_nodes) if len(self.enabled_nodes) > 1 else []
 
     def _links_off(self) -> list[Link]:
         return sorted(set(self.links) - set(self.enabled_links))
 
     def _advice(self) -> str:
-        """Parts, each enough to make a flat ring possible."""
+        """Name the parts of which any one, if enabled, would make a flat ring possible."""
         def helps(make: Callable[[Part], Topology], parts: Iterable[Part]) -> list[Part]:
             return [part for part in parts if make(part)._trail() is not None]
 
@@ -281,7 +281,7 @@ def _names(parts: Iterable[int | Link]) -> str:
 # Closed trails.
 
 def reach(start: int, links: Mapping[Link, int]) -> set[int]:
-    """Nodes that words from a node can reach, and the node itself."""
+    """Return all nodes that words from a node can reach, including the node itself."""
     reached, open_ = {start}, [start]
     while open_:
         node = open_.pop()
@@ -293,11 +293,11 @@ def reach(start: int, links: Mapping[Link, int]) -> set[int]:
 
 
 def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link] | None:
-    """Links of the shortest closed trail through all of the given nodes, in order; None if there is no trail.
+    """Find the links of the shortest closed trail through all given nodes, in order; None if none exists.
 
-    ``links`` have the node at the end of each link. A trail may pass other nodes, and a node more than once, but uses
-    no link twice: each link has one source of words. It begins at the lowest of the nodes, and takes the lowest port
-    where several trails have this length.
+    ``links`` contains the receiving node of each link. A trail may pass through other nodes, and through a node more
+    than once, but uses each link only once, since a link has one source of words. It starts at the lowest of the
+    given nodes, and uses the lowest port if several trails have this length.
     """
     start = min(nodes)
     backward = {(target, number): source for number, ((source, _), target) in enumerate(links.items())}
@@ -313,7 +313,7 @@ def closed_trail(links: Mapping[Link, int], nodes: Collection[int]) -> list[Link
 
 
 class _Search:
-    """Backtracking over the trails of one length."""
+    """Backtracking search among the trails of one length."""
 
     def __init__(self, links: Mapping[Link, int], nodes: frozenset[int], start: int, length: int) -> None:
         self._leaving: dict[int, list[tuple[Link, int, int]]] = {}
@@ -322,7 +322,7 @@ class _Search:
         self._nodes = nodes
         self._start = start
         self._length = length
-        self._dead: set[tuple[int, int]] = set()  # nodes and used links without a closed trail
+        self._dead: set[tuple[int, int]] = set()  # pairs of node and used links from which no trail can be closed
 
     def run(self) -> list[Link] | None:
         trail: list[Link] = []
@@ -332,7 +332,7 @@ class _Search:
         left = self._length - len(trail)
         if left == 0:
             return node == self._start and not missing
-        # Each missing node takes a link, and the way back to the start another.
+        # Each missing node requires a link, and so does the way back to the start.
         if len(missing) + (1 if missing or node != self._start else 0) > left or (node, used) in self._dead:
             return False
         if self._lost(node, used, missing):
@@ -348,7 +348,7 @@ class _Search:
         return False
 
     def _lost(self, node: int, used: int, missing: frozenset[int]) -> bool:
-        """Whether the start or a missing node cannot be reached over links that are not used."""
+        """Whether the start or a missing node cannot be reached over unused links."""
         reached, open_ = set(), [node]
         while open_:
             for _, target, bit in self._leaving.get(open_.pop(), ()):

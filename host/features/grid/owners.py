@@ -1,7 +1,7 @@
-"""Owners of a vector's elements in the rings of a plan, and the change from old rings to new ones.
+"""Owners of a vector's elements in the rings of a plan, and data transfer from old rings to new ones.
 
-State and master of an element are only at its owner; residuals and errors of the whole vector are on every node.
-The functions do not change their arguments.
+Optimizer state and master weight of an element are stored only by its owner; every node stores residuals and errors
+of the whole vector. The functions do not modify their arguments.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ Indices = npt.NDArray[np.int64]
 
 
 def owners(plan: Plan, length: int) -> dict[int, Indices]:
-    """Elements that each node updates, in the order of their state in its memory.
+    """Return the elements that each node updates, in the order of their state in its memory.
 
     In a ring of N nodes, rank r owns block (r + 1) mod N. In two dimensions the block that a node owns in its row is
-    partitioned again among the nodes of its column, group by group: with C nodes in a row and R in a column, a node
-    owns one block of R · C.
+    partitioned again among the nodes of its column, group by group: with C nodes in a row and R in a column, each
+    node owns one of R · C blocks.
     """
     if plan.shape is not Shape.GRID:
         return {node: blocks[(rank + 1) % len(ring)] for ring in plan.rings
@@ -44,7 +44,7 @@ def owners(plan: Plan, length: int) -> dict[int, Indices]:
 
 
 def _owner_of(owned: Mapping[int, Indices], length: int) -> npt.NDArray[np.int64]:
-    """Node that owns each element; ``ValueError`` unless each has one owner."""
+    """Return the owner of each element; ``ValueError`` unless every element has exactly one owner."""
     owner = np.full(length, -1)
     for node, index in owned.items():
         owner[index] = node
@@ -56,27 +56,27 @@ def _owner_of(owned: Mapping[int, Indices], length: int) -> npt.NDArray[np.int64
 
 
 def moved(old: Mapping[int, Indices], new: Mapping[int, Indices]) -> int:
-    """Number of elements that change their owner."""
+    """Count the elements that get a different owner."""
     length = sum(map(len, new.values()))
     return int(np.count_nonzero(_owner_of(old, length) != _owner_of(new, length)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Handover:
-    """Rows of the nodes after a change."""
+    """Rows of the nodes after a reconfiguration."""
 
     rows: dict[int, Bits]  # row of each node
-    heirs: dict[int, int]  # node that got the row of each node that has left
-    dropped: int  # elements with a sum that was not finite, now zeros
+    heirs: dict[int, int]  # for each node that has left, the node that received its row
+    dropped: int  # number of elements with a sum that was not finite, which are now zero
 
 
 def hand_over(rows: Mapping[int, Bits], old: Plan, new: Plan) -> Handover:
-    """Hand the residuals or errors of nodes that leave to the nodes after them.
+    """Add the residuals or errors of nodes that leave to the nodes after them.
 
-    The heir of a node is the next one in its ring that stays: in two dimensions the next in its row, or else in its
-    column. If none of these stays, it is the lowest node that stays, or the lowest that joins if none stays at all.
-    An heir adds the rows to its own in binary32, in order of number; a sum that is not finite becomes +0.0, as a
-    residual does in a node. A node that joins begins with zeros.
+    The heir of a node is the next remaining node in its ring; in two dimensions the next one in its row, or else in
+    its column. If none of these remains, the heir is the lowest remaining node, or the lowest joining node if no node
+    remains. An heir adds the rows to its own in binary32, in order of number; a sum that is not finite becomes +0.0,
+    like a residual on a node. A node that joins starts with zeros.
     """
     length = len(next(iter(rows.values())))
     kept = {node: rows[node].copy() if node in rows else np.zeros(length, dtype=np.uint32) for node in new.active}
@@ -106,25 +106,25 @@ def _heir(node: int, old: Plan, new: Plan) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Carried:
-    """Account of a change."""
+    """Record of a reconfiguration."""
 
-    left: tuple[int, ...]  # nodes of the grid that have left
+    left: tuple[int, ...]  # grid nodes that have left
     joined: tuple[int, ...]
-    heirs: dict[int, int]  # node that got the residuals and errors of each node that has left, if there are any
-    moved: int  # elements with another owner
-    dropped: int  # elements of residuals and errors with a sum that was not finite, now zeros
+    heirs: dict[int, int]  # for each node that has left, the node that received its residuals and errors
+    moved: int  # number of elements with a different owner
+    dropped: int  # number of residuals and errors with a sum that was not finite, which are now zero
 
 
 def carry_over(before: VectorRing, after: VectorRing, vector: Allocation, *, old: Plan, new: Plan) -> Carried:
-    """Give the nodes of new rings the vectors of the old ones, at the start of each memory.
+    """Copy the vectors of the old rings to the nodes of the new ones, at the start of each memory.
 
-    Each element of a state plane and of master weights moves from its old owner to its new one. Residuals
-    and errors stay with their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node gets
-    the weights of rank 0. Everything is read before anything is written, since a node may be in both rings. Both must
-    be at rest, in the order of their plans, for a flat ring, or rings in two dimensions.
+    State and master weight of each element move from its old owner to the new one. Residuals and errors remain on
+    their nodes, or pass to the heirs of nodes that leave (:func:`hand_over`). Every node receives the weights of rank
+    0. Everything is read before anything is written, since a node may be in both rings. Both rings must be at rest,
+    in the order of their plans, and for a flat ring or rings in two dimensions.
 
-    Raises ``ValueError``, before anything is read or written: a plan has separate rings, each with the whole vector,
-    or of another number of nodes, or the new nodes have no room.
+    Raises ``ValueError``, before anything is read or written, if a plan has separate rings that each have the whole
+    vector, if it is for a different number of nodes, or if the new nodes have no room.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
         if ring.nodes != len(plan.active):

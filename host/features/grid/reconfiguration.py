@@ -1,4 +1,4 @@
-"""Reconfiguration plan of a grid in a run: the parts that leave and join after each step, and the rings between.
+"""Reconfiguration plan of a grid: parts that leave and join between steps, and the resulting rings.
 
 Example
 -------
@@ -35,7 +35,7 @@ SHAPES = (Shape.GRID, Shape.FLAT)  # shapes where all nodes train one model
 
 
 def grid_size(text: str) -> tuple[int, int]:
-    """Rows and columns of a text like ``2x4``."""
+    """Parse the rows and columns in a text such as ``2x4``."""
     match = re.fullmatch(r"(\d{1,3})x(\d{1,3})", text)
     if not match:
         raise ValueError(f"Topology must be rows and columns like 2x4, not {text!r}")
@@ -52,7 +52,7 @@ class Request:
 
     @classmethod
     def parse(cls, text: str, *, enable: bool = False) -> "Request":
-        """Make a request from its text: ``card1@40`` for card 1 after 40 steps, 0 for before the first one."""
+        """Parse a request: ``card1@40`` is card 1 after 40 steps, and 0 is before the first step."""
         part, at, step = text.partition("@")
         if not at or not re.fullmatch(r"\d{1,12}", step):
             raise ValueError(f"Request must be a part and a number of steps like card1@40, node5@0 or link5:0@60, "
@@ -65,12 +65,12 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Rings of the steps between two changes."""
+    """Rings for the steps between two reconfigurations."""
 
-    step: int  # steps before it
-    requests: tuple[Request, ...]  # requests that begin it
+    step: int  # number of steps before the stage
+    requests: tuple[Request, ...]  # requests with which the stage starts
     plan: Plan
-    why_flat: str | None = None  # reason why the enabled nodes are in a flat ring, where no shape was requested
+    why_flat: str | None = None  # reason for a flat ring, if no shape was requested
 
     def __str__(self) -> str:
         nodes = len(self.plan.active)
@@ -79,11 +79,11 @@ class Stage:
 
 
 class ReconfigurationPlan:
-    """Rings of a grid from the first step of a run to the last.
+    """Rings of a grid from the first step of a run to the last one.
 
-    Requests of one step are carried out together; ``TopologyError`` names an impossible one. The shape is ``FLAT``,
-    or ``GRID`` for sums in two dimensions: by default ``GRID`` where the enabled nodes are whole rows and columns,
-    more than one of each, and all their links are enabled, else ``FLAT``.
+    Requests for the same step are applied together; ``TopologyError`` names an impossible request. The shape is
+    ``FLAT``, or ``GRID`` for sums in two dimensions. By default it is ``GRID`` if the enabled nodes form whole rows
+    and columns, more than one of each, with all of their links enabled, and ``FLAT`` otherwise.
     """
 
     def __init__(self, rows: int, columns: int, requests: Sequence[Request] = (), shape: Shape | None = None):
@@ -110,22 +110,22 @@ class ReconfigurationPlan:
 
     @property
     def fewest(self) -> int:
-        """Nodes of the smallest stage; their memories hold the most."""
+        """Number of nodes in the smallest stage, in which each node stores the most."""
         return min(len(stage.plan.active) for stage in self.stages)
 
     def at(self, steps: int) -> int:
-        """Number of the stage of the step that follows ``steps`` steps."""
+        """Index of the stage for the step after ``steps`` steps."""
         return max(number for number, stage in enumerate(self.stages) if stage.step <= steps)
 
     def check(self, total: int) -> None:
-        """Raise ``TopologyError`` unless each request is followed by a step of a run of ``total`` steps."""
+        """Raise ``TopologyError`` unless each request is followed by a step in a run of ``total`` steps."""
         for request in self.requests:
             if request.step >= total:
                 raise TopologyError(f"Request to {request} must be after at most {total - 1} of the run's {total} "
                                     f"steps, so that a step follows, not after {request.step}")
 
     def check_run(self, node: NodeConfig, task: Workload, config: TrainingConfig) -> None:
-        """Raise ``ValueError`` unless the nodes of every stage can do a run."""
+        """Raise ``ValueError`` unless the nodes of every stage support the run."""
         self.check(config.steps(task.examples))
         for stage in self.stages:
             check_weights(stage.plan, node)
@@ -133,7 +133,7 @@ class ReconfigurationPlan:
             check_run(node, task, config, nodes=nodes)
 
     def check_past(self, content: dict[str, Any], path: str) -> None:
-        """Raise ``CheckpointError`` unless a checkpoint is of a run with the same requests up to its last step."""
+        """Raise ``CheckpointError`` unless the checkpoint's run had the same requests up to its last step."""
         done = None if content["run"] else content["state"]["batches"]["number"]
         there, here = ({text for text in texts if done is None or int(text.rpartition("@")[2]) < done}
                        for texts in (content["requests"], self.texts()))
@@ -145,18 +145,18 @@ class ReconfigurationPlan:
 
     @property
     def lines(self) -> list[str]:
-        """Lines about the rings of all stages."""
+        """Lines that describe the rings of all stages."""
         return [f"topology: {self.rows} x {self.columns} nodes",
                 *(f"  from step {stage.step + 1}{', ' * bool(stage.requests)}"
                   f"{' and '.join(map(str, stage.requests))}: {stage}" for stage in self.stages)]
 
     def texts(self) -> list[str]:
-        """Requests as texts."""
+        """All requests as texts."""
         return [f"{request}@{request.step}" for request in self.requests]
 
 
 def reconfiguration_plan(ring: Ring) -> ReconfigurationPlan:
-    """Reconfiguration plan by the options of a run; ``ValueError`` for a request that is malformed or impossible."""
+    """Create the plan from the options of a run; ``ValueError`` if a request is malformed or impossible."""
     rows, columns = grid_size(ring.topology or "")
     NodeConfig().check_ring(rows * columns)
     if ring.nodes is not None and ring.nodes != rows * columns:
@@ -169,10 +169,10 @@ def reconfiguration_plan(ring: Ring) -> ReconfigurationPlan:
 
 
 def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
-    """The grid after some requests; each must change it."""
+    """Apply requests to a grid; each of them must change it."""
     for request in requests:
         if request.enable and request.part not in grid.disabled:
-            grid.enable(request.part)  # a part that the grid does not have is named first
+            grid.enable(request.part)  # raises the error for a part that is not in the grid
             off = ", ".join(sorted(map(str, grid.disabled))) or "nothing"
             raise TopologyError(f"{request.part} must be disabled to be enabled; {off} is")
         if not request.enable and request.part in grid.disabled:
@@ -182,7 +182,7 @@ def _changed(grid: Topology, requests: Sequence[Request]) -> Topology:
 
 
 def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
-    """Rings of the enabled nodes, and the reason for a flat one."""
+    """Plan the rings of the enabled nodes, and give the reason if the ring is flat by default."""
     if shape is not None:
         return grid.plan(shape), None
     rows, columns = ({divmod(node, grid.columns)[axis] for node in grid.enabled_nodes} for axis in (0, 1))
@@ -195,7 +195,7 @@ def _plan(grid: Topology, shape: Shape | None) -> tuple[Plan, str | None]:
 
 
 class Rings(RingStages):
-    """Rings of a grid, stage by stage; the clock gives the cycles so far, or None where they are not modelled."""
+    """Rings of a grid, stage by stage; the clock returns the cycles so far, or None if not modelled."""
 
     def __init__(self, grid: GridNodes, reconfiguration: ReconfigurationPlan, *,
                  clock: Callable[[], Cycles] = lambda: 0):
@@ -228,10 +228,10 @@ class Rings(RingStages):
         return self._reconfiguration.at(steps) != self.stage
 
     def move(self, steps: int, length: int, config: TrainingConfig) -> Change:
-        """Enter the stage of the next step, and give its nodes the vectors of the present ones.
+        """Enter the stage of the next step, and copy the vectors of the present nodes to its nodes.
 
-        Every command must have ended on every node. ``DivergenceError`` if not every word that was sent has been
-        received, ``RingError`` if a packet is under way at a node.
+        Every command must have ended on every node. Raises ``DivergenceError`` if words were sent but not received,
+        and ``RingError`` if a packet is still in transit at a node.
         """
         before, old, begun = self.ring, self.plan, self._clock()
         self.balance(steps)
@@ -266,5 +266,5 @@ class Rings(RingStages):
 
 
 def _since(begun: Cycles, ended: Cycles) -> Cycles:
-    """Cycles between two times."""
+    """Return the cycles between two times."""
     return None if begun is None or ended is None else ended - begun

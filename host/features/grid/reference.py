@@ -1,4 +1,4 @@
-"""Golden state of a run in rows and columns of a grid."""
+"""Golden state of a run on the rows and columns of a grid."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ Bits = npt.NDArray[np.uint32]
 
 
 class GridReference(Reference):
-    """Golden model of a training run on the nodes of a plan in two dimensions; options are as for
+    """Golden model of a training run on the nodes of a two-dimensional plan; options are as for
     :class:`Reference`."""
 
     def __init__(self, ring: VectorRing, plan: Plan, *options: Any):
@@ -30,7 +30,7 @@ class GridReference(Reference):
 
     @property
     def equivalent_nodes(self) -> float:
-        """At hop h of a row, sums of h nodes are sent, and at hop h of a column, of h whole rows."""
+        """Ring size with equal mean density; hop h sends sums of h nodes in a row, of h rows in a column."""
         rows, columns = self._rows, self._columns
         hops = rows + columns - 2
         return columns * (columns - 1 + rows * (rows - 1)) / hops if hops else 1
@@ -48,17 +48,17 @@ class GridReference(Reference):
                       traffic=self._together(*update.traffic))
 
     def _together(self, sums: list[Traffic], updates: list[Traffic], gathers: list[Traffic]) -> Traffic:
-        """Traffic of a step. Hops of rows come before hops of columns; a bound is the sum of the largest of the rows,
-        of the columns and of the gathering."""
+        """Combine the traffic of a step. Hops in rows precede hops in columns. A bound is the sum of the largest
+        bounds of the rows, of the columns, and of the gathering."""
         rows, columns = self._rows, self._columns
         gather, = gathers
         sizes = [len(block) for block in block_indices(len(self.master), columns)]
-        # Column c has block (c + 1) mod C.
+        # Column c owns block (c + 1) mod C.
         parts = np.array([sizes[(column + 1) % columns] for column in range(columns)]) / max(len(self.master), 1)
 
         def spread(words: list[npt.NDArray[np.int64]], *, by_row: bool) -> npt.NDArray[np.int64]:
-            """Words of each node at each hop, from the words of each row or column."""
-            together = np.stack(words, axis=1 if by_row else 2)  # hops, rows, columns
+            """Distribute the words of each row or column to its nodes, at each hop."""
+            together = np.stack(words, axis=1 if by_row else 2)  # shape (hops, rows, columns)
             return together.reshape(len(together), rows * columns)
 
         return Traffic(

@@ -1,4 +1,4 @@
-"""Nodes with two ports: the setting of their switches, and collectives in the rings that these form.
+"""Nodes with two ports: settings of their switches, and collectives in the rings that these form.
 
 Example
 -------
@@ -6,7 +6,7 @@ Example
 
     grid = GridNodes(devices, rows=2, columns=4)
     grid.connect()
-    plan = grid.grid.disable(Part.parse("card1")).plan(Shape.FLAT)  # refused here, or not at all
+    plan = grid.grid.disable(Part.parse("card1")).plan(Shape.FLAT)  # an impossible plan is rejected here
     grid.switch(plan)
     ring = grid.ring()
 """
@@ -47,8 +47,8 @@ __all__ = ["GoldenGrid", "GridCollectives", "GridNodes", "GridPartition", "GridR
 
 
 def operand(setting: NodeSetting) -> int:
-    """Setting of a node for field ``gradient_base`` of SWITCH. A node listens to its receiving ports in rings of more
-    than one node."""
+    """Encode a node's setting for field ``gradient_base`` of SWITCH. A node listens on its receiving ports in rings
+    of more than one node."""
     receives, sends, listens = [0, 1], [0, 1], 0
     for number, seat in enumerate(setting.seats):
         if seat is not None:
@@ -60,14 +60,14 @@ def operand(setting: NodeSetting) -> int:
 
 
 def check_weights(plan: Plan, config: NodeConfig) -> None:
-    """Raise ``ValueError`` if new weights would change on their way in two dimensions, where they are coded twice."""
+    """Raise ``ValueError`` if coding new weights twice, once per dimension, would change them."""
     if plan.shape is Shape.GRID and not WEIGHT_CODECS[config.weights.codec].repeatable:
         raise ValueError(f"Weights of rings in two dimensions must be in a format that changes no number twice, not "
                          f"{config.weights.codec}: take --shape {Shape.FLAT.value}")
 
 
 class GridNodes(ConnectedNodes):
-    """All nodes of a grid, in rings or not, in the order of their numbers, joined as in
+    """All nodes of a grid, whether in rings or not, in the order of their numbers, connected as in
     :mod:`host.features.grid.grid`."""
 
     def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
@@ -82,8 +82,8 @@ class GridNodes(ConnectedNodes):
         """Set the switches of all nodes.
 
         All commands must have ended on all nodes, so that no packet is between two of them. With replay, words may
-        still wait for an acknowledgement, and control words be on the links, so links are put in order first. Raises
-        ``RingError`` if a packet is still under way at a node, which has changed nothing; other nodes may have.
+        still wait for an acknowledgement, and control words may be on the links, so the links are reset first. Raises
+        ``RingError`` if a packet is still in transit at a node, which has then changed nothing; other nodes may have.
         """
         if len(plan.settings) != self.nodes:
             raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
@@ -93,7 +93,7 @@ class GridNodes(ConnectedNodes):
                                  for node, setting in enumerate(plan.settings)})
 
     def ring(self, plan: Plan) -> Ring:
-        """Driver of the flat ring of a plan that the switches are set to, with its links in order."""
+        """Create the driver of the flat ring of the plan to which the switches are set, and reset its links."""
         if plan.shape is not Shape.FLAT:
             raise ValueError(f"Plan must be of one flat ring, not of shape {plan.shape.value}")
         ring = Ring([self.devices[node] for node in plan.order], timeout=self.devices.timeout)
@@ -101,7 +101,7 @@ class GridNodes(ConnectedNodes):
         return ring
 
     def rings(self, plan: Plan) -> "GridRings":
-        """Driver of the rings of a plan that the switches are set to, with their links in order."""
+        """Create the driver of the rings of the plan to which the switches are set, and reset their links."""
         rings = GridRings([self.devices[node] for node in plan.order], plan, timeout=self.devices.timeout)
         rings.connect()
         return rings
@@ -132,17 +132,17 @@ class GridPartition(RingPartition):
         self._plan = plan
 
     def check_root(self, root: int) -> None:
-        """Raise ``ValueError``: no rank owns all groups."""
+        """Raise ``ValueError``, since no rank can own all groups."""
         raise ValueError(f"Groups must have their owners in the rings of a plan, not all be of rank {root}")
 
     def owned(self, length: int) -> list[npt.NDArray[np.int64]]:
-        """Elements of a vector that each node owns, in the order of their state in its memory."""
+        """Return the elements that each node owns, in the order of their state in its memory."""
         owned = owners(self._plan, length)
         return [owned[node] for node in self._plan.active]
 
 
 class GridCollectives(WeightUpdates):
-    """Collectives of the nodes of a grid, in the rings of a plan."""
+    """Collectives on the nodes of a grid, in the rings of a plan."""
 
     def __init__(self, devices: Devices, plan: Plan, memory: RingMemory, settings: RingSettings,
                  commands: CommandQueueing):
@@ -153,8 +153,8 @@ class GridCollectives(WeightUpdates):
 
     def submit(self, operation: Operation, fields: Sequence[dict[str, int]], *,
                ring: int) -> PendingCommand[Outcome]:
-        """Queue a collective on all rings of rows (0, or a flat one) or of columns (1) at once, with bases, length,
-        block offset and stride for each node."""
+        """Queue a collective on all rings of rows (0, also for a flat ring) or of columns (1) at the same time.
+        ``fields`` contains bases, length, block offset and stride for each node."""
         placed = []
         for seats, own in zip(self._seats, fields, strict=True):
             seat = seats[ring]
@@ -165,8 +165,8 @@ class GridCollectives(WeightUpdates):
                                               explain=lambda pending: self._explain(pending, ring))
 
     def _explain(self, pending: PendingCommand[Outcome], ring: int) -> RingError:
-        """Error of a failed command, after the last word has moved. The cause is a node that refused something, or
-        else a link with missing packets, but never a node that stood still."""
+        """Find the error of a failed command after the last word has moved. The cause is a node that rejected
+        something, or else a link with missing packets, but never a node that only stood still."""
         self._commands.settle(pending.every)
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         reason, cause = "nodes stood still, or gave no event", None
@@ -193,14 +193,14 @@ class GridCollectives(WeightUpdates):
         return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=cause, events=pending.every)
 
     def all_reduce(self, where: Buffers | int, *, ring: int) -> Outcome:
-        """Replace the gradients of all nodes by the sums over their rings."""
+        """Replace the gradients of each node by their sums over the nodes of its ring."""
         gradients = place(where, "gradients")
         fields = [{"gradient_base": gradients.base, "length": gradients.length} for _ in self._seats]
         return self.submit(Operation.ALL_REDUCE, fields, ring=ring).result()
 
     def submit_fused_update(self, where: Where) -> tuple[PendingCommand[Outcome], ...]:
-        """Queue the three commands of an update in two dimensions: sums to the owners in rows; the update of each
-        node's sums, in columns; and new weights to all nodes in rows."""
+        """Queue the three commands of an update in two dimensions: sums to the owners within rows, an update of each
+        node's sums within columns, and new weights to all nodes within rows."""
         if self._plan.shape is not Shape.GRID:
             raise ValueError(f"Plan must be of rings in two dimensions, not of shape {self._plan.shape.value}")
         gradients, weights = place(where, "gradients"), place(where, "weights")
@@ -221,7 +221,7 @@ class GridCollectives(WeightUpdates):
                 self.submit(Operation.ALL_GATHER, gather, ring=0))
 
     def fused_update(self, where: Where) -> Outcome:
-        """Update in two dimensions. The cycles are the sum of the three commands."""
+        """Update weights in two dimensions. The cycles are the sum over the three commands."""
         outcomes: list[Outcome] = self._commands.wait(*self.submit_fused_update(where))
         return Outcome(cycles=total(outcome.cycles for outcome in outcomes),
                        local_nan=tuple(sorted({node for outcome in outcomes for node in outcome.local_nan})),
@@ -229,7 +229,7 @@ class GridCollectives(WeightUpdates):
 
 
 def _in_flat_rings(what: str) -> property:
-    """Property that raises ``ValueError``: only nodes in one flat ring have this part."""
+    """Create a property that raises ``ValueError``, for parts that only nodes in one flat ring have."""
     def refuse(rings: "GridRings") -> None:
         raise ValueError(f"{what} nodes in one flat ring, not in rings of shape {rings.plan.shape.value}")
 
@@ -239,9 +239,9 @@ def _in_flat_rings(what: str) -> property:
 class GridRings(ConnectedNodes):
     """Enabled nodes of a grid, in the rings of a plan.
 
-    Vectors, state and master weights are written and read as in a ring; rows of vectors are in the order of nodes.
-    Programs, quorum updates, lists of layers and quantized inference need one flat ring. Devices are the enabled
-    nodes in the order of their numbers.
+    Vectors, state and master weights are written and read as in a ring; the rows of a vector are in the order of
+    nodes. Programs, quorum updates, lists of layers and quantized inference require one flat ring. ``devices`` are
+    the enabled nodes in the order of their numbers.
     """
 
     def __init__(self, devices: Iterable[Device], plan: Plan, *, timeout: int = TIMEOUT):
@@ -251,7 +251,7 @@ class GridRings(ConnectedNodes):
         for device in devices:
             check_weights(plan, device.config)
         super().__init__(devices, timeout=timeout)
-        self.plan = plan  # rings that these nodes form
+        self.plan = plan  # the rings that these nodes form
         self.partition = GridPartition(self.devices, plan)
         self.memory = RingMemory(self.devices, self.partition)
         self.collectives = GridCollectives(self.devices, plan, self.memory, self.settings, self.commands)
@@ -270,14 +270,14 @@ _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, *_
 
 
 def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: int) -> list[tuple[int, int, str]]:
-    """Failed links: the nodes of the grid at their ends, and the missing action.
+    """Find failed links: the grid nodes at their ends, and what has not happened.
 
-    Counters of words are of a node, not of its ports, so they do not distinguish links. Events do. A node that waits
-    for a packet has taken all that have come, and its event gives their number. It is the first to time out, so the
-    other nodes have its ABORT. No ABORT comes over a link that is cut, so the node after it waits for one until
-    TIMEOUT has passed a second time.
+    Words are counted per node, not per port, so the counts do not distinguish links. Events do: a node that waits for
+    a packet has taken all packets that have arrived, and its event gives their number. It is the first node to time
+    out, so the other nodes have received its ABORT. No ABORT crosses a link that is cut, so the node after such a
+    link waits for TIMEOUT a second time.
 
-    ``events`` are by the numbers of nodes in the grid, ``ring`` is the number of the collective's rings.
+    ``events`` are indexed by the number of a node in the grid; ``ring`` is the number of the collective's rings.
     """
     broken = []
     for members in _rings(plan, ring):
@@ -300,7 +300,7 @@ def broken_links(plan: Plan, events: dict[int, Event], *, ring: int, timeout: in
 
 
 def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:
-    """Name of a link by the ports at both ends."""
+    """Name a link by the ports at its ends."""
     source, target = (plan.settings[end].seats[ring] for end in (before, node))
     assert source is not None
     assert target is not None
@@ -308,7 +308,7 @@ def link_name(plan: Plan, before: int, node: int, *, ring: int) -> str:
 
 
 def _rings(plan: Plan, ring: int) -> Sequence[tuple[int, ...]]:
-    """Rings of a plan that commands with this number are on."""
+    """Return the rings of a plan to which commands for ``ring`` apply."""
     return [members for members in plan.rings if len(members) > 1 and all(
         seat is not None and (seat.rank, seat.size) == (rank, len(members))
         for rank, seat in enumerate(plan.settings[node].seats[ring] for node in members))]

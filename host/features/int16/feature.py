@@ -19,7 +19,7 @@ __all__ = ["FEATURE", "Int16Feature"]
 
 
 class Int16Feature(Feature):
-    """Elements, golden nodes and golden state of integers."""
+    """Elements, golden nodes and golden state of 16-bit integers."""
 
     def elements(self) -> "Int16Elements":
         from host.features.int16.elements import Int16Elements

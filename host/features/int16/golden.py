@@ -1,4 +1,4 @@
-"""Golden nodes with elements of 16-bit integers, and the golden state of a run on one of them."""
+"""Golden nodes with 16-bit integer elements, and the golden state of a run on one of them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ __all__ = ["GoldenIntegers", "IntegerReference"]
 
 
 class GoldenIntegers(GoldenPart):
-    """All operations of a node of 16-bit integers."""
+    """All operations of a node with 16-bit integers."""
 
     def __init__(self, nodes: GoldenNodes):
         self._nodes = nodes
@@ -54,10 +54,10 @@ class GoldenIntegers(GoldenPart):
 
 
 class IntegerReference(Reference):
-    """Golden model of a training run on the int16 node."""
+    """Golden model of a training run on an int16 node."""
 
     counter = "COMPRESSED_WORDS"
-    #: A node without a link compresses the elements that it keeps: as at the only hop of two nodes.
+    #: A node without links compresses the elements that it keeps, as at the only hop of two nodes.
     equivalent_nodes = 2.0
 
     def __init__(self, weights: Vector):

@@ -1,17 +1,17 @@
-"""Binary points of weights and gradients of nodes of 16-bit integers.
+"""Binary points of the weights and gradients of nodes with 16-bit integers.
 
-Such nodes have no exponents, so the host chooses the binary points, of weights and of gradients. Both stay for a
-whole run, so that gradients that a node has kept (:meth:`host.driver.node_operations.NodeOperations.sparsify`) keep
-their meaning.
+These nodes have no exponents, so the host chooses the binary points of weights and of gradients. Both are fixed for a
+whole run, so that gradients that a node has kept (:meth:`host.driver.node_operations.NodeOperations.sparsify`)
+remain valid.
 
-- Weights have :data:`WEIGHT_FRACTION` bits of fraction: from -8 to 8, in steps of 1/4096.
-- Gradients, of the sum over a batch, have the number that makes the learning rate of the first step, in last places
-  of weights per last place of a gradient, at least 1/8 and less than 1/4. So a gradient has two or three bits more
-  than a weight can follow, and is clipped where it would move the weight by 1 to 2 or more in that step.
+- Weights have :data:`WEIGHT_FRACTION` fraction bits: they range from -8 to 8, in steps of 1/4096.
+- Gradients are sums over a batch. Their number of fraction bits is such that the first step's learning rate, in last
+  places of weights per last place of a gradient, is at least 1/8 and less than 1/4. A gradient thus has two or three
+  bits more than a weight can follow, and is clipped where it would move the weight by 1 to 2 or more in that step.
 
 The gradient scale is 1: LEARNING_RATE includes the binary points and the division by the number of examples. It has
-16 bits of fraction, and a gradient 15 of magnitude: rounding the rate to nearest moves no step by more than a quarter
-of a weight's last place.
+16 fraction bits, and a gradient has 15 bits of magnitude, so that rounding the rate to nearest changes no step by
+more than a quarter of a weight's last place.
 """
 
 import dataclasses
@@ -29,16 +29,16 @@ from host.training.optimizers import SGD, Optimizer
 
 __all__ = ["WEIGHT_FRACTION", "FixedPoint", "check_optimizer"]
 
-WEIGHT_FRACTION = 12  # bits of fraction of a weight of 16 bits
-_FINER = 3  # the first learning rate, in last places, is at least 2 to the power of minus this
+WEIGHT_FRACTION = 12  # fraction bits of a weight of 16 bits
+_FINER = 3  # the first learning rate is at least 2 to the power of minus this, in last places
 _LEAST, _MOST = -(1 << 15), (1 << 15) - 1
 _ONE = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedPoint(Elements):
-    """Integers of 16 bits, rounded to nearest even and clipped; with a negative number of bits of fraction, multiples
-    of a power of two."""
+    """Integers of 16 bits, rounded to nearest even and clipped. If the number of fraction bits is negative, they are
+    multiples of a power of two."""
 
     exact = False
 
@@ -47,7 +47,7 @@ class FixedPoint(Elements):
 
     @classmethod
     def of(cls, learning_rate: float, count: int) -> "FixedPoint":
-        """The format for a run with this first learning rate and ``count`` examples in its largest batch."""
+        """Choose the format for a run, given its first learning rate and the ``count`` of its largest batch."""
         if count < 1:
             raise ValueError(f"Example count must be at least 1, not {count!r}")
         exponent = math.frexp(learning_rate / count)[1] - 1 if learning_rate > 0 else 0
@@ -71,7 +71,7 @@ class FixedPoint(Elements):
         return FixedSettings(gradient_scale=_ONE, learning_rate=round(rate * _ONE))
 
     def threshold(self, threshold: float) -> tuple[float, float]:
-        whole = min(math.ceil(threshold), (1 << 16) - 1)  # an integer reaches both or neither
+        whole = min(math.ceil(threshold), (1 << 16) - 1)  # an integer reaches both thresholds or neither
         return whole, math.ldexp(whole, -self.gradient_fraction)
 
 
@@ -81,7 +81,7 @@ def _nearest(values: Array, fraction: int) -> npt.NDArray[np.int16]:
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
-    """Check that nodes of 16-bit integers have the optimizer, and raise ``ValueError`` if they do not."""
+    """Raise ``ValueError`` unless nodes of 16-bit integers support the optimizer."""
     if not isinstance(optimizer, SGD) or optimizer.momentum:
         raise ValueError(f"Optimizer of int16 nodes must be sgd, not {optimizer.name}")
     if optimizer.weight_decay or optimizer.clip is not None:

@@ -1,8 +1,8 @@
-"""Execution traces in the format of MLCommons' Chakra, which ASTRA-sim takes as workload.
+"""Execution traces in the format of MLCommons' Chakra, which ASTRA-sim accepts as a workload.
 
-A trace is a file per node, ``PREFIX.RANK.et``: messages of Protocol Buffers, each after its length as a varint; first
-the metadata, then one for each command. The messages have only the fields of Chakra's schema
-(``schema/protobuf/et_def.proto`` of github.com/mlcommons/chakra) that are written, with the schema's numbers.
+Each node has a file, ``PREFIX.RANK.et``, of Protocol Buffers messages: first the metadata, then one message for each
+command. The length of a message precedes it as a varint. Only the fields of Chakra's schema
+(``schema/protobuf/et_def.proto`` of github.com/mlcommons/chakra) that are written are defined, with the same numbers.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ __all__ = ["CLOCK", "Command", "Kind", "needed", "write"]
 
 #: Default cycles per second of the nodes, as on the larger boards.
 CLOCK = 62.5e6
-#: Version of the schema, as traces for ASTRA-sim have it.
+#: Version of the schema, as it is written in traces for ASTRA-sim.
 _VERSION = "0.0.4"
 
 
 class Kind(enum.Enum):
-    """Kinds of commands: of nodes that compute, or types of collectives in the schema."""
+    """Kinds of commands: computation on a node, and the schema's types of collectives."""
 
     COMPUTE = None
     ALL_REDUCE = 0
@@ -35,7 +35,7 @@ class Kind(enum.Enum):
 
 #: Numbers of node types in the schema.
 _COMPUTE, _COLLECTIVE = 4, 7
-#: Messages: fields by their names, each with its number, its type, and whether it is repeated.
+#: Fields of each message by name, each with its number, its type, and whether it is repeated.
 _MESSAGES: dict[str, dict[str, tuple[int, str, bool]]] = {
     "AttributeProto": {"name": (1, "string", False), "int64_val": (9, "int64", False),
                        "uint64_val": (13, "uint64", False), "bool_val": (27, "bool", False),
@@ -51,18 +51,18 @@ _NODE_TYPES = {"INVALID_NODE": 0, "COMP_NODE": _COMPUTE, "COMM_COLL_NODE": _COLL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command of a step."""
+    """A command of a training step."""
 
     name: str
     kind: Kind
-    #: Cycles.
+    #: Cycle in which the command starts, and cycle in which it ends.
     start: int
     end: int
 
-    #: Names of commands that must end before.
+    #: Names of commands that must end before this one starts.
     after: tuple[str, ...] = ()
-    #: Elements of a collective's vector, and its bytes; in a prediction, the bytes of a vector without codec with the
-    #: same number of words on the links of a ring.
+    #: Elements of a collective's vector, and its size in bytes; in a prediction, the size of an uncompressed vector
+    #: that takes the same number of words on the links of a ring.
     elements: int = 0
     size: int = 0
 
@@ -76,7 +76,7 @@ def needed() -> None:
 
 @functools.cache
 def _schema() -> SimpleNamespace:
-    """Classes of the messages, by their names."""
+    """Build the classes of the messages, by name."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     package = "ChakraProtoMsg"
@@ -106,7 +106,7 @@ def _schema() -> SimpleNamespace:
 
 
 def _varint(number: int) -> bytes:
-    """A number in groups of seven bits, the lowest first."""
+    """Encode a number as a varint: groups of seven bits, the lowest first."""
     groups = []
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -132,7 +132,7 @@ def _node(number: int, command: Command, numbers: dict[str, int], clock: float) 
 
 
 def _content(commands: Sequence[Command], metadata: Any, clock: float) -> bytes:
-    """Messages of a trace, each after its length."""
+    """Encode the messages of a trace, each preceded by its length."""
     numbers = {command.name: number for number, command in enumerate(commands)}
     messages = [metadata, *(_node(numbers[command.name], command, numbers, clock) for command in commands)]
     return b"".join(_varint(len(text)) + text for text in (message.SerializeToString() for message in messages))
@@ -140,10 +140,10 @@ def _content(commands: Sequence[Command], metadata: Any, clock: float) -> bytes:
 
 def write(ranks: Sequence[Sequence[Command]], prefix: pathlib.Path, *, note: str, clock: float = CLOCK
           ) -> pathlib.Path:
-    """Write a trace of a step for each node, and return the path of the first.
+    """Write the trace of a step for each node, and return the path of the first trace.
 
-    The commands of a node have different names, and each follows the commands that it waits for. ``prefix`` begins
-    the files' names, ``note`` gives the source of the times, and ``clock`` is in cycles per second.
+    The commands of a node have distinct names, and each comes after the commands that it waits for. The file names
+    begin with ``prefix``, ``note`` names the source of the times, and ``clock`` is in cycles per second.
     """
     metadata = _schema().GlobalMetadata(version=_VERSION)
     metadata.attr.add(name="source", string_val=note)

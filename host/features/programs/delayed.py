@@ -1,13 +1,13 @@
-"""Training by a schedule with passes that overlap (``delayed:k``): blocks of steps, checked bit for bit.
+"""Training by a schedule with overlapping passes (``delayed:k``), in blocks checked bit for bit.
 
-The golden model does the steps of a block first, with weights of the first k layers that lack the update of the step
-before; then the nodes do them, in one run. At the end of each block both copies of the weights, master weights, state
-and residuals are compared, and the words that nodes have sent in it. Each command must have computed with the version
-of the schedule.
+The golden model computes the steps of a block first; the weights of its first k layers lack the update of the
+previous step. The nodes then run the block in one run. At its end the two copies of the weights, the master weights,
+the state, the residuals, and the number of words that the nodes have sent are compared. Each command must have
+computed with the version of the weights that the schedule prescribes.
 
-A command of a program can wait for flags, which the host sets and the command clears. So each pass computes with its
-own data, however early or late the host is: when a command of a pass has ended on all nodes, the host replaces the
-data that it has used by the data of the next pass, and sets a flag.
+A command of a program can wait for a flag, which the host sets and the command clears. Each pass therefore computes
+with its own data, however early or late the host is: when a command of a pass has ended on all nodes, the host
+replaces the data that the command has used by the data of the next pass, and sets the flag.
 """
 
 import dataclasses
@@ -78,15 +78,15 @@ class _Golden:
 
 
 class DelayedExecutor(UpdateExecutor):
-    """Steps of a run with passes that overlap, in blocks, which also end where shares change their sizes on nodes
-    that compute, and where traces are full."""
+    """Steps of a run with overlapping passes, in blocks. A block also ends where the shares of nodes that compute
+    change their sizes, and where the traces are full."""
 
     _execution: "OverlappingExecution"
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self.most, self.equal = self._execution.most, self._computer is not None
-        self._passes = 0  # since weights were written
+        self._passes = 0  # passes since the weights were written
 
     def _executes(self, ring: TrainingRing) -> "OverlappingExecution":
         workload, config = self._workload, self._config
@@ -108,33 +108,33 @@ class DelayedExecutor(UpdateExecutor):
         self._spread()
 
     def _spread(self) -> None:
-        """Write both copies of the weights, and count passes from 0 again: the next one is an even one."""
+        """Write both copies of the weights, and restart the count of passes from 0, an even pass."""
         self._execution.write_copies(self._older.view(np.float32), self._reference.weights.view(np.float32))
         self._passes = 0
 
     def _copies(self) -> tuple[Bits, Bits]:
-        """First and second copy of the weights, in whole vectors; only the first layers have two."""
+        """Return both copies of the weights as whole vectors; they differ only in the first layers."""
         newest = self._reference.weights
         return (self._older, newest) if self._passes % 2 == 0 else (newest, self._older)
 
     def _laid_out(self) -> Bits:
-        """Weights from the base on."""
+        """Return the weights that the memory holds from the base address on."""
         return self._with_first_layers(self._copies()[0])
 
     def _with_first_layers(self, weights: Bits) -> Bits:
-        """The newest weights, except for the layers with two copies."""
+        """Return the newest weights; layers with two copies have theirs from ``weights``."""
         mixed = self._reference.weights.copy()
         mixed[self._apart] = weights[self._apart]
         return mixed
 
     @property
     def _apart(self) -> slice:
-        """Weights of layers with two copies."""
+        """Slice of the weights of layers with two copies."""
         return slice(0, self._execution.apart)
 
     def _block(self, first: int, batches: Sequence[Batch]) -> list[tuple[Step, float, int]]:
         ring, last = self._ring, first + len(batches) - 1
-        if self._computer is not None:  # the program has the numbers of examples
+        if self._computer is not None:  # the program contains the numbers of examples
             self._give(np.array_split(batches[0].examples, ring.nodes), [])
         self._execution.load()
         golden = [self._golden(number, batch) for number, batch in enumerate(batches, first)]
@@ -154,7 +154,7 @@ class DelayedExecutor(UpdateExecutor):
         self.training.timeline = self._execution.timeline
         before, counters = self._count()
         self._compare(last, golden, growth(self._reference.counter, before, counters))
-        # Counters are read at the end of a block: its last step has the repairs, and each step its share of cycles.
+        # Counters are read at the end of a block: its last step gets all repairs, each step its share of cycles.
         repairs = self._repairs(before, counters)
         figures = {**self._execution.engine_figures(before, counters),
                    "scatter_cycles": most("SCATTER_REDUCE_CYCLES", before, counters)}
@@ -174,7 +174,7 @@ class DelayedExecutor(UpdateExecutor):
         return steps
 
     def _golden(self, number: int, batch: Batch) -> _Golden:
-        """Do a step of the golden model and leave the newest parameters."""
+        """Run a step of the golden model, and leave the newest parameters in the workload."""
         reference, parameters = self._reference, self._workload.parameters
         shares = np.array_split(batch.examples, self._ring.nodes)
         parameters[...] = self._form.parameters(self._with_first_layers(self._older).view(np.float32))
@@ -189,7 +189,7 @@ class DelayedExecutor(UpdateExecutor):
         return _Golden(batch, shares, list(losses), gradients, settings, traffic)
 
     def _compare(self, number: int, golden: Sequence[_Golden], sent: list[int]) -> None:
-        """Compare nodes with the golden model at the end of a block."""
+        """Compare the nodes with the golden model at the end of a block."""
         if not self._config.check:
             return
         ring, reference = self._ring, self._reference
@@ -209,30 +209,30 @@ class DelayedExecutor(UpdateExecutor):
         return {**super()._memory(), "older": self._older.copy()}
 
     def _recall(self, memory: dict[str, Any], *, nodes: bool = True) -> None:
-        """Restore a memory; both copies of the weights are always written, since passes are counted from 0 again."""
+        """Restore a memory; both copies of the weights are always written, since passes are counted afresh."""
         self._older = memory["older"].copy()
         super()._recall(memory, nodes=nodes)
         self._spread()
 
 
-#: Words of a record of a trace, and number of versions that it distinguishes.
+#: Words of a trace record, and the number of versions that it distinguishes.
 _RECORD_WORDS, _VERSIONS = 2, 1 << 13
 
 
 class OverlappingExecution(ProgramExecution):
-    """The passes of a run, in blocks, by a schedule of kind ``delayed``; see
+    """Passes of a run, in blocks, by a schedule of kind ``delayed``; see
     :class:`~host.features.programs.execution.ProgramExecution`."""
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule, layers: Sequence[Dense], costs: Costs,
                  computer: Differentiator | None = None):
         super().__init__(ring, length, schedule=schedule, layers=layers, costs=costs, computer=computer)
         self._schedule = schedule
-        #: All commands of the last block.
+        #: Spans of all commands of the last block.
         self.spans: list[Span] = []
 
     @property
     def apart(self) -> int:
-        """Elements of the layers with two copies of their weights, which come first."""
+        """Number of elements in the layers with two copies of their weights, which come first."""
         return sum(layer.length for layer in self._layers[:self._schedule.behind])
 
     @property
@@ -241,7 +241,7 @@ class OverlappingExecution(ProgramExecution):
 
     @property
     def most(self) -> int:
-        """Maximum passes of a block: a trace holds their records."""
+        """Maximum passes of a block, limited by the records that a trace holds."""
         commands = 3 * len(self._layers) + 1
         return max(1, int(TRACE_WORDS) // _RECORD_WORDS // (2 * commands))
 
@@ -250,23 +250,23 @@ class OverlappingExecution(ProgramExecution):
         return [list(dataclasses.astuple(span)) for span in self.spans] or None
 
     def write_copies(self, even: Vector, odd: Vector) -> None:
-        """Write both copies of the weights of layers that have two, in whole vectors, and their distance."""
+        """Write both copies of the weights as whole vectors, and the distance between them."""
         self._ring.settings.set_weight_stride(self._second.base)
         if self.apart:
             self._ring.memory.write_weights(even[:self.apart])
             self._ring.memory.write_weights(odd[:self.apart], self._second)
 
     def read_second(self) -> Vector:
-        """Read the second copy of the weights of layers that have two, a row for each node."""
+        """Read the second copy of the weights, one row for each node."""
         return self._ring.memory.read_weights(self._second)
 
     def load(self) -> CompiledProgram:
-        """Load the program, unless the nodes have it; its collectives are then the :attr:`parts` of a step."""
+        """Load the program unless the nodes hold it, and make its collectives the step's :attr:`parts`."""
         return self._load(self._schedule)
 
     def run_block(self, settings: Sequence[Settings | FixedSettings], *, first: int,
                   give: Callable[[int], None]) -> tuple[Passes, list[Timing]]:
-        """Do passes as :func:`run_passes`, on an engine, all with the latest numbers of examples;
+        """Run overlapping passes as :func:`run_passes` does, all with the latest numbers of examples. Raises
         ``DivergenceError`` if a layer has computed with weights of the wrong version."""
         program = self.load()
         passes = run_passes(self._ring, program, settings, first=first, give=give,
@@ -279,7 +279,7 @@ class OverlappingExecution(ProgramExecution):
         self.run_block([settings], first=0, give=lambda number: None)
 
     def _check_versions(self, program: CompiledProgram, passes: Passes, first: int) -> None:
-        """Check the version that each command has computed with."""
+        """Check the version of the weights that each command has computed with."""
         layers = {task.place: number_of(task.fields["region"]) for task in program.tasks
                   if task.queue is Queue.COMPUTE}
         for rank, trace in enumerate(passes.traces):
@@ -296,7 +296,7 @@ class OverlappingExecution(ProgramExecution):
                         f"{record.version} of its weights, and must have with {expected % _VERSIONS}")
 
     def _timings(self, program: CompiledProgram, passes: Passes, count: int) -> list[Timing]:
-        """Cycles of each pass."""
+        """Compute the timing of each pass."""
         self.spans = spans_of(passes, program)
         durations = durations_of(self.spans, program)
         golden = timeline(program.timed(), passes=count, nodes=len(passes.traces),
@@ -308,7 +308,7 @@ class OverlappingExecution(ProgramExecution):
 
 
 def _lasts(spans: Sequence[Span], count: int) -> list[int]:
-    """Cycles from the last communication of the pass before, or the first start, to the last one of each pass."""
+    """Cycles of each pass from the first start, or the previous pass's last communication, to its own."""
     ends = [min(span.start for span in spans)]
     ends += [max(span.end for span in spans if (span.number, span.queue) == (number, Queue.COMMUNICATE))
              for number in range(count)]
@@ -317,14 +317,14 @@ def _lasts(spans: Sequence[Span], count: int) -> list[int]:
 
 def run_passes(ring: TrainingRing, program: CompiledProgram, settings: Sequence[Settings | FixedSettings], *,
                first: int, after: str, give: Callable[[int], None]) -> Passes:
-    """Run a program of kind ``delayed``, which the nodes have loaded, for several passes that overlap.
+    """Run a loaded program of kind ``delayed`` for several overlapping passes.
 
-    The nodes got their weights ``first`` passes ago; ``give`` brings them the data of a pass by its number,
-    from 0. The command ``after`` is the last of a pass that uses the data, or needs the memory of the next data:
-    ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have inputs of their own.
+    The weights were written to the nodes ``first`` passes ago; ``give`` delivers the data of a pass, numbered from 0.
+    The command ``after`` is the last command of a pass that uses the data, or that needs the memory of the next data:
+    ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have separate inputs.
     """
     tags = {task.name: task.place for task in program.tasks}
-    # by the tag of the last command that uses it: replacement for a pass, and the flag that the pass waits for
+    # by the tag of the last command that uses the data: the function that replaces it, and the flag that is then set
     feeds = {tags[after]: (give, STAGED_FLAG),
              tags["latch"]: (lambda number: ring.settings.write(settings[number]), SETTINGS_FLAG)}
     ended = {tag: [0] * ring.nodes for tag in feeds}

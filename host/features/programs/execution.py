@@ -1,9 +1,9 @@
-"""Steps of training by passes of a program (:mod:`host.features.programs.schedules`), which the nodes load once.
+"""Training steps as passes of a program (:mod:`host.features.programs.schedules`), loaded once.
 
 Without a schedule the program is one fused update, and the host writes the gradients to its buffer. With a schedule
-the host stages the gradients, and COMPUTE copies the gradients of each layer when a real engine would have them.
-Nodes that compute (:mod:`host.features.compute.engine`) get inputs and labels instead, in both cases. The bits
-are the same.
+the host stages the gradients, and COMPUTE copies the gradients of each layer at the time at which a real engine would
+produce them. In both cases nodes that compute (:mod:`host.features.compute.engine`) are given inputs and labels
+instead. The resulting bits are the same.
 """
 
 import collections
@@ -40,37 +40,37 @@ __all__ = ["OVERLAPS", "ProgramExecution", "Timing", "busiest", "check_schedule"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Cycles of a pass, by the traces of the nodes."""
+    """Cycles of a pass, measured by the traces of the nodes."""
 
     schedule: str
-    #: From the first start to the last end; of passes that overlap, from the last update of the pass before to the
+    #: From the first start to the last end. Where passes overlap, from the last update of the previous pass to the
     #: last update of this pass.
     cycles: int
-    #: The same by the golden model of time, with the measured durations.
+    #: The same cycles by the golden model of time, with the measured durations.
     modelled: int
-    #: Sum of the durations in each queue, of the node where it is largest.
+    #: Sum of the durations in each queue, on the node with the largest sum.
     compute: int
     communicate: int
-    #: All commands; none of passes that overlap.
+    #: Spans of all commands; empty where passes overlap.
     spans: Sequence[Span]
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Figures of a step."""
+        """Return the timing as figures of a step."""
         return {"schedule": self.schedule, "modelled_cycles": self.modelled, "compute_cycles": self.compute,
                 "communicate_cycles": self.communicate}
 
 
-#: Schedules of every network.
+#: Schedules that every network can use.
 OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 
 class ProgramExecution(Execution):
-    """The steps of a run, each a pass of a program: by default of one fused update of gradients in place, or of a
-    schedule, with its layers and the durations of its commands.
+    """Steps of a run, each a pass of a program. By default the program is one fused update of the gradients in place;
+    otherwise it is built from a schedule, with its layers and the durations of its commands.
 
-    The program of a schedule on nodes that compute, which have a ``computer``, has the number of each node's
-    examples. When it changes, the commands of the compute queue are loaded again.
+    With a ``computer``, nodes compute the gradients, and the program of a schedule contains each node's number of
+    examples. When that number changes, the commands of the compute queue are loaded again.
     """
 
     def __init__(self, ring: TrainingRing, length: int, *, schedule: Schedule | None = None,
@@ -78,7 +78,7 @@ class ProgramExecution(Execution):
                  computer: Differentiator | None = None):
         super().__init__(ring, length)
         self.computer = computer
-        #: Cycles of the last step's commands that compute, where there is no schedule.
+        #: Compute cycles of the last step, where there is no schedule.
         self.compute_cycles: Cycles = 0
         self._asked = schedule
         self._layers = layers
@@ -87,7 +87,7 @@ class ProgramExecution(Execution):
         self._trials = Trials(max(len(layers) - 1, 1))
         self._last: Schedule | None = None
         self._loaded: tuple[Schedule | None, list[int], CompiledProgram] | None = None
-        #: Cycles of the last pass, where there are a schedule and nodes that trace their commands.
+        #: Timing of the last pass, where there is a schedule and the nodes trace their commands.
         self.timing: Timing | None = None
 
     @property
@@ -96,17 +96,17 @@ class ProgramExecution(Execution):
 
     @property
     def schedule(self) -> Schedule | None:
-        """Schedule of the next step: the requested one, or one that a search tries or has chosen."""
+        """Schedule of the next step: the requested one, or the one that a search is trying or has chosen."""
         return Schedule(Kind.CHUNKS, self._trials.size) if self._searches else self._asked
 
     @property
     def log(self) -> list[str]:
-        """Lines about the choice of tilings, and of a schedule."""
+        """Lines that report the choice of tilings and of a schedule."""
         notes = [] if self.computer is None else self.computer.notes
         return [*notes, *(self._trials.lines() if self._searches else ())]
 
     def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of each node: in place, or to the staging buffer of COMPUTE."""
+        """Write the gradients of each node, either in place or to the staging buffer of COMPUTE."""
         self._ring.memory.write_gradients(gradients, None if self._asked is None else Buffer(
             "gradients", self._length, self._length))
 
@@ -140,12 +140,12 @@ class ProgramExecution(Execution):
             return {**figures, **timing.figures}
         if self._last is None:
             return {**figures, "compute_cycles": self.compute_cycles}
-        # of golden nodes with a command without a model of its cycles
+        # cycles are unknown where golden nodes run a command without a model of its cycles
         return {**figures, "schedule": str(self._last), **dict.fromkeys(
             ("modelled_cycles", "compute_cycles", "communicate_cycles"))}
 
     def engine_figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Cycles]:
-        """Figures of nodes that compute; from counters as for :meth:`figures`."""
+        """Return the figures of nodes that compute; counters are as for :meth:`figures`."""
         if self.computer is None:
             return {}
         return {"gemm_cycles": most("GEMM_CYCLES", before, after),
@@ -156,12 +156,12 @@ class ProgramExecution(Execution):
         self._run(self._last or self.schedule)
 
     def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
-        """Load the program of a schedule, unless the nodes have it, and run a pass."""
+        """Load the program of a schedule unless the nodes already hold it, and run one pass."""
         program = self._load(schedule)
         return program, self._ring.programs.run(collectives=program.collectives)
 
     def _load(self, schedule: Schedule | None) -> CompiledProgram:
-        """Load the program of a schedule, unless the nodes have it."""
+        """Load the program of a schedule unless the nodes already hold it."""
         ring = self._ring
         lengths = [] if schedule is None or self.computer is None else self.computer.lengths
         if self._loaded is None or self._loaded[:2] != (schedule, lengths):
@@ -172,7 +172,7 @@ class ProgramExecution(Execution):
         return self._loaded[2]
 
     def _program(self, schedule: Schedule | None) -> CompiledProgram:
-        """Program of a schedule; :attr:`parts` are then its collectives."""
+        """Build the program of a schedule, and make its collectives the :attr:`parts` of a step."""
         if schedule is None or self._costs is None:
             return fused(self._length, owner=self._ring.partition.root)
         program = _build(self._ring.config, self._layers, schedule, self._ring.nodes, self._costs,
@@ -187,21 +187,21 @@ class ProgramExecution(Execution):
                 "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a state; a state of steps without programs has neither trials nor a schedule."""
+        """Continue from a saved state; one of steps without programs contains no trials and no schedule."""
         trials, last = state.get("trials", ()), state.get("last")
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in trials])
         self._last = None if last is None else Schedule.parse(last)
 
 
 def number_of(value: int | Sequence[int]) -> int:
-    """Field that is the same for all ranks."""
+    """Return a field that must be the same for all ranks."""
     if not isinstance(value, int):
         raise TypeError(f"Field of a collective must be the same for all ranks, not {value!r}")
     return value
 
 
 def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
-    """Spans of all nodes by their traces, in order of their starts."""
+    """Return the spans of all nodes from their traces, in the order of their starts."""
     origin = origin_of(passes.traces)
     return sorted((span for node, trace in enumerate(passes.traces)
                    for span in spans(trace, program, node=node, origin=origin)),
@@ -209,7 +209,7 @@ def spans_of(passes: Passes, program: CompiledProgram) -> list[Span]:
 
 
 def durations_of(spans: Sequence[Span], program: CompiledProgram) -> dict[tuple[int, int, int, int], int]:
-    """Cycles of each command, by node, pass, queue and position; a collective begins when its last node does."""
+    """Cycles of commands by node, pass, queue, position; a collective begins when its last node starts."""
     latest = {(span.number, span.queue, span.place): span.start for span in sorted(spans, key=lambda run: run.start)}
 
     def begun(span: Span) -> int:
@@ -220,7 +220,7 @@ def durations_of(spans: Sequence[Span], program: CompiledProgram) -> dict[tuple[
 
 
 def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0) -> dict[str, int]:
-    """Largest cycles of a node in each queue, ``compute`` and ``communicate``, in a pass."""
+    """Cycles of the busiest node in each queue, ``compute`` and ``communicate``, during one pass."""
     cycles: collections.Counter[tuple[int, int]] = collections.Counter()
     for (node, pass_number, queue, _), duration in durations.items():
         if pass_number == number:
@@ -230,7 +230,7 @@ def busiest(durations: Mapping[tuple[int, int, int, int], int], number: int = 0)
 
 
 def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
-    """Timing of a run of one pass."""
+    """Return the timing of a run of one pass."""
     measured = spans_of(passes, program)
     durations = durations_of(measured, program)
     golden = timeline(program.timed(), nodes=len(passes.traces), duration=lambda *where: durations[where])
@@ -239,7 +239,7 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
 
 
 def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> Differentiator | None:
-    """Computation of the nodes of a ring in a run; None if the host computes."""
+    """Create the object that makes a ring's nodes compute gradients; None if the host computes them."""
     computer: Differentiator | None = None
     if config.compute == NODE:
         computer = feature("compute").differentiator(ring, workload, config)
@@ -247,7 +247,7 @@ def differentiator_of(ring: TrainingRing, workload: Workload, config: TrainingCo
 
 
 def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig) -> ProgramExecution:
-    """Steps of a run by its configuration."""
+    """Create the execution of a run's steps from its configuration."""
     length = int(workload.parameters.size)
     computer = differentiator_of(ring, workload, config)
     if config.overlap is None:
@@ -258,13 +258,13 @@ def execution_of(ring: TrainingRing, workload: Workload, config: TrainingConfig)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
-    """Schedules that are compared; chunks of 2, 4, … layers as long as they do not hold all layers but the last."""
+    """Schedules to compare; chunks of 2, 4, … layers, while smaller than all layers but the last."""
     sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
     return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
 
 
 def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Cycles that a queue may wait for the other one."""
+    """Cycles that one queue may wait for the other."""
     if config.overlap is None:
         return 0
     costs = costs_of(workload, config, nodes)
@@ -273,14 +273,14 @@ def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
 
 
 def layers_for(workload: Workload) -> list[Dense]:
-    """Layers of a schedule."""
+    """Layers that a schedule works on."""
     if not isinstance(workload, Classifier):
         raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
     return workload.layers
 
 
 def costs_of(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
-    """Durations of the commands of a schedule."""
+    """Durations of a schedule's commands."""
     return Costs(examples=-(-config.largest(workload.examples) // nodes), macs=config.macs)
 
 
@@ -288,16 +288,16 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
            packed_state: bool, computer: Differentiator | None = None) -> CompiledProgram:
     schedule.check_state(packed=packed_state)
     computed = None if computer is None else Computed(computer.commands, computer.lengths)
-    # To nodes without programs the driver sends the commands of one.
+    # The driver sends the commands of a default program to nodes without programs.
     depth = (node.programs or Programs()).depth
     return build(schedule, layers, nodes=nodes, costs=costs, staged=layers[-1].base + layers[-1].length,
                  computed=computed, depth=depth, distance=distance_of(node))
 
 
 def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = False, nodes: int = 1) -> NodeConfig:
-    """The same node with several queues and room for programs of a number of layers; without a compute engine, also
-    with COMPUTE and room to stage gradients. For passes that overlap (``stale``), on a number of nodes, it counts the
-    updates of weights, and has master weights and room for two copies of weights."""
+    """Return the configuration with several queues and room for programs of a number of layers. Without a compute
+    engine it also has COMPUTE and room to stage gradients. For overlapping passes (``stale``) on a number of nodes,
+    it counts the updates of weights, and has master weights and room for two copies of the weights."""
     programs = Programs() if node.programs is None else node.programs
     depth = max(programs.depth, 1 << (2 * layers - 1).bit_length())
     built = node.replace(programs=programs.replace(depth=depth))
@@ -313,7 +313,7 @@ def programmed(node: NodeConfig, length: int, layers: int, *, stale: bool = Fals
 
 
 def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
-    """Check the needs of a schedule with passes that overlap."""
+    """Check the requirements of a schedule with overlapping passes."""
     if not (node.programs and node.programs.versions and node.weights.has_master):
         raise ValueError("Nodes must count updates of weights and have masters for passes that overlap")
     if node.codebook_words:
@@ -325,7 +325,7 @@ def _check_stale(node: NodeConfig, config: TrainingConfig) -> None:
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
-    """Raise ``ValueError`` with the reason if a ring of such nodes cannot do a run by its schedule."""
+    """Raise ``ValueError`` with the reason if a ring of these nodes cannot train by the run's schedule."""
     assert config.overlap is not None
     layers, schedule = layers_for(workload), Schedule.parse(config.overlap)
     if schedule.kind is Kind.DELAYED:

@@ -1,4 +1,4 @@
-"""Programs of golden nodes: the order of their commands, their events, and traces by the golden model of time."""
+"""Programs of golden nodes: order of their commands, events, and traces by the golden model of time."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ _PAUSE = 1000
 
 @dataclasses.dataclass
 class _Run:
-    """Run of a node's program."""
+    """A run of a node's program."""
 
     queues: list[list[Command]]
     passes: int
@@ -37,36 +37,36 @@ class _Run:
         return self.done == [self.passes * len(queue) for queue in self.queues]
 
     def next(self, queue: int) -> Command | None:
-        """Next command of a queue."""
+        """Return the next command of a queue, or None at the end of the run."""
         commands = self.queues[queue]
         return commands[self.done[queue] % len(commands)] if self.done[queue] < self.passes * len(commands) else None
 
 
 class GoldenPrograms:
-    """Programs of all nodes, and their runs."""
+    """Programs of all golden nodes, and the runs in progress."""
 
     def __init__(self, nodes: GoldenNodes, *, latency: int):
         self._nodes, self._latency = nodes, latency
         # commands of each queue of each node
         self.loaded: list[list[list[Command]]] = [[[] for _ in range(nodes.config.queues)]
                                                   for _ in range(nodes.nodes)]
-        # latest records of each node. Runs with a command of unknown cycles have none.
+        # latest records of each node; runs with a command of unknown duration add none
         self.traces: list[collections.deque[TraceRecord]] = [
             collections.deque(maxlen=int(TRACE_WORDS) // 2) for _ in range(nodes.nodes)]
-        self.recorded = [0] * nodes.nodes  # number of all records of each node
+        self.recorded = [0] * nodes.nodes  # number of records of each node so far
         self._runs: dict[int, _Run] = {}
         self._time = 0
 
     def running(self, rank: int) -> bool:
-        """Whether a node has commands of a run to carry out."""
+        """Whether a node still has commands of a run to execute."""
         return rank in self._runs
 
     def abandon(self, rank: int) -> None:
-        """End the run of a node."""
+        """End the run of a node early."""
         self._runs.pop(rank, None)
 
     def run(self, rank: int, *, passes: int, parity: int, first: int) -> None:
-        """Start the program of a node."""
+        """Start a run of a node's program."""
         queues = [list(commands) for commands in self.loaded[rank]]
         self._nodes.latch_registers(rank)
         self._nodes.found.clear()
@@ -78,7 +78,7 @@ class GoldenPrograms:
             self.advance()
 
     def advance(self) -> None:
-        """Carry out all commands that may start."""
+        """Execute all commands that may start."""
         while any([self._start(rank, queue) for rank in list(self._runs)
                    for queue in range(self._nodes.config.queues)]):
             pass
@@ -87,7 +87,7 @@ class GoldenPrograms:
             self._record(runs)
 
     def _start(self, rank: int, queue: int) -> bool:
-        """Carry out the next command of a queue, if all of its nodes may start it."""
+        """Execute the next command of a queue, if all nodes that take part may start it."""
         run = self._runs.get(rank)
         command = None if run is None else run.next(queue)
         if run is None or command is None:
@@ -117,7 +117,7 @@ class GoldenPrograms:
         return True
 
     def _ready(self, rank: int, queue: int, count: int) -> bool:
-        """Whether a node may start command number ``count`` of a queue."""
+        """Whether a node may start command number ``count`` of a queue now."""
         run = self._runs.get(rank)
         command = None if run is None else run.next(queue)
         if run is None or command is None or run.done[queue] != count or command.wait & ~self._nodes.flags[rank]:
@@ -136,7 +136,7 @@ class GoldenPrograms:
         return True
 
     def _record(self, runs: dict[int, _Run]) -> None:
-        """Append the starts and ends of the commands of runs to the traces, where all cycles are known."""
+        """Append the starts and ends of the commands of runs to the traces, if all durations are known."""
         ranks = sorted(runs)
         timed = _timed([runs[rank].queues for rank in ranks], ranks[0], self._nodes)
         if timed is None or any(cycles is None for run in runs.values() for cycles in run.durations.values()):
@@ -162,7 +162,7 @@ class GoldenPrograms:
 
 
 def _timed(programs: Sequence[list[list[Command]]], rank: int, nodes: GoldenNodes) -> list[list[Timed]] | None:
-    """Commands of each queue for the model of time; None if nodes wait for different commands of their own."""
+    """Commands of queues for the model of time; None if nodes wait for different commands of their own."""
     if any(list(map(len, program)) != list(map(len, programs[0])) for program in programs):
         return None
     queues = []

@@ -1,4 +1,4 @@
-"""Schedules of a training run as they were measured: timelines, and execution traces."""
+"""Measured schedules of a training run, as timelines and as execution traces."""
 
 import itertools
 import pathlib
@@ -17,25 +17,25 @@ __all__ = ["commands_of", "timeline_names", "write", "write_traces"]
 #: Layers of the largest chunks that a run may compare.
 _MAX_CHUNK = 64
 
-#: Kinds of collectives by the first word of their names; an update of the strict schedule is each node's own.
+#: Kinds of collectives by the first word of their names; an update of the strict schedule is local to each node.
 _KINDS = {"update": chakra.Kind.ALL_REDUCE, "sum": chakra.Kind.REDUCE_SCATTER, "gather": chakra.Kind.ALL_GATHER}
 
 def _ending(schedule: str) -> str:
-    """Ending of the names of a schedule's files where several are written."""
+    """Return the end of the file names of a schedule, where the files of several schedules are written."""
     return f"-{schedule.replace(':', '-')}"
 
 
 def timeline_names() -> list[str]:
-    """Names of all files that :func:`write` may write."""
+    """Return the names of all files that :func:`write` may write."""
     chunks = itertools.takewhile(lambda size: size <= _MAX_CHUNK, (2 << n for n in itertools.count()))
     endings = ["", *map(_ending, (*OVERLAPS, *(f"chunks:{size}" for size in chunks)))]
     return [f"timeline{ending}.{kind}" for ending in endings for kind in ("json", "png")]
 
 
 def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> list[pathlib.Path]:
-    """Write the timeline of each run's last step, as a trace and as a picture; return their paths.
+    """Write the timeline of each run's last step as a trace and as a picture, and return their paths.
 
-    A single run has timeline.json and timeline.png; with several runs, each name ends with the schedule.
+    A single run gives timeline.json and timeline.png; with several runs, each name ends with the schedule.
     """
     paths = []
     for run in report["schedules"]:
@@ -52,10 +52,10 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> lis
 
 
 def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool) -> list[chakra.Command]:
-    """Commands of a node, in the order of their starts.
+    """Return the commands of a node, in the order of their starts.
 
-    Each follows the command before it in its queue, and the latest ended commands of other queues at its start.
-    Bytes of a collective are the bytes of its elements, before any codec.
+    Each command depends on the previous one in its queue, and on the command of each other queue that had ended last
+    when it started. The size of a collective is the size of its elements in bytes before any codec.
     """
     lengths = {layer.number: layer.length for layer in layers}
     passes = len({span.number for span in spans}) > 1
@@ -81,9 +81,9 @@ def commands_of(spans: Sequence[Span], layers: Sequence[Dense], *, strict: bool)
 
 def write_traces(report: dict[str, Any], layers: Sequence[Dense], prefix: pathlib.Path, *,
                  nodes: int) -> list[pathlib.Path]:
-    """Write traces of the last step of each schedule of a report; return the path of each first node's.
+    """Write traces of the last step of each schedule in a report; return the path of each first trace.
 
-    Where there are several schedules each name ends with its schedule.
+    With several schedules, each name ends with the schedule.
     """
     written = []
     for run in report["schedules"]:

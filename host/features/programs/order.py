@@ -1,11 +1,11 @@
-"""Order of a program's commands: which must end before another starts, and the waits that this takes.
+"""Order of a program's commands: the pairs that must be ordered, and the waits that this requires.
 
-Commands of a queue run in order, one at a time. A wait of a command names the command of another queue, of this pass
-or of an earlier one, must have ended before it starts. A wait for a pass before the first one holds at once. Commands
-are in order because of the regions of memory that they read and write, where two of these meet.
+The commands of a queue run in order, one at a time. A wait of a command names a command of another queue, in this
+pass or an earlier one, that must have ended before it starts. A wait for a pass before the first one is satisfied
+immediately. Commands must be ordered where the regions of memory that they read and write overlap.
 
-Commands are counted by their index in the program; a pass takes each once. A :class:`Clock` has a number for each
-queue: its commands, over all passes, that have certainly ended before a command starts.
+Commands are identified by their index in the program; each pass runs each command once. A :class:`Clock` contains,
+for each queue, the number of its commands over all passes that have certainly ended before a command starts.
 """
 
 import dataclasses
@@ -22,17 +22,17 @@ __all__ = ["LAGS", "PASSES", "Clock", "Conflict", "Region", "Remotes", "Touch", 
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Elements of a memory that a command touches."""
+    """Elements of a memory that a command accesses."""
 
-    #: Memory, as ``gradients``, ``weights`` or ``state``; any other name is a separate space.
+    #: Memory, such as ``gradients``, ``weights`` or ``state``; any other name is a separate address space.
     space: str
     #: First element; a multiple of 32.
     base: int
-    #: Elements. Only the last group may be partial.
+    #: Number of elements. Only the last group may be partial.
     length: int
-    #: Distance of a group from the one before, in groups; 1 is contiguous.
+    #: Distance between successive groups, in groups; 1 is contiguous.
     stride: int = 1
-    #: Elements by which the region is further on in odd passes: a multiple of 32, negative where it is further back.
+    #: Offset of the region in odd passes, in elements: a multiple of 32, which may be negative.
     alternate: int = 0
 
     def __post_init__(self) -> None:
@@ -55,13 +55,13 @@ class Region:
         return f"{self.space}[{self.base}:{end}{every}]"
 
     def _groups(self, odd: int) -> range:
-        """Numbers of the groups that the region touches in even passes (0) or odd ones (1)."""
+        """Numbers of the groups that the region contains in even passes (0) or odd ones (1)."""
         first = (self.base + odd * self.alternate) // GROUP
         return range(first, first + self.stride * -(-self.length // GROUP), self.stride)
 
     def meets(self, other: "Region", odd: int = 0, other_odd: int = 0) -> bool:
-        """Whether both have an element in common; ``odd`` is 1 where the pass of this region is odd, or of the other
-        one."""
+        """Whether both regions have an element in common. ``odd`` and ``other_odd`` are 1 where the pass of this
+        region, or of the other region, is odd."""
         return self.space == other.space and _common(self._groups(odd), other._groups(other_odd))
 
 
@@ -73,7 +73,7 @@ def _common(first: range, other: range) -> bool:
     distance = other.start - first.start
     if distance % divisor:
         return False
-    # First common number from the start of the first progression on, if neither had an end and the other no beginning
+    # First common number at or after the start of the first progression, if both progressions were unbounded
     # (Chinese remainder theorem).
     modulus = other.step // divisor
     number = first.start + first.step * (distance // divisor * pow(first.step // divisor, -1, modulus) % modulus)
@@ -82,34 +82,34 @@ def _common(first: range, other: range) -> bool:
     return number <= min(first[-1], other[-1])
 
 
-#: Passes over which commands are compared. Two commands of neighbouring passes meet in the first two. Where a region
-#: alternates, commands two passes apart must be compared, in even passes and in odd ones: four passes. Any
-#: later pass repeats one of these, with more waits that hold.
+#: Number of passes within which commands are compared. Two commands of neighbouring passes both occur in the first
+#: two. Where a region alternates, commands two passes apart must be compared in even passes and in odd ones, which
+#: takes four passes. Any later pass repeats one of these, with more waits that are satisfied.
 PASSES = 4
 
-#: Values of a lag: it has two bits.
+#: Number of values of a lag, which has two bits.
 LAGS = 4
 
-#: Commands of each queue that have ended.
+#: Number of commands of each queue that have ended.
 Clock: TypeAlias = list[int]
 
 
 class Wait(NamedTuple):
-    """Wait for a queue: its first ``after`` commands of the pass ``lag`` before this one have ended; 0 for none."""
+    """Wait for the first ``after`` commands of a queue, in the pass ``lag`` before this one; 0 for none."""
 
     after: int = 0
     lag: int = 0
 
 
-#: Waits of each command, by the number of the queue that is waited for.
+#: Waits of each command, by the number of the queue that it waits for.
 Waits: TypeAlias = Sequence[dict[int, Wait]]
 
-#: Waits of each command for other nodes: one for each rank, or nothing.
+#: Waits of each command for other nodes: one for each rank, or empty.
 Remotes: TypeAlias = Sequence[Sequence[Remote | None]]
 
 
 class Touch(NamedTuple):
-    """Queue of a command, and the regions that it reads and writes."""
+    """The queue of a command, and the regions that it reads and writes."""
 
     queue: int
     reads: tuple[Region, ...]
@@ -118,21 +118,21 @@ class Touch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Conflict:
-    """Two commands of different queues: the first must end before the second starts."""
+    """Two commands of different queues; the first must end before the second starts."""
 
-    #: Indices in the program.
+    #: Indices of the two commands in the program.
     first: int
     second: int
-    #: Passes from the first to the second.
+    #: Number of passes from the first command to the second.
     lag: int
-    #: Whether the pass of the second is odd (1) or even (0); None where that makes no difference.
+    #: Whether the pass of the second command is odd (1) or even (0); None where that makes no difference.
     odd: int | None
-    #: Region of the second that both touch and at least one writes.
+    #: Region of the second command that both access and at least one writes.
     region: Region
 
 
 def places(queues: Sequence[int]) -> list[int]:
-    """Position of each command in its own queue."""
+    """Position of each command within its queue."""
     count: dict[int, int] = {}
     positions = []
     for queue in queues:
@@ -142,7 +142,7 @@ def places(queues: Sequence[int]) -> list[int]:
 
 
 def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Region | None:
-    """Region of the second command that both touch and that at least one of them writes."""
+    """Region of the second command that both commands access and at least one of them writes."""
     for regions, other_regions in ((second.reads, first.writes), (second.writes, first.writes),
                                    (second.writes, first.reads)):
         for region in regions:
@@ -152,10 +152,10 @@ def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Reg
 
 
 def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
-    """The latest command of each other queue that each command must follow, for each distance in passes.
+    """Find the latest command of each other queue that each command must follow, per distance in passes.
 
-    Earlier commands of that queue have ended when the latest one has. Commands further apart than two passes need
-    no look: the same command two passes later is between them.
+    Earlier commands of that queue have ended when the latest one has. Commands more than two passes apart need not be
+    compared, since the same command two passes later comes between them.
     """
     result = []
     alternating = any(region.alternate for touch in touches for region in (*touch.reads, *touch.writes))
@@ -186,7 +186,7 @@ def needed(queues: Sequence[int], conflicts: Sequence[Conflict]) -> list[dict[in
 
 
 def later(one: Wait, other: Wait) -> Wait:
-    """The one of two waits for the same queue that holds later."""
+    """Return the later of two waits for the same queue."""
     return max(one, other, key=lambda wait: (wait.after > 0, -wait.lag, wait.after))
 
 
@@ -201,7 +201,7 @@ def _before(queues: Sequence[int], waits: Waits) -> list[list[int]]:
 
 
 def _sorted(before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Commands of a pass in an order that respects ``before``; and the commands that have no place in it."""
+    """Commands of a pass sorted so that ``before`` is respected, and the commands that cannot be sorted."""
     order: list[int] = []
     left = list(range(len(before)))
     done: set[int] = set()
@@ -213,19 +213,19 @@ def _sorted(before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def find_cycle(queues: Sequence[int], waits: Waits) -> list[int]:
-    """Commands that each must follow the next one, and the last one the first; empty without a cycle.
+    """Find commands that each must follow the next one, and the last one the first; empty if none do.
 
-    Waits with a lag take no part, since they are for passes that come before.
+    Waits with a lag are ignored, since they refer to earlier passes.
     """
     return _cycle(_before(queues, waits))
 
 
 def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, collective: Sequence[bool],
                     nodes: int) -> list[tuple[int | None, int]]:
-    """Commands of nodes, as (rank, index), that each must follow the next one, and the last one the first.
+    """Find commands of nodes, as (rank, index), that each must follow the next one, the last the first.
 
-    A collective ends on each node after it has started on all of them; its end belongs to no rank. Waits with a lag
-    take no part, since earlier passes have ended before.
+    A collective ends on each node after it has started on all nodes; its end belongs to no rank. Waits with a lag are
+    ignored, since earlier passes have already ended.
     """
     count = len(queues)
     members = {queue: [index for index, other in enumerate(queues) if other == queue] for queue in set(queues)}
@@ -247,11 +247,11 @@ def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, colle
 
 
 def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
-    """Members that each must follow the next one, and the last one the first; empty without a cycle."""
+    """Find members that each must follow the next one, and the last one the first; empty if none do."""
     _, left = _sorted(before)
     if not left:
         return []
-    # Each remaining member has a remaining one before it, so the path back meets a member for the second time.
+    # Each remaining member must follow another remaining one, so the path eventually returns to one of its members.
     path = [left[0]]
     while True:
         path.append(next(index for index in before[path[-1]] if index in left))
@@ -262,7 +262,7 @@ def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
 
 
 def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list[list[Clock]]:
-    """Clock of each command of each pass, by pass and index."""
+    """Compute the clock of each command of each pass, by pass and index."""
     number = places(queues)
     width = max(queues, default=-1) + 1
     lengths = [list(queues).count(queue) for queue in range(width)]
@@ -271,7 +271,7 @@ def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list
     if left:
         raise ValueError("Program must not have a cycle")
     result: list[list[Clock]] = [[[] for _ in queues] for _ in range(passes)]
-    latest = [[0] * width for _ in range(width)]  # of the command that each queue had last
+    latest = [[0] * width for _ in range(width)]  # clock of the latest command in each queue
     for turn in range(passes):
         for index in order:
             queue = queues[index]
@@ -287,7 +287,7 @@ def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list
 
 
 def races(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict]) -> Iterator[tuple[Conflict, int]]:
-    """Conflicts that the waits do not order, with the pass of the second command."""
+    """Yield the conflicts that the waits do not order, with the pass of the second command."""
     number = places(queues)
     lengths = {queue: list(queues).count(queue) for queue in set(queues)}
     clock = clocks(queues, waits)
@@ -303,7 +303,7 @@ def races(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict]) ->
 
 def reduced(queues: Sequence[int], waits: Waits, conflicts: Sequence[Conflict],
             least: Waits) -> list[dict[int, Wait]]:
-    """The same waits without redundant ones; of each wait, its part in ``least`` stays."""
+    """Remove redundant waits; a wait is reduced at most to the wait of the same command in ``least``."""
     result = [dict(own) for own in waits]
     candidates = [(wait.lag, index, queue) for index, own in enumerate(result) for queue, wait in own.items()
                   if wait != least[index].get(queue, Wait())]

@@ -1,11 +1,11 @@
-"""Programs: the commands of a pass, in queues that wait for each other where they must.
+"""Programs: the commands of a pass, in queues that wait for each other where necessary.
 
-A :class:`Program` is written as if its commands ran one after the other, pass after pass. Each names the regions of
-memory that it reads and writes. :meth:`Program.compile` derives the waits that give queues which run at the same time
-the same result: a command that reads a region waits for the one that wrote it, and one that writes it waits for the
-commands that read or wrote it before, in this pass and in earlier ones. Queues are in order, so one wait for each
-other queue is enough, and redundant waits are left out. A :class:`CompiledProgram`, which has waits,
-gives descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
+A :class:`Program` is written as if its commands ran one after another, pass after pass. Each command names the
+regions of memory that it reads and writes. :meth:`Program.compile` derives the waits with which concurrent queues
+produce the same result: a command that reads a region waits for the one that wrote it, and one that writes a region
+waits for the commands that read or wrote it earlier, in this pass and in previous ones. Queues are in order, so one
+wait for each other queue is enough, and redundant waits are omitted. The resulting :class:`CompiledProgram` provides
+descriptors for nodes, commands for golden models, and the check; :func:`spans` reads the trace of its run.
 
 Example
 -------
@@ -36,17 +36,17 @@ from sim.golden.features.programs.program_nodes import Placed
 __all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue", "RaceError", "Task",
            "origin_of", "spans"]
 
-#: Maximum commands by which a queue may be ahead of one that waits for it: waits compare counts of 16 bits.
+#: Maximum number of commands by which a queue may be ahead of one that waits for it; waits compare 16-bit counts.
 _AHEAD = (1 << 15) - 1
 
-#: Passes by which queues of two nodes with a collective in each pass can be apart: each node's queues by 15, the
-#: nodes by one, and the lag of a wait.
+#: Number of passes by which queues of two nodes with a collective in each pass can be apart: 15 for the queues of
+#: each node, one between the nodes, and the lag of a wait.
 _APART = 35
 
-#: Wait that holds at once.
+#: A wait that is always satisfied.
 _NO_WAIT = Wait()
 
-#: Operations of the collective engine; their packets carry a number that no two neighbours share.
+#: Operations of the collective engine. Their packets contain a number that differs between neighbouring collectives.
 _NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST", "PUSH")
 
 
@@ -55,10 +55,10 @@ class ProgramError(ValueError):
 
 
 class RaceError(ProgramError):
-    """Two commands that touch the same region, and that no wait puts in order."""
+    """Two commands access the same region, and no wait orders them."""
 
     def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
-        #: The command that must end first, and the one that starts too early.
+        #: The command that must end first, and the command that starts too early.
         self.first, self.second = first, second
         self.region = region
         before = {0: "", 1: " of the pass before"}.get(lag, f" of {lag} passes before")
@@ -70,7 +70,7 @@ class RaceError(ProgramError):
 class Task:
     """A command of a program."""
 
-    #: Name in messages, pictures and tables.
+    #: Name for messages, pictures and tables.
     name: str
     #: Index in the program, from 0.
     place: int
@@ -78,11 +78,11 @@ class Task:
     operation: str
     reads: tuple[Region, ...]
     writes: tuple[Region, ...]
-    #: Whether all nodes carry it out together.
+    #: Whether all nodes execute the command together.
     collective: bool
-    #: Cycles, if they are known before a run.
+    #: Duration in cycles, if it is known before a run.
     duration: int
-    #: Fields of the command's descriptor: a number, or one for each rank.
+    #: Fields of the command's descriptor: one value for all ranks, or one for each rank.
     fields: Mapping[str, int | Sequence[int]]
 
 
@@ -92,11 +92,11 @@ class Instruction:
 
     task: Task
     waits: tuple[Wait, ...]
-    #: For each rank its wait for another node; empty if there is none. One for the rank itself is for another queue.
+    #: For each rank, its wait for another node; empty if none waits. A wait for the rank itself is for another queue.
     remotes: tuple[Remote | None, ...] = ()
 
     def fields(self, rank: int) -> dict[str, int]:
-        """Fields of the descriptor of a rank, with its waits."""
+        """Return the fields of a rank's descriptor, including its waits."""
         values = {name: value if isinstance(value, int) else value[rank] for name, value in self.task.fields.items()}
         waits, remote = list(self.waits), remote_of(self.remotes, rank)
         if remote is not None and remote.unit == rank:
@@ -125,10 +125,10 @@ def _refuse_circle(names: Sequence[str]) -> None:
 
 
 class CompiledProgram:
-    """The commands of each queue, with their waits.
+    """Commands of each queue, with their waits.
 
-    Waits of each task are by the queue waited for; nothing is checked, see :meth:`check`. Waits for other nodes are
-    one for each rank or none at all; with them, ``nodes`` is the number in the ring.
+    The waits of each task are indexed by the queue that it waits for. They are not checked; see :meth:`check`. Waits
+    for other nodes are given for all ranks or for none; if given, ``nodes`` is the number of nodes in the ring.
     """
 
     def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits, *, remotes: order.Remotes = (),
@@ -146,15 +146,15 @@ class CompiledProgram:
 
     @property
     def collectives(self) -> int:
-        """Numbers of collectives that a pass takes: one for each command of the collective engine."""
+        """Collective numbers that a pass uses, one for each command of the collective engine."""
         return sum(task.operation in _NUMBERED for task in self.tasks)
 
     @property
     def max_passes(self) -> int | None:
-        """Maximum passes of one run; None for any number.
+        """Maximum number of passes in one run; None if there is no limit.
 
-        Counts of commands have 16 bits, so a queue must not run ahead without limit of queues that wait for it. It
-        cannot where it waits for them in turn.
+        Counts of commands have 16 bits, so a queue must not run ahead without limit of a queue that waits for it.
+        Queues that wait for each other cannot do so.
         """
         far = [len(self.queues[wait.queue]) for _, _, wait in self.remote_waits()]
         together = any(task.collective for task in self.tasks)
@@ -164,18 +164,18 @@ class CompiledProgram:
         return min((*apart, *(_AHEAD // len(self.queues[queue]) for queue in loose)), default=None)
 
     def timed(self) -> list[list[Timed]]:
-        """Commands of each queue, for the golden model of time."""
+        """Return the commands of each queue, for the golden model of time."""
         return [[Timed(item.task.name, item.task.duration, item.task.collective, item.waits, item.remotes)
                  for item in queue] for queue in self.queues]
 
     def placed(self, nodes: int) -> list[list[Placed]]:
-        """Commands of each queue, for the golden model of nodes."""
+        """Return the commands of each queue, for golden nodes."""
         return [[Placed(item.task.operation, [item.fields(rank) for rank in range(nodes)], item.task.collective,
                         item.waits, item.remotes) for item in queue] for queue in self.queues]
 
     def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
-        """Commands of each queue for the program memory of the node with a rank, in a ring of ``nodes``; tags are
-        indices in the program. ``ProgramError`` if nodes lack an operation, or the program is for another number."""
+        """Commands of each queue for the program memory of a rank in a ring of ``nodes``, tagged by
+        index. Raises ``ProgramError`` if nodes lack an operation, or the program is for a different node count."""
         if any(self._remotes) and nodes != self._nodes:
             raise ProgramError(f"Nodes must be the {self._nodes} that commands wait for each other on, not {nodes!r}")
         for task in self.tasks:
@@ -188,29 +188,29 @@ class CompiledProgram:
                             **item.fields(rank)}) for item in queue] for queue in self.queues]
 
     def waits(self) -> Iterator[tuple[int, int, Wait]]:
-        """All waits: the index of the command that waits, the queue that it waits for, and the wait."""
+        """Yield each wait, with the index of the command that waits and the queue that it waits for."""
         for index, own in enumerate(self._waits):
             for queue, wait in sorted(own.items()):
                 if wait.after:
                     yield index, queue, wait
 
     def remote_waits(self) -> Iterator[tuple[int, int, Remote]]:
-        """All waits for other nodes: the index of the command that waits, its rank, and the wait."""
+        """Yield each wait for another node, with the index and the rank of the command that waits."""
         for index, own in enumerate(self._remotes):
             for rank, remote in enumerate(own):
                 if remote is not None and remote.unit != rank:
                     yield index, rank, remote
 
     def replace(self, place: int, queue: int, wait: Wait = _NO_WAIT) -> "CompiledProgram":
-        """The same program with another wait of a command for a queue, or without it; not checked."""
+        """Return the program with one wait replaced or removed; the result is not checked."""
         waits = [dict(own) for own in self._waits]
         waits[place][queue] = wait
         return CompiledProgram(self.tasks, len(self.queues), waits, remotes=self._remotes, nodes=self._nodes)
 
     def check(self) -> None:
-        """Check the order that the waits give, over all passes; ``ProgramError`` if commands wait for each other in a
-        circle, on one node or on several, ``RaceError`` if two commands may touch a region at the same time, or in
-        another order than the program's."""
+        """Check the order that the waits establish over all passes. Raises ``ProgramError`` if commands on one node
+        or on several wait for each other in a circle, and ``RaceError`` if two commands may access a region at the
+        same time, or in a different order than in the program."""
         _refuse_cycle(self.tasks, self._waits)
         self._refuse_node_cycle()
         races = order.races([task.queue for task in self.tasks], self._waits, order.conflicts(_touches(self.tasks)))
@@ -219,7 +219,7 @@ class CompiledProgram:
             raise RaceError(self.tasks[worst.first], self.tasks[worst.second], worst.region, worst.lag)
 
     def _refuse_node_cycle(self) -> None:
-        """Refuse commands that wait for each other over nodes."""
+        """Raise ``ProgramError`` if commands of different nodes wait for each other in a circle."""
         if self._nodes is None:
             return
         for index, rank, _ in self.remote_waits():
@@ -236,7 +236,7 @@ class CompiledProgram:
 
 
 def _reachable(start: int, edges: Iterable[tuple[int, int]]) -> set[int]:
-    """Queues that a queue waits for, directly or through other queues."""
+    """Return the queues that a queue waits for, directly or through other queues."""
     reached: set[int] = set()
     left = [start]
     while left:
@@ -247,7 +247,7 @@ def _reachable(start: int, edges: Iterable[tuple[int, int]]) -> set[int]:
     return reached
 
 
-#: Commands of a queue that a node's program memory has room for, by default.
+#: Default number of commands of a queue for which a node's program memory has room.
 DEPTH = 64
 
 
@@ -260,8 +260,8 @@ class Queue(enum.IntEnum):
 
 
 class Program:
-    """The commands of a pass, in the order of a single queue; a queue has room for
-    ``depth`` of them. With ``nodes``, the number in the ring, commands can wait for other nodes."""
+    """The commands of a pass, in the order of a single queue. A queue has room for ``depth`` commands. If ``nodes``,
+    the number of nodes in the ring, is given, commands can wait for other nodes."""
 
     def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):
         if not 1 <= queues <= 3:
@@ -284,8 +284,8 @@ class Program:
     def add(self, name: str, *, operation: str, queue: int, reads: Iterable[Region] = (),
             writes: Iterable[Region] = (), collective: bool = False, duration: int = 0,
             fields: Mapping[str, int | Sequence[int]] = MappingProxyType({})) -> Task:
-        """Add the next command; see :class:`Task`. ``ProgramError`` if the queue has no room for it, the name is
-        taken, or the node has no such queue."""
+        """Add the next command; see :class:`Task`. Raises ``ProgramError`` if the queue is full, the name is already
+        used, or the node has no such queue."""
         if not 0 <= queue < self._queues:
             raise ProgramError(f"Queue of {name} must be one of {self._queues}, not {queue!r}")
         if any(task.name == name for task in self._tasks):
@@ -304,20 +304,20 @@ class Program:
 
     def wait(self, task: Task, other: Task, *, lag: int = 0,
              unit: int | Sequence[int | None] | None = None) -> None:
-        """Make a command wait for another, in addition to the waits that :meth:`compile` derives; ``ProgramError`` if
-        a queue would wait for itself, or a command for two other nodes.
+        """Make a command wait for another, in addition to the waits that :meth:`compile` derives. Raises
+        ``ProgramError`` if a queue would wait for itself, or a command for two other nodes.
 
         Parameters
         ----------
         task, other : Task
-            The command that waits, and the one that it waits for. An earlier one of the same queue, or of an earlier
-            pass, has always ended.
+            The command that waits, and the command that it waits for. An earlier command of the same queue, or of an
+            earlier pass of that queue, has always ended.
         lag : int
-            Passes from the other one to this one.
+            Number of passes from the other command to this one.
         unit : int or sequence, optional
             Rank of the node that runs the other command: one number, or one for each rank, with None for a rank that
-            does not wait. By default each node waits for its own command. Nodes report their commands to each other
-            by control words, so they must have links with replay.
+            does not wait. By default each node waits for its own command. Nodes inform each other about their
+            commands by control words, which require links with replay.
         """
         for command in (task, other):
             if command.place >= len(self._tasks) or self._tasks[command.place] is not command:
@@ -334,7 +334,7 @@ class Program:
             waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), wait)
 
     def _wait_for_nodes(self, task: Task, other: Task, wait: Wait, unit: int | Sequence[int | None]) -> None:
-        """Make a command wait for one of another node, or on that node for the same command there."""
+        """Make a command wait for a command of another node, or on that node itself for its own command."""
         if self._nodes is None:
             raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
         units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
@@ -357,9 +357,9 @@ class Program:
         self._remotes[task.place] = own
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
-        """Derive the waits, and check them; without ``derive`` there are only the waits of :meth:`wait`.
-        ``ProgramError`` if commands would wait for each other for ever, ``RaceError`` if two of them may touch a
-        region at the same time, or in another order, without derived waits."""
+        """Derive the waits, and check them. Without ``derive`` there are only the waits of :meth:`wait`. Raises
+        ``ProgramError`` if commands would wait for each other forever, and ``RaceError`` if, without derived waits,
+        two commands may access a region at the same time or in a different order."""
         waits: list[dict[int, Wait]] = [dict(own) for own in self._by_hand]
         if derive:
             queues = [task.queue for task in self._tasks]
@@ -376,7 +376,7 @@ class Program:
 
 
 def _check_earlier(other: Task, task: Task, lag: int) -> None:
-    """Check that a command always ends before another one of its queue starts, ``lag`` passes later."""
+    """Check that a command always ends before another one of its queue starts ``lag`` passes later."""
     if lag == 0 and other.place >= task.place:
         raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
 
@@ -385,7 +385,7 @@ _TIMES = 1 << 32
 
 
 def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
-    """Time of the earliest record of all nodes; their clocks agree, and times wrap."""
+    """Return the time of the earliest record of all nodes; clocks of nodes agree, and times wrap around."""
     times = [record.time for trace in traces for record in trace]
     if not times:
         return 0
@@ -393,8 +393,8 @@ def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
 
 
 def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
-    """Spans of a run, in order of their starts, from time ``origin`` on; tags are indices in the program;
-    ``TraceError`` unless records are the starts and ends of this program's commands, in the order of their queues."""
+    """Spans of a run in the order of their starts, relative to time ``origin``; tags are indices in the program.
+    Raises ``TraceError`` unless the records are starts and ends of this program's commands, in queue order."""
     result = []
     for queue, commands in enumerate(program.queues):
         records = [record for record in trace if record.queue == queue]

@@ -1,7 +1,7 @@
-"""Programs of the nodes of a ring: loads, runs, events, and traces.
+"""Programs of the nodes of a ring: loading, runs, events, and traces.
 
-Nodes with several queues keep their programs. To nodes with one queue the driver sends the commands of each pass, one
-after the other.
+Nodes with several queues store their programs. For nodes with one queue the driver sends the commands of each pass
+one after another.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ from host.driver.words import Words, pack, places
 
 __all__ = ["NodeProgram", "Passes", "RingPrograms", "Staged", "digest", "edit_words"]
 
-#: Largest number of a run; the first is 1.
+#: Largest number of a run. The first run has number 1.
 _RUNS = (1 << int(RUN_BITS)) - 1
 
-#: Longest poll for events, in cycles: of nodes with different numbers of commands; and in quorum updates, since a
-#: node gets its next computation when an event is taken.
+#: Longest poll for events, in cycles: where nodes have different numbers of commands; and in quorum updates, since a
+#: node is given its next computation when an event is taken.
 _LOOK, _SHORT_LOOK = 500, 100
 
 #: Fields of a command that the driver chooses when it sends one.
@@ -41,7 +41,7 @@ _CHOSEN = ("operation", "tag", "collective", "epoch")
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
 
-#: Header of a load for the idle bank, and an edit.
+#: Fields in the header of a load into the idle bank, and of an edit.
 _HEADER = places(program_header_layout(banks=2))
 _EDIT = places(edit_layout())
 
@@ -50,12 +50,12 @@ _EDIT = places(edit_layout())
 class Passes:
     """Result of a run."""
 
-    #: Events of each node, by queue.
+    #: Events of each node, ordered by queue.
     events: list[list[Event]]
-    #: Starts and ends of its commands; empty without ``traced``, and on nodes with one queue.
+    #: Starts and ends of the commands of each node; empty if not ``traced``, and on nodes with one queue.
     traces: list[list[TraceRecord]]
-    #: Cycles from the first start to the last end, of the slowest node; without traces, the sum of the cycles
-    #: of its commands.
+    #: Cycles from the first start to the last end, on the slowest node; without traces, the sum of the cycles of
+    #: its commands.
     outcome: Outcome
 
 
@@ -64,13 +64,13 @@ class Staged:
     """Programs in the idle banks."""
 
     programs: list[list[list[Command]]]
-    model: int  # their number
-    set: int | None = None  # first set that they hold for, once all nodes have acknowledged the edit
-    comparisons: int = 0  # comparisons with an edit that was taken back
+    model: int  # number of the staged program
+    set: int | None = None  # first set in which they apply; None until the edit is acknowledged
+    comparisons: int = 0  # number of comparisons by an edit that was then withdrawn
 
 
 class RingPrograms:
-    """Programs of all nodes; their commands may run only ``planned`` lists."""
+    """Programs of all nodes. Their commands may run only lists that are ``planned``."""
 
     def __init__(self, devices: Devices, commands: CommandQueueing, planned: PlannedLists):
         self._devices = devices
@@ -78,14 +78,14 @@ class RingPrograms:
         self._commands = commands
         self._planned = planned
         self._programs: list[list[list[Command]]] = []
-        self._all_loaded = False  # no load has failed: every node has its program
+        self._all_loaded = False  # False after a failed load, since some nodes may not have their program
         self._model = 0
         self._staged: Staged | None = None
         self._next_set: int | None = None
         self._on_ring = {op.code for config in devices.configs for op in operations(config) if op.on_ring}
 
     def _next_run(self) -> int:
-        """Number of the next run, not in use by the latest run of any node; 0 without control words."""
+        """Choose a number for the next run that is not the latest of any node; 0 without control words."""
         if not self._config.has_signals:
             return 0
         latest = {int(device.latest_run) for device in self._devices}
@@ -96,22 +96,22 @@ class RingPrograms:
 
     @property
     def loaded(self) -> tuple[int, list[list[list[Command]]]]:
-        """Number and commands of the program that was loaded last; 0 and none before, and if a load failed."""
+        """Number and commands of the last loaded program; 0 and empty if there is none, or a load failed."""
         return (self._model, self._programs) if self._all_loaded else (0, [])
 
     @property
     def staged(self) -> tuple[int, list[list[list[Command]]], int | None] | None:
-        """Number and commands of the program in the idle banks, and its first set, once nodes have acknowledged it;
-        None if there is none."""
+        """Number and commands of the program in the idle banks, and its first set after nodes have acknowledged it;
+        None if no program is staged."""
         return None if self._staged is None else (self._staged.model, self._staged.programs, self._staged.set)
 
     @property
     def next_set(self) -> int | None:
-        """Set after the latest run, which an edit must name, in nodes with two banks; None if there was no run."""
+        """Set after the latest run, which edits must name on nodes with two banks; None before a run."""
         return self._next_set
 
     def begin_set(self, number: int) -> None:
-        """Make this set the next one, by a run of no passes: banks change if an edit waits for it."""
+        """Start a set by a run without passes; the banks are switched if an edit waits for this set."""
         self._turn(number)
         latest = [device.latest_run for device in self._devices]
         self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(0, model=self._model, first=number)))
@@ -120,20 +120,20 @@ class RingPrograms:
         self._next_set = number
 
     def _turn(self, first: int) -> None:
-        """Make the staged programs the loaded ones, if their set begins."""
+        """Make the staged programs the loaded ones if their first set is starting."""
         if self._staged is not None and self._staged.set == first:
             self._programs, self._model, self._staged = self._staged.programs, self._staged.model, None
 
     def load(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
-        """Give each node its program, which stays loaded; in order of rank.
+        """Load a program on each node, where it stays loaded; programs are in order of rank.
 
-        Raises ``ProgramTooLongError``: a queue has no room for all of its commands; ``ProgramRunningError``: a
-        program runs; ``ValueError``: commands wait for other nodes without control words, or with programs of other
-        lengths; or a program has more queues than nodes with several of them; ``PlanError``: a program runs a list
-        outside the memory plan; nothing is loaded then.
+        Raises ``ProgramTooLongError`` if a queue has no room for all of its commands; ``ProgramRunningError`` if a
+        program is running; ``ValueError`` if commands wait for other nodes without control words or with programs of
+        different lengths, or if a program for nodes with several queues has more queues than a node; and
+        ``PlanError`` if a program runs a list that is not in the memory plan. In the last case nothing is loaded.
 
         Programs have the same tags on all nodes; nodes with one queue receive commands in the order of tags. With
-        ``changes`` only queues that differ from the loaded programs are sent. Runs name the number ``model``.
+        ``changes``, only queues that differ from the loaded programs are sent. Runs refer to the number ``model``.
         """
         self._check(programs)
         if self._config.queues > 1:
@@ -149,12 +149,12 @@ class RingPrograms:
 
     def _load_queue(self, programs: Sequence[NodeProgram], queue: int, *, model: int, idle: bool = False,
                     ranks: Sequence[int] | None = None) -> None:
-        """Load a queue of all nodes, or of some ranks."""
+        """Load a queue of all nodes, or of the given ranks."""
         self._devices.ask(lambda rank, device: device.submit_load_program(
             queue, _named(device, programs[rank], queue), model=model, idle=idle), ranks)
 
     def _check(self, programs: Sequence[NodeProgram]) -> None:
-        """Raise an error for programs that nodes cannot have; see :meth:`load`."""
+        """Raise an error for programs that nodes cannot hold; see :meth:`load`."""
         self._planned.check(command.weight_base for program in programs for queue in program for command in queue
                             if command.operation is Operation.LAYERS)
         if len(programs) != len(self._devices):
@@ -173,8 +173,8 @@ class RingPrograms:
                                  f"nodes, not {' and '.join(str(length) for length in dict.fromkeys(lengths))}")
 
     def stage(self, programs: Sequence[NodeProgram], *, model: int | None = None) -> Iterator[None]:
-        """Load the idle banks of nodes with two, step by step, a queue of all nodes in each, while programs may run.
-        An edit that waits is taken back. The number of the program is the next one by default.
+        """Load the idle banks of nodes that have two, one queue of all nodes per iteration; programs may run
+        meanwhile. A pending edit is withdrawn. By default the program is given the next number.
 
         Raises ``ProgramTooLongError`` if a queue has no room for all of its commands.
         """
@@ -186,16 +186,16 @@ class RingPrograms:
             yield
 
     def drop_staged(self) -> None:
-        """Empty the idle banks, which takes back an edit that waits."""
+        """Empty the idle banks, which also withdraws a pending edit."""
         self._staged = None
         self._devices.ask(lambda rank, device: device.submit_load_program(0, [], idle=True))
 
     def compare_staged(self, *, number: int) -> None:
-        """Make nodes compare the idle banks with the digests of the staged programs, by an edit with this number; a
-        load of no commands then takes the edit back and leaves the program unchanged.
+        """Make nodes compare their idle banks with the digests of the staged programs, by an edit with this number. A
+        load without commands then withdraws the edit and leaves the program unchanged.
 
-        Raises ``DeviceError`` if a node has received something else, or is in another set; its idle bank is empty
-        then.
+        Raises ``DeviceError`` if a node has received different words, or is in a different set; its idle bank is then
+        empty.
         """
         self.edit(number=number, set=self._next_set or 0)
         staged, last = self._staged, self._config.queues - 1
@@ -205,8 +205,8 @@ class RingPrograms:
             last, [], slot=len(_queue_of(staged.programs[rank], last)), model=staged.model, idle=True))
 
     def edit(self, *, number: int, set: int) -> None:
-        """Make the staged programs hold from a set on, a run with this ``first``, and wait for the acknowledgements
-        of all nodes; ``DeviceError`` if a node refuses the edit, which is then taken back on all nodes."""
+        """Make the staged programs valid from a set on, which is the ``first`` of a run, and wait for all
+        acknowledgements. Raises ``DeviceError`` if a node rejects the edit, which is then withdrawn on all nodes."""
         staged = self._staged
         if staged is None:
             raise ValueError("Programs must be staged before an edit")
@@ -229,14 +229,13 @@ class RingPrograms:
             over: Callable[[], bool] = lambda: False) -> Passes:
         """Run the programs of all nodes, wait for them, and read the traces.
 
-        Raises ``RingError``: a command failed on at least one node. The ring must be put in order by
-        :meth:`TrainingRing.recover`; then the programs are still loaded; ``TraceError``: there were more commands
-        than a node's trace holds.
+        Raises ``RingError`` if a command failed on at least one node; the programs remain loaded, but the ring must
+        be reset by :meth:`TrainingRing.recover`. Raises ``TraceError`` if a trace has no room for all commands.
 
-        A pass takes ``collectives`` numbers of collectives. ``passes``, ``parity`` and ``first`` are as for
-        :class:`~host.driver.command.ProgramRun`; the last two have no effect on nodes with one queue. Only ``traced``
-        runs read the traces, which hold 256 records. For ``on_event`` and ``over`` see :meth:`play`: a run that is
-        over before its end has no error; nodes still run their programs, until :meth:`TrainingRing.recover`.
+        A pass uses ``collectives`` numbers of collectives. ``passes``, ``parity`` and ``first`` are as for
+        :class:`~host.driver.command.ProgramRun`; the last two have no effect on nodes with one queue. The traces,
+        which hold 256 records, are read only if ``traced`` is true. For ``on_event`` and ``over`` see :meth:`play`: a
+        run that ``over`` stops raises no error; nodes continue it until :meth:`TrainingRing.recover`.
         """
         if self._config.queues == 1:
             return self.send(passes)
@@ -259,31 +258,31 @@ class RingPrograms:
              patience: int | None = None,
              on_event: Callable[[int, Event], None] = lambda rank, event: None,
              over: Callable[[], bool] = lambda: False) -> list[list[list[Event]]]:
-        """Run the programs that nodes with several queues have loaded, and take their events, also of failures.
+        """Run the loaded programs of nodes with several queues, and take their events, including failures.
 
-        Events are taken from all nodes in turn, since a node without room for another event makes all nodes wait.
+        Events are taken from all nodes in rotation, since a node without room for another event makes all nodes wait.
         Where nodes are in step, each poll waits for an event of every node. Where they have different numbers of
         commands, or do not wait for each other's gradients, a poll is short, so that a node without an event does not
         delay the events of other nodes.
 
-        Raises ``DeviceTimeoutError``: a node still runs its programs, but has ended no command for ``patience``
+        Raises ``DeviceTimeoutError`` if a node still runs its program, but no command has ended for ``patience``
         cycles.
 
         Parameters
         ----------
         passes, parity, first, collective, collectives
-            Parameters of :meth:`host.driver.device.Device.run`.
+            As for :meth:`host.driver.device.Device.run`.
         patience : int, optional
-            Maximum cycles of a poll for an event; longer than any command.
+            Maximum cycles of a poll for an event; must be longer than any command.
         on_event : callable
-            Called with the rank of a node and each of its events, while the programs run.
+            Called with the rank of a node and each of its events while the programs run.
         over : callable
-            Called after each poll: once it returns True no more events are taken, and nodes stay unchanged.
+            Called after each poll; after it has returned True, no more events are taken; nodes keep their state.
 
         Returns
         -------
         list of list of list of Event
-            Events of each node, by queue, in order; fewer after a command that failed.
+            Events of each node, in order within each queue; fewer if a command failed.
         """
         self._turn(first)
         self._next_set = (first + passes) % (1 << 16)
@@ -292,7 +291,7 @@ class RingPrograms:
                 (command.duration + 2 * command.length for program in self._programs for queue in program
                  for command in queue), default=0)
         number, nodes = self._next_run(), len(self._devices)
-        small = nodes <= SMALL_RING  # nodes of a larger ring have no control words, which need rank and size
+        small = nodes <= SMALL_RING  # nodes of larger rings have no control words, which need rank and size
         self._devices.ask(lambda rank, device: device.submit_run(ProgramRun(
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
             rank=rank if small else 0, size=nodes if small else 0, first=first)))
@@ -300,7 +299,7 @@ class RingPrograms:
 
     def _events(self, passes: int, patience: int, on_event: Callable[[int, Event], None],
                 over: Callable[[], bool]) -> list[list[list[Event]]]:
-        """Events of a run; see :meth:`play`."""
+        """Take the events of a run; see :meth:`play`."""
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
         look, waited = min(patience, self._longest_look), 0
         missing = {rank: count for rank, program in enumerate(self._programs)
@@ -311,7 +310,7 @@ class RingPrograms:
             waited = 0 if any(looks.values()) else waited + look
             for rank, event in looks.items():
                 stopped = event is None and not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]
-                if stopped:  # it may have arrived since
+                if stopped:  # an event may have arrived in the meantime
                     event = self._devices[rank].pop_event(0)
                 if event is not None:
                     events[rank][event.queue].append(event)
@@ -327,13 +326,13 @@ class RingPrograms:
 
     @property
     def _longest_look(self) -> int:
-        """Longest poll for events, in cycles: any number where all nodes have their n-th events at about one time."""
+        """Longest poll for events, in cycles; unlimited if the n-th events of all nodes almost coincide."""
         if any(command.round for program in self._programs for queue in program for command in queue):
             return _SHORT_LOOK
         return _LOOK if len({tuple(map(len, program)) for program in self._programs}) > 1 else (1 << 32) - 1
 
     def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
-        """Raise the error of a run that has not ended well, by the failed event of each node, or else its last one; a
+        """Raise the error of a run that did not end well, given the failed event of each node or else its last one; a
         node with too few events has not ended its program."""
         decisive = [bad or (own[-1] if len(own) == count and own else None)
                     for own, bad, count in zip(events, failed, counts, strict=True)]
@@ -342,8 +341,8 @@ class RingPrograms:
         raise self._commands.diagnose(next(operations, Operation.QUIESCE), decisive)
 
     def send(self, passes: int = 1) -> Passes:
-        """Send the nodes, of any number of queues, the commands of their programs, one after the other; ``RingError``
-        if a command failed on at least one node: later ones were carried out."""
+        """Send the commands of the programs to the nodes, which may have any number of queues, one after another.
+        Raises ``RingError`` if a command failed on at least one node; later commands were executed nevertheless."""
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
         if _waits_for_nodes(self._programs):
@@ -362,8 +361,8 @@ class RingPrograms:
         return Passes(events=together, traces=[], outcome=_outcome(together, []))
 
     def _submit_step(self, step: dict[int, Command]) -> PendingCommand[dict[int, Event]]:
-        """Queue one command of the program on each node; a LATCH, which nodes with one queue do not have, as a
-        QUIESCE: no setting is written during a pass."""
+        """Queue one command of the program on each node. A LATCH, which nodes with one queue lack, is sent as a
+        QUIESCE, since no setting is written during a pass."""
         operation = step[0].operation
         if operation == Operation.LATCH and not self._commands.knows(operation):
             operation = Operation.QUIESCE
@@ -377,16 +376,16 @@ class RingPrograms:
 
 
 def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:
-    """Whether some command waits for another node."""
+    """Whether any command waits for another node."""
     return any(command.remote and command.after_1 for program in programs for queue in program for command in queue)
 
 
 def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outcome:
-    """Outcome of a run that has ended well on every node."""
+    """Compute the outcome of a run that has succeeded on every node."""
     def flagged(flag: EventFlag) -> tuple[int, ...]:
         return tuple(rank for rank, own in enumerate(events) if any(flag in event.flags for event in own))
 
-    # A record of a later time may come first, since two in one cycle wait for each other; times wrap.
+    # A record with a later time may come first, since two records of one cycle wait for each other; times wrap.
     cycles: list[Cycles] = []
     for trace in traces:
         times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
@@ -398,23 +397,23 @@ def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outc
 
 
 def _queue_of(program: NodeProgram, queue: int) -> list[Command]:
-    """Commands of a queue; a program may have fewer queues than a node."""
+    """Return the commands of a queue; a program may have fewer queues than a node."""
     return list(program[queue]) if queue < len(program) else []
 
 
 def _named(device: Device, program: NodeProgram, queue: int) -> list[Command]:
-    """Commands of a queue in the name of the requesting tenant."""
+    """Return the commands of a queue on behalf of the requesting tenant."""
     return [device.named(command) for command in _queue_of(program, queue)]
 
 
 def edit_words(*, number: int, set: int, digest: int) -> Words:
-    """Words of an EDIT, which makes the idle bank the program from the next set on, ``set``. ``digest`` is the CRC-32
-    of the loads: docs/program.md."""
+    """Build the words of an EDIT, which makes the idle bank the program from set ``set`` on. ``digest`` is the CRC-32
+    of the loads; see docs/program.md."""
     return pack(_EDIT, {"number": number, "set": set, "digest": digest}, "Edit's")
 
 
 def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
-    """Digest of the loads of all queues into the idle bank of a node, and of the loads that took back an edit."""
+    """Digest of the loads of all queues into a node's idle bank, and of the loads that withdrew an edit."""
     value, queues = 0, int(device.config.queues)
     for queue in range(queues):
         value = _header(value, staged, queue=queue)
@@ -426,5 +425,5 @@ def digest(device: Device, program: NodeProgram, staged: Staged) -> int:
 
 
 def _header(before: int, staged: Staged, **fields: int) -> int:
-    """Digest after the header of a load."""
+    """Extend a digest by the header of a load."""
     return zlib.crc32(pack(_HEADER, {**fields, "idle": 1, "model": staged.model}, "Program's").tobytes(), before)

@@ -1,4 +1,4 @@
-"""Section of a run by programs on the nodes."""
+"""Section of a run description for programs on the nodes."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ __all__ = ["Program"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Program(Schedule):
-    """Schedule by programs on the nodes."""
+    """Options of the schedule by programs on the nodes."""
 
     kind: ClassVar[str] = "program"
     lead: ClassVar[str] = "--overlap"

@@ -1,16 +1,16 @@
 """Schedules of a training step: which layers are reduced together, and when.
 
-A pass has a forward command for each layer, from the first to the last, and a backward command for each, from the
-last to the first. When the backward command of a layer has ended, its gradients are complete and its weights may
-change. Where layers are sent in parts, the last layer, which is the first in backward, is a part of its own.
+A pass contains a forward command for each layer, from the first to the last, and a backward command for each, from
+the last to the first. When the backward command of a layer has ended, its gradients are complete and its weights may
+change. Where several layers form a part, the last layer, the first one in backward, is a part on its own.
 
 =========  ============================================================================================
 none       one fused update of all layers, after the last backward command
-strict     a reduce-scatter for each layer; after the last, an update of all owned blocks, and one all-gather
+strict     a reduce-scatter for each layer; after the last one, an update of all owned blocks, and one all-gather
 layers     a fused update for each layer
 chunks:n   a fused update for every n layers
-delayed:k  a fused update for each layer; the first k compute with weights that lack the update of the pass before
-search     chunks of 1, 2, 4, … layers are tried until one is not shorter
+delayed:k  a fused update for each layer; the first k layers compute with weights that lack the previous pass's update
+search     chunks of 1, 2, 4, … layers are tried until a size gives no shorter pass
 =========  ============================================================================================
 """
 
@@ -31,15 +31,15 @@ from sim.golden.ring import groups_before
 __all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Computed", "Copies", "Kind", "Schedule", "Trials", "Work",
            "build", "chunks", "fused", "modelled", "search"]
 
-#: Flags that the host sets for each pass of a run of several: gradients are staged, or settings are written.
+#: Flags that the host sets for each pass of a multi-pass run: gradients are staged, or settings are written.
 STAGED_FLAG, SETTINGS_FLAG = 1, 2
 
-#: Settings of the optimizer that all updates of a pass use.
+#: Name of the region of optimizer settings that all updates of a pass use.
 _SETTINGS = "settings"
 
 
 class Kind(enum.Enum):
-    """Kinds of schedules, by their names on the command line."""
+    """Kinds of schedules, named as on the command line."""
 
     NONE = "none"
     STRICT = "strict"
@@ -49,7 +49,7 @@ class Kind(enum.Enum):
     SEARCH = "search"
 
 
-#: Kinds with a number of layers, and the smallest number.
+#: Kinds that include a number of layers, and the smallest number.
 _COUNTED = {Kind.CHUNKS: 1, Kind.DELAYED: 0}
 
 
@@ -58,7 +58,7 @@ class Schedule:
     """A schedule, as requested."""
 
     kind: Kind
-    #: Layers that are reduced together (``chunks``), or compute with weights that lack an update (``delayed``).
+    #: Layers that are reduced together (``chunks``), or that compute with weights that lack an update (``delayed``).
     layers: int = 1
 
     def __post_init__(self) -> None:
@@ -71,18 +71,18 @@ class Schedule:
 
     @property
     def behind(self) -> int:
-        """Number of first layers that compute with weights that lack the update of the pass before."""
+        """Number of first layers that compute with weights that lack the previous pass's update."""
         return self.layers if self.kind is Kind.DELAYED else 0
 
     def check_state(self, *, packed: bool) -> None:
-        """Raise ``ValueError`` if a part of packed (bfloat16) state may begin inside a word."""
+        """Raise ``ValueError`` if a part of packed (bfloat16) state could start in the middle of a word."""
         if packed and self.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.DELAYED):
             raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {self}: state of a part "
                              f"may begin inside a word")
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
-        """The schedule that a text names, such as ``strict`` or ``chunks:2``."""
+        """Return the schedule that a text such as ``strict`` or ``chunks:2`` names."""
         name, colon, number = text.partition(":")
         try:
             kind = Kind(name)
@@ -99,23 +99,23 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Copies:
-    """First layers with two copies of their weights, which alternate from pass to pass.
+    """The first layers, with two copies of their weights that alternate from pass to pass.
 
-    Such a layer computes with weights that lack the update of the pass before, and its update writes the copy that it
-    has computed with. Each layer is a region, and a node counts its updates.
+    Each of these layers computes with weights that lack the previous pass's update, and its update overwrites the
+    copy that it has computed with. Each layer is a region, and a node counts its updates.
     """
 
-    #: Layers with two copies; None where no updates are counted.
+    #: Number of layers with two copies; None where updates are not counted.
     layers: int | None = None
-    #: Elements from the first copy to the second.
+    #: Distance from the first copy to the second, in elements.
     distance: int = 0
 
     def weights(self, layer: Dense) -> Region:
-        """Weights of a layer."""
+        """Return the region of a layer's weights."""
         return Region("weights", layer.base, layer.length, alternate=self.distance if self._apart(layer) else 0)
 
     def fields(self, layer: Dense) -> dict[str, int]:
-        """Fields of commands that use or update the weights of a layer."""
+        """Return the fields of commands that use or update a layer's weights."""
         apart = int(self._apart(layer))
         return {} if self.layers is None else {"region": layer.number, "alternate": apart, "apart": apart}
 
@@ -125,19 +125,19 @@ class Copies:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """A command that computes, or moves results."""
+    """A command that computes or moves results."""
 
-    #: ``forward`` or ``backward``, and the number of the layer; or another name.
+    #: ``forward`` or ``backward`` and the number of the layer, or another name.
     name: str
     operation: str
     reads: list[Region]
     writes: list[Region]
-    #: Multiply-adds for each example.
+    #: Number of multiply-adds for each example.
     multiplications: int
     #: Fields of the command's descriptor that depend on the layer.
     fields: dict[str, int]
     queue: Queue = Queue.COMPUTE
-    #: Cycles, where they do not follow from multiply-adds.
+    #: Duration in cycles, where it does not follow from the multiply-adds.
     duration: int | None = None
 
 
@@ -146,13 +146,13 @@ class Computed:
     """Commands of a compute engine, in order."""
 
     commands: Sequence[Work]
-    #: Examples of each node: the length of its commands.
+    #: Number of examples of each node, which is the length of its commands.
     lengths: Sequence[int] | None = None
 
 
 def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = None) -> list[Work]:
-    """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged, from
-    element ``staged`` on, after all gradients."""
+    """Forward and backward commands of nodes without a compute engine. They copy staged gradients, which are stored
+    after all gradients, from element ``staged`` on."""
     copies = copies or Copies()
     if staged < sum(_extent(layers)):
         raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
@@ -169,13 +169,13 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: Copies | None = No
         if layer.number > 1:
             reads.append(copies.weights(layer))
         commands.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
-    if copies.layers is not None:  # the first backward command, after the whole backward of the pass before
+    if copies.layers is not None:  # the first backward command, after the whole backward of the previous pass
         commands[len(layers)].fields["wait"] = STAGED_FLAG
     return commands
 
 
 def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
-    """Layers that are reduced together, in the order of backward: only the last one, then ``size`` at a time."""
+    """Layers that are reduced together, in the order of backward: the last one, then ``size`` at a time."""
     backward = list(reversed(layers))
     return [backward[:1], *(backward[n:n + size] for n in range(1, len(backward), size))]
 
@@ -191,7 +191,7 @@ class _Builder:
     copies: Copies
 
     def compute(self, commands: Sequence[Work], lengths: Sequence[int] | None) -> None:
-        """All forward and backward commands."""
+        """Add all forward and backward commands."""
         for work in commands:
             duration = self.costs.compute(work.multiplications) if work.duration is None else work.duration
             length = {} if lengths is None or work.queue is not Queue.COMPUTE else {"length": lengths}
@@ -200,7 +200,7 @@ class _Builder:
                              fields={**work.fields, **length, "duration": duration})
 
     def communicate(self, schedule: Schedule) -> None:
-        """LATCH, so that all updates of the pass have the same settings; then all sums and updates."""
+        """Add a LATCH, so that all updates of the pass use the same settings, and then all sums and updates."""
         flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
         self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
                          duration=self.costs.latch, fields=flag)
@@ -216,8 +216,8 @@ class _Builder:
                 raise ValueError("Schedule of a program must be one, not search: measure several and choose")
 
     def update(self, part: Sequence[Dense]) -> None:
-        """A fused update of neighbouring layers; where updates are counted, of one layer, on nodes with master
-        weights, where it reads no weights."""
+        """Add a fused update of neighbouring layers. Where updates are counted it is of one layer, on nodes with
+        master weights, and reads no weights."""
         counted, state = self.copies.layers is not None, _of("state", part)
         weights = self.copies.weights(part[0]) if counted else _of("weights", part)
         self._collective("update", Collective.FUSED_UPDATE, part, writes=[weights, state], reads=[
@@ -225,7 +225,7 @@ class _Builder:
                          fields=self.copies.fields(part[0]))
 
     def strict(self) -> None:
-        """A reduce-scatter for each layer, an update of all owned blocks, and an all-gather."""
+        """Add a reduce-scatter for each layer, an update of all owned blocks, and an all-gather."""
         for layer in reversed(self.layers):
             gradients = [_of("gradients", [layer])]
             self._collective("sum", Collective.REDUCE_SCATTER, [layer], reads=gradients, writes=gradients)
@@ -273,11 +273,11 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
           computed: Computed | None = None, depth: int = DEPTH, distance: int = 0) -> CompiledProgram:
-    """The program of a training step, by any schedule but ``search`` (see :func:`search`), in queues with room for
-    ``depth`` commands.
+    """Build the program of a training step, by any schedule except ``search`` (see :func:`search`). Queues have room
+    for ``depth`` commands.
 
-    COMPUTE copies gradients from element ``staged`` on (see :func:`modelled`), unless there are commands of a compute
-    engine, ``computed``. Layers with two copies of their weights have them ``distance`` elements apart.
+    COMPUTE copies gradients from element ``staged`` on (see :func:`modelled`), unless ``computed`` contains the
+    commands of a compute engine. Copies of the weights of layers that have two are ``distance`` elements apart.
     """
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
@@ -299,7 +299,7 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
 
 
 def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copies:
-    """Copies of the weights of a schedule's layers; ``ValueError`` if they overlap."""
+    """Copies of the weights of a schedule's layers. Raises ``ValueError`` if the copies overlap."""
     if schedule.kind is not Kind.DELAYED:
         return Copies()
     if schedule.behind > len(layers):
@@ -311,8 +311,8 @@ def _copies(schedule: Schedule, layers: Sequence[Dense], distance: int) -> Copie
 
 
 def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
-    """The simplest program of a step: one fused update of a vector, with gradients that the host has put in place;
-    with an ``owner`` all groups belong to that rank."""
+    """Build the simplest program of a step: one fused update of a vector, with gradients that the host has written to
+    their buffer. If an ``owner`` is given, all groups belong to that rank."""
     root = {} if owner is None else {"root": owner, "root_reduce": 1}
     gradients, weights, state = (Region(space, 0, length) for space in ("gradients", "weights", "state"))
     program = Program()
@@ -322,19 +322,19 @@ def fused(length: int, *, owner: int | None = None) -> CompiledProgram:
 
 
 class Trials:
-    """The sizes of chunks that a search tries, after the earlier ``trials``; the last trial has a chunk of ``most``
-    layers, all but the last one, or more."""
+    """Chunk sizes that a search tries, after the earlier ``trials``. Chunks of the last trial have ``most`` layers,
+    which is all layers but the last, or more."""
 
     def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
         if most < 1:
             raise ValueError(f"Layers to choose chunks from must be at least 1, not {most!r}")
         self._most = most
-        #: Sizes and cycles so far.
+        #: Sizes tried so far, with their cycles.
         self.trials = list(trials)
 
     @property
     def over(self) -> bool:
-        """Whether a size was not shorter than the one before it, or there is none left."""
+        """Whether a size was not shorter than the previous one, or no size is left."""
         return bool(self.trials) and (self._longer or self.trials[-1][0] >= self._most)
 
     @property
@@ -343,23 +343,23 @@ class Trials:
 
     @property
     def size(self) -> int:
-        """The size to try next, and finally the chosen one."""
+        """The size to try next, or the chosen size after the search is over."""
         if self.over:
             return self.trials[-2 if self._longer else -1][0]
         return 2 * self.trials[-1][0] if self.trials else 1
 
     def note(self, cycles: int) -> None:
-        """Note the cycles of a pass with chunks of the size to try."""
+        """Record the cycles of a pass with chunks of the size to try."""
         self.trials.append((self.size, cycles))
 
     @property
     def claimed(self) -> int | None:
-        """The size that a literal reading of the claim chooses: the first that was shorter than the one before it."""
+        """The size that a literal reading of the claim chooses: the first that beat the previous one."""
         return next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
                     None)
 
     def lines(self) -> list[str]:
-        """A line for each trial, and after the search one for both readings of the rule."""
+        """Return a line for each trial, and after the search one line for both readings of the rule."""
         lines = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
         if self.over:
             literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
@@ -368,8 +368,8 @@ class Trials:
 
 
 def search(most: int, measure: Callable[[int], int]) -> Trials:
-    """Try chunks of 1, 2, 4, … layers, with the cycles of a pass by ``measure``, until a size is not shorter than the
-    one before it; see :class:`Trials`."""
+    """Try chunks of 1, 2, 4, … layers until a size is not shorter than the previous one, where ``measure`` returns
+    the cycles of a pass with chunks of a size; see :class:`Trials`."""
     trials = Trials(most)
     while not trials.over:
         trials.note(measure(trials.size))

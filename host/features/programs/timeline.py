@@ -1,7 +1,7 @@
-"""Timeline of a program: the work of every queue of every node over time; as a trace and as a picture.
+"""Timeline of a program, as a trace and as a picture: the work of each queue of each node over time.
 
-The trace is in the JSON format of Chrome's tracing, which https://ui.perfetto.dev opens: a process for each node, a
-thread for each queue. A cycle is shown as a microsecond.
+The trace is in the JSON format of Chrome's tracing, which https://ui.perfetto.dev opens. Each node is shown as a
+process, each queue as a thread, and a cycle as a microsecond.
 """
 
 import pathlib
@@ -17,17 +17,17 @@ __all__ = ["QUEUES", "busy", "draw", "trace", "write_trace"]
 #: Names of the queues.
 QUEUES = ("compute", "communicate", "move")
 
-#: Colours of commands, by the first word of their names; all other words take the colour of their queue.
+#: Colours of commands by the first word of their names; commands with other names have the colour of their queue.
 _COLOURS = dict(zip(("backward", "sum", "update", "forward", "gather"), COLOURS, strict=False))
 _OTHERS = ("#8fa3b8", "#c98b96", "#b5a7d6")
-#: Height of a queue in the picture; 1 with the gap to the next one.
+#: Height of a queue in the picture, where 1 includes the gap to the next queue.
 _HEIGHT = 0.82
-#: Inches of a letter.
+#: Width of a letter in inches.
 _LETTER = 0.075
 
 
 def busy(spans: Sequence[Span]) -> dict[tuple[int, int], int]:
-    """Cycles of each queue of each node with a running command."""
+    """Count the cycles in which each queue of each node is running a command."""
     cycles: dict[tuple[int, int], int] = {}
     for span in spans:
         key = (span.node, span.queue)
@@ -36,7 +36,7 @@ def busy(spans: Sequence[Span]) -> dict[tuple[int, int], int]:
 
 
 def trace(spans: Sequence[Span], *, compute: str = "modelled") -> dict[str, Any]:
-    """The trace of spans; ``compute`` names the source of computations: ``modelled``, or ``engine``."""
+    """Build the trace of spans; ``compute`` is the source of computation, ``modelled`` or ``engine``."""
     names = [{"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": {"name": f"node {node}"}}
              for node in sorted({span.node for span in spans})]
     names += [{"ph": "M", "name": "thread_name", "pid": node, "tid": queue, "args": {"name": QUEUES[queue]}}
@@ -53,7 +53,7 @@ def write_trace(spans: Sequence[Span], path: pathlib.Path, *, compute: str = "mo
 
 
 def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "compute: modelled") -> None:
-    """Draw both queues of all nodes, one above the other, below a title and a note about the source of computations.
+    """Draw the queues of all nodes one above another, with a title and a note on the computation.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("cycle")
         show_thousands(axes.xaxis)
-        room = 10.5 / (end or 1)  # inches of a cycle, about
+        room = 10.5 / (end or 1)  # approximate inches of a cycle
         for span in spans:
             row = rows.index((span.node, span.queue))
             axes.broken_barh([(span.start, span.end - span.start)], (row - _HEIGHT / 2, _HEIGHT), linewidth=0.5,
@@ -91,6 +91,6 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
 
 
 def _label(span: Span, room: float) -> str:
-    """The longest of a span's names that fits: the whole name, its number, or nothing."""
+    """Return the longest form of a span's name that fits: the whole name, its number, or nothing."""
     width = (span.end - span.start) * room
     return next((text for text in (span.name, span.name.split(" ")[-1]) if len(text) * _LETTER <= width), "")

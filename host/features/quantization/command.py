@@ -42,7 +42,7 @@ _FILES = ("report.json", "report.png", "model.npz", "model.onnx", "weights.npz")
 
 @dataclasses.dataclass(frozen=True)
 class WeightOptions(Section):
-    """Weights that are quantised."""
+    """Options of the weights to quantise."""
 
     weights: Path | None = option(
         None, help="Weights, written by `gradring train`, of a perceptron that classifies digits.",
@@ -56,7 +56,7 @@ def _names(kind: type[enum.Enum]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class SchemeOptions(Section):
-    """Scheme of a quantised model, and the calibration of all."""
+    """Scheme of a quantised model, and the calibration for all schemes."""
 
     calibration: str = option(
         "minmax", help="Range of activations that is represented: all, minmax, or up to a percentile of their "
@@ -79,7 +79,7 @@ class SchemeOptions(Section):
         self.config()
 
     def config(self) -> QuantizationConfig:
-        """Configuration of the model that is written."""
+        """Configuration of the model that is written to a file."""
         return QuantizationConfig(
             scheme=Scheme(self.scheme), rounding=Rounding(self.rounding), extrema=Extrema(self.extrema),
             bits=self.bits, per_channel=self.per_output, percentile=self.percentile,
@@ -88,7 +88,7 @@ class SchemeOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class SimulationOptions(Section):
-    """Simulation of the ring."""
+    """Options of the simulated ring."""
 
     threads: Threads = None
     host_port: HostPort = False
@@ -96,7 +96,7 @@ class SimulationOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class ExtraOptions(Section):
-    """Results in addition to the report."""
+    """Options of results in addition to the report."""
 
     onnx: bool = option(False, help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs "
                                     "gradring[onnx].")
@@ -105,7 +105,7 @@ class ExtraOptions(Section):
 
 
 class CellCount:
-    """Synthesis of units of candidates, one after the other, in the background."""
+    """Synthesis of the candidates' units in the background, one after another."""
 
     def __init__(self, units: Iterable[str]):
         self._executor = ThreadPoolExecutor(1)
@@ -114,15 +114,15 @@ class CellCount:
         self._counts = {unit: self._executor.submit(self._synthesise, unit) for unit in sorted(set(units))}
 
     def __call__(self, unit: str) -> int | None:
-        """Wait for the LUT4 of a unit; None if it is not counted, or could not be synthesised."""
+        """Wait for the LUT4 count of a unit; None if it is not counted or could not be synthesised."""
         return self._counts[unit].result() if unit in self._counts else None
 
     def known(self, unit: str) -> bool:
-        """Whether the result of a unit needs no wait."""
+        """Whether the result of a unit is available without waiting."""
         return unit not in self._counts or self._counts[unit].done()
 
     def close(self) -> None:
-        """Begin no further synthesis, and end the running one."""
+        """Cancel all synthesis that has not started, and terminate the running one."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._ended = True
@@ -130,7 +130,7 @@ class CellCount:
                 self._process.terminate()
 
     def _synthesise(self, unit: str) -> int | None:
-        # In a separate process, so that several run at a time.
+        # In a separate process, which can be terminated.
         name, _, option = unit.partition("-")
         options = ["--set", option] if option else []
         command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]
@@ -169,7 +169,7 @@ def quantize_command(
             raise ValueError(f"Option --seed is for training, and {shown(path)} has trained weights: add --train, or "
                              f"leave it out")
         if extra.onnx:
-            quantize.check_onnx()  # before anything is built
+            quantize.check_onnx()  # this check comes before anything is built
         if trained is not None:
             layers = quantize.layers_of(trained, data)
             quantize.check_layers(layers, data, candidates(len(layers), scheme.config()))
@@ -201,7 +201,7 @@ def quantize_command(
 
 
 def _refuse(is_given: Callable[[str], bool], source: WeightOptions, scheme: SchemeOptions) -> None:
-    """Raise ``ValueError`` for an option that is given and has no effect."""
+    """Raise ``ValueError`` for an option that is given but has no effect."""
     if scheme.calibration != "percentile" and is_given("percentile"):
         raise ValueError(f"Option --percentile is for calibration percentile, not {scheme.calibration}: leave it out")
     if source.retrain and is_given("weights"):
@@ -210,7 +210,7 @@ def _refuse(is_given: Callable[[str], bool], source: WeightOptions, scheme: Sche
 
 def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Path,
              progress: Progress) -> weight_files.TrainedWeights:
-    """Train on the ring, and write the weights."""
+    """Train on the ring, and write the weights to a file."""
     task = Classifier(data, config.hidden)
     progress.stage("train", config.steps(task.examples), task)
     train(ring, task, config, on_step=progress.step)
@@ -222,7 +222,7 @@ def _trained(ring: TrainingRing, data: Dataset, config: TrainingConfig, path: Pa
 
 def _measured(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, scheme: SchemeOptions, *,
               progress: Progress, cells: CellCount) -> dict[str, Any]:
-    """The report of all candidates on the ring, with LUT4 of the units that ``cells`` counts."""
+    """Build the report of all candidates on the ring, with the LUT4 of the units that ``cells`` counts."""
     def lut4(unit: str) -> int | None:
         if not cells.known(unit):
             progress.stage(f"synthesis of {unit}")

@@ -1,10 +1,10 @@
-"""A trained perceptron in integers: quantised by every scheme, measured on the nodes, and reported.
+"""A trained perceptron in integers: quantised by every scheme, measured on nodes, and reported.
 
 Schemes with an integer offset run on the nodes' integer datapath, and every score is compared with the golden model,
-bit for bit. A float offset cannot; its accuracy is computed here, as a unit for it would.
+bit for bit. Schemes with a float offset cannot; their accuracy is computed here as a unit for them would compute it.
 
-Another network has a skewed last layer: its smallest weight is subtracted from all of its weights. All scores are
-then higher by one amount, so predictions stay the same, and no weight is negative. Only its last layer has 4 bits.
+A second network has a skewed last layer: the smallest weight is subtracted from all of its weights. All scores then
+rise by the same amount, so predictions are unchanged, and no weight is negative. Only its last layer has 4 bits.
 """
 
 import dataclasses
@@ -47,9 +47,9 @@ __all__ = ["INPUT_SCALE", "UNITS", "Candidate", "candidates", "check_layers", "c
 
 Row = dict[str, Any]
 
-INPUT_SCALE = 1 / 16  # pixels are multiples of this
+INPUT_SCALE = 1 / 16  # pixels are multiples of it
 
-#: Units for an integer offset and for a float one, by their names in `make synth`; each for 8 bits and for 4.
+#: Units for an integer offset and for a float offset, by their names in `make synth`; each for 8 bits and for 4.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
 UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
 
@@ -59,36 +59,36 @@ SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A network and its quantisation."""
+    """A network with its quantisation."""
 
-    #: The trained network, or the network with a skewed last layer.
+    #: Whether this is the trained network, or the network with a skewed last layer.
     network: str
     config: QuantizationConfig
 
     @property
     def label(self) -> str:
-        """Name of the scheme."""
+        """Name of the scheme in reports."""
         aligned = ", aligned" if self.config.extrema is Extrema.ALIGNED else ""
         return f"{self.config.scheme.value}{aligned}"
 
     @property
     def bits(self) -> int:
-        """Bits of the codes of the last layer."""
+        """Number of bits in the codes of the last layer."""
         return self.config.bits if isinstance(self.config.bits, int) else self.config.bits[-1]
 
     @property
     def scale(self) -> str:
-        """The part that has its own scale: a layer or an output."""
+        """What each scale applies to: a layer or an output."""
         return "output" if self.config.per_channel else "layer"
 
     @property
     def unit(self) -> str:
-        """Unit that computes it, for codes of 8 bits if a layer has them."""
+        """Name of the unit that computes it, for codes of 8 bits if any layer has them."""
         return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
 
 
 def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Candidate]:
-    """All candidates of a network with ``layers`` layers, with the calibration of ``base``."""
+    """Create all candidates for a network with ``layers`` layers, with the calibration of ``base``."""
     config = functools.partial(dataclasses.replace, base or QuantizationConfig())
     return [
         *(Candidate(network=TRAINED, config=config(
@@ -101,14 +101,14 @@ def candidates(layers: int, base: QuantizationConfig | None = None) -> list[Cand
 
 
 def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
-    """The same predictions, with a last layer that has no negative weight."""
+    """Return layers with the same predictions whose last layer has no negative weight."""
     last = layers[-1]
     return [*layers[:-1], FloatLayer(last.weights - last.weights.min(), last.biases)]
 
 
 def find_weights(path: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Path and weights of a perceptron that classifies digits: the file of ``path``, or else weights of training or
-    of an earlier run, or None with the path that they would have. ``ValueError`` if the file has other weights."""
+    """Find a perceptron that classifies digits: the file ``path``, or else weights of training or of an earlier run.
+    Returns their path and the weights, or the path for new weights and None. ``ValueError`` for other weights."""
     if path is not None:
         weights = load(path)
         if weights.workload is not WorkloadName.DIGITS:
@@ -121,10 +121,10 @@ def find_weights(path: Path | None, output: Path) -> tuple[Path, TrainedWeights 
 
 
 def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
-    """The layers of a perceptron that was trained on this data."""
+    """Return the layers of a perceptron that was trained on this data."""
     widths = [data.train_x.shape[1], *weights.hidden, data.classes]
     size = sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(widths))
-    if weights.parameters.shape != (size,):  # before memory is taken for a model of this size
+    if weights.parameters.shape != (size,):  # checked before memory is allocated for a model of this size
         raise ValueError(f"Parameters of a perceptron with hidden layers {weights.hidden!r} must be {size:,}, "
                          f"not {weights.parameters.size:,}")
     model = perceptron(data.train_x.shape[1], weights.hidden, data.classes)
@@ -132,7 +132,7 @@ def layers_of(weights: TrainedWeights, data: Dataset) -> list[FloatLayer]:
 
 
 def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[Candidate]) -> None:
-    """Raise ``ValueError``, before anything is built, if scores of an image are beyond the range of binary32, or a
+    """Raise ``ValueError``, before anything is built, if scores of an image exceed the range of binary32, or if a
     candidate cannot quantise a layer."""
     with np.errstate(over="ignore", invalid="ignore"):
         for network, images in itertools.product((layers, skewed(layers)), (data.train_x, data.test_x)):
@@ -146,7 +146,7 @@ def check_layers(layers: Sequence[FloatLayer], data: Dataset, chosen: Sequence[C
 
 def _quantized(candidate: Candidate, layers: Sequence[FloatLayer],
                data: Dataset) -> tuple[Sequence[FloatLayer], QuantizedNetwork]:
-    """The layers that a candidate takes, and their integer network."""
+    """Return the layers that a candidate quantises, and the resulting integer network."""
     if candidate.network == SKEWED:
         layers = skewed(layers)
     return layers, quantize(layers, data.train_x, candidate.config, input_scale=INPUT_SCALE)
@@ -161,9 +161,9 @@ def check_onnx() -> None:
 
 def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConfig, directory: Path, *,
            onnx: bool = False) -> tuple[list[Path], Agreement | None]:
-    """Write model.npz and, on request, model.onnx; return paths, and the comparison of onnxruntime's answers to the
-    test images with the integer model's. ``DivergenceError`` if the integer score of one of its answers is more than
-    one adjusted weight below the largest."""
+    """Write model.npz and, on request, model.onnx; return the paths, and how onnxruntime's answers to the test images
+    agree with the integer model. Raises ``DivergenceError`` if the integer score of an answer is more than one
+    adjusted weight below the largest score."""
     network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
     paths, agreement = [directory / "model.npz"], None
     files.save(network, paths[0])
@@ -183,8 +183,8 @@ def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConf
 
 def on_ring(ring: TrainingRing, network: QuantizedNetwork,
             x: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], int]:
-    """Sums of the last layer for a batch that all nodes share, and cycles of the slowest node; ``DivergenceError`` if
-    nodes differ from the golden model."""
+    """Compute the last layer's sums for a batch that all nodes share, and the cycles of the slowest node. Raises
+    ``DivergenceError`` if the nodes differ from the golden model."""
     outcome = ring.inference.infer(node_layers(network), network.input_codes(x))
     expected = infer(network, x)
     wrong = np.argwhere(outcome.outputs != expected)
@@ -197,7 +197,7 @@ def on_ring(ring: TrainingRing, network: QuantizedNetwork,
 
 
 def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing) -> Row:
-    """Quantise a network of layers as they were trained, and measure it on the test set."""
+    """Quantise the trained layers as a candidate requires, and measure the network on the test set."""
     config = candidate.config
     layers, network = _quantized(candidate, layers, data)
     exact = activations(layers, data.test_x)[-1]
@@ -226,7 +226,7 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, r
 
 
 def _decibels(exact: npt.NDArray[np.floating], actual: npt.NDArray[np.floating]) -> float | None:
-    """Ratio of the exact values' power to the difference's, in dB; None if there is no difference."""
+    """Ratio of the exact values' power to the errors' power, in dB; None without errors."""
     noise = float(np.square(np.asarray(actual, np.float64) - exact).sum())
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
@@ -234,9 +234,9 @@ def _decibels(exact: npt.NDArray[np.floating], actual: npt.NDArray[np.floating])
 def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, chosen: Sequence[Candidate], *,
             lut4: Callable[[str], int | None] = lambda unit: None,
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
-    """Content of the report; ``on_row`` is called with each of its rows.
+    """Collect the content of the report; ``on_row`` is called with each of its rows.
 
-    ``lut4`` gives the LUT4 of a unit by its name, or None, and is called after all measurements.
+    ``lut4`` returns the LUT4 of a unit by name, or None, and is called after all measurements.
     """
     rows = []
     for candidate in chosen:
@@ -255,7 +255,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: TrainingRing, cho
 
 
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
-    """Distribution of weights, and the values that codes of 4 bits can represent."""
+    """Return the distribution of weights, and the values that codes of 4 bits can represent."""
     counts, edges = np.histogram(weights, bins=60)
     levels = {}
     for scheme, extrema in SCHEMES:
@@ -268,7 +268,7 @@ def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
 
 
 def write(content: dict[str, Any], directory: Path) -> tuple[dict[str, Any], list[Path]]:
-    """Write report.json and report.png; return the report and their paths."""
+    """Write report.json and report.png; return the report and both paths."""
     from host.features.quantization.report import draw
 
     report = SCHEMA.report(content)

@@ -1,7 +1,7 @@
 """Quantised networks as npz files.
 
-A file has the arrays of :data:`_HEADER`, and for each layer the arrays of :func:`_fields`, with the layer's number,
-from 0 on, before a dot. docs/quantization/schemes.md has a table.
+A file contains the arrays of :data:`_HEADER`, and for each layer the arrays of :func:`_fields`, with names that start
+with the layer's number, from 0 on, and a dot. docs/quantization/schemes.md has a table.
 """
 
 from pathlib import Path
@@ -20,17 +20,17 @@ __all__ = ["SCHEMA", "VERSION", "load", "save"]
 SCHEMA = "gradring.quantized"
 VERSION = 1
 
-#: Bytes of a file, and of its arrays: the codes of a network take eight times as much when they are computed with.
+#: Maximum bytes of a file and of its arrays; codes take eight times as much memory during computation.
 LARGEST = 1 << 24
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-#: Types of the arrays of a file; all are single values.
+#: Types of the arrays in a file's header; all contain single values.
 _HEADER = {"schema": np.str_, "version": np.int64, "scheme": np.str_, "rounding": np.str_, "layers": np.int64}
 
 
 def save(network: QuantizedNetwork, path: Path) -> None:
-    """Write a network to a file, and make the folder it is in."""
+    """Write a network to a file, and create the file's folder."""
     arrays: dict[str, Any] = {
         "schema": SCHEMA, "version": np.int64(VERSION), "scheme": network.scheme.value,
         "rounding": network.rounding.value, "layers": np.int64(len(network.layers))}
@@ -52,7 +52,7 @@ def save(network: QuantizedNetwork, path: Path) -> None:
 
 
 def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str]]:
-    """Type and shape of each array of a layer: of outputs and inputs, of outputs, or of one number."""
+    """Type and shape of each array of a layer: per output and input, per output, or a single number."""
     fields: dict[str, tuple[npt.DTypeLike, str]] = {
         "bits": (np.int64, ""), "variant": (np.str_, ""), "codes": (np.uint8, "outputs, inputs"),
         "offsets": (np.int16, "outputs"), "scales": (np.float32, "outputs"), "relu": (np.bool_, ""),
@@ -67,8 +67,8 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
 
 
 def load(path: Path) -> QuantizedNetwork:
-    """Read a network from a file; ``ValueError`` with the first mistake if :func:`save` does not write such files,
-    ``OSError`` if it cannot be read."""
+    """Read a network from a file. Raises ``ValueError`` with the first mistake if :func:`save` would not write such a
+    file, and ``OSError`` if it cannot be read."""
     fields = {name: (kind, shape) for scheme in Scheme for last in (False, True)
               for name, (kind, shape) in _fields(scheme, last=last).items()}
     dimensions = {"": 0, "outputs": 1, "outputs, inputs": 2}
@@ -83,7 +83,7 @@ def load(path: Path) -> QuantizedNetwork:
 
 
 def _network(arrays: Arrays) -> QuantizedNetwork:
-    """Network of arrays with the expected types and numbers of dimensions."""
+    """Build a network from arrays with the expected types and numbers of dimensions."""
     if (schema := _array(arrays, "schema").item()) != SCHEMA:
         raise ValueError(f"Schema must be {SCHEMA!r}, not {schema!r}")
     if (version := _array(arrays, "version").item()) != VERSION:

@@ -1,9 +1,9 @@
 """A perceptron in integers, layer by layer.
 
-In each layer, activations X arrive as 8 bits with a scale Sx, products with the adjusted weights A are summed in 32
-bits, beginning with a bias in units of S · Sx, and the sum becomes the next layer's 8 bits by an integer multiplier
-and a shift. The last layer's sums are the scores. This is impossible with a float offset: each sum is then first
-converted to binary32, multiplied and added to.
+In each layer, activations X are integers of 8 bits with a scale Sx. Their products with the adjusted weights A are
+summed in 32 bits, starting from a bias in units of S · Sx, and an integer multiplier and a shift convert the sum to 8
+bits for the next layer. The sums of the last layer are the scores. A float offset does not allow this: each sum must
+first be converted to binary32, multiplied and added to.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FloatLayer:
-    """Weights, of shape (outputs, inputs), and biases of a layer as it was trained."""
+    """Weights of shape (outputs, inputs), and biases, of a layer as trained."""
 
     weights: npt.NDArray[np.floating]
     biases: npt.NDArray[np.floating]
@@ -47,16 +47,16 @@ class FloatLayer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuantizationConfig:
-    """Quantisation of a network."""
+    """Options of the quantisation of a network."""
 
     scheme: Scheme = Scheme.IAQ_MIN
-    bits: int | tuple[int, ...] = 8  # bits of a weight's code, in all layers or in each: 4 or 8
-    rounding: Rounding = Rounding.NEAREST  # rounding of weights and their offsets
-    per_channel: bool = False  # whether each output has its own scale and offset
-    #: Extrema that scales and offsets of weights come from.
+    bits: int | tuple[int, ...] = 8  # number of bits of a weight's code, for all layers or for each: 4 or 8
+    rounding: Rounding = Rounding.NEAREST  # rounding of weights and of their offsets
+    per_channel: bool = False  # whether each output has a separate scale and offset
+    #: Extrema from which scales and offsets of weights are computed.
     extrema: Extrema = Extrema.ZERO
     calibration: Calibration = Calibration.MINMAX
-    percentile: float = 99.9  # percentile of the magnitudes of activations, for that calibration
+    percentile: float = 99.9  # percentile of the magnitudes of activations, for calibration by percentile
 
     def __post_init__(self) -> None:
         bits = (self.bits,) if isinstance(self.bits, int) else self.bits
@@ -68,16 +68,16 @@ class QuantizationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedLayer:
-    """A layer in integers."""
+    """An integer layer."""
 
-    weights: QuantizedWeights  # weights, with scales that are binary32 numbers
+    weights: QuantizedWeights  # weights, with scales in binary32
     #: Biases in units of S · Sx.
     bias: Integers
     input: Activation
-    #: None of the last layer.
+    #: Activations that are output; None for the last layer.
     output: Activation | None = None
     relu: bool = False
-    #: Requantization of a layer that is not the last, unless its offset is a float.
+    #: Requantization to the output's scale; None for the last layer, or with a float offset.
     requantization: Requantization | None = None
 
     @property
@@ -94,13 +94,13 @@ class QuantizedLayer:
 
     @property
     def units(self) -> Floats:
-        """The unit that each output's accumulator counts in: S · Sx."""
+        """The unit in which each output's accumulator counts: S · Sx."""
         return self.weights.scales * self.input.scale
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedNetwork:
-    """Layers in integers, with a ReLU between each two of them."""
+    """Integer layers with a ReLU between successive layers."""
 
     scheme: Scheme
     rounding: Rounding
@@ -108,9 +108,9 @@ class QuantizedNetwork:
 
     @property
     def multiplications(self) -> dict[str, int]:
-        """Multiplications for one inference, by name in reports: weights by activations, accumulators by multipliers,
-        and binary32 ones. A float offset takes two binary32 ones per output: of a sum of codes and activations, and
-        of a sum of activations."""
+        """Number of multiplications for one inference, by name in reports: weights by activations, accumulators by
+        multipliers, and in binary32. A float offset requires two binary32 multiplications per output: of the sum of
+        codes times activations, and of the sum of activations."""
         outputs = sum(layer.outputs for layer in self.layers)
         integer = self.scheme.integer
         return {"products": sum(layer.weights.codes.size for layer in self.layers),
@@ -118,16 +118,16 @@ class QuantizedNetwork:
                 "float_multiplications": 0 if integer else 2 * outputs}
 
     def input_codes(self, x: npt.NDArray[np.floating]) -> Integers:
-        """Inputs of the first layer for a batch, one example per row."""
+        """Convert a batch, with one example per row, to input codes of the first layer."""
         return self.layers[0].input.quantize(x)
 
     def scores(self, accumulators: npt.NDArray[np.integer]) -> Floats:
-        """The numbers that the last layer's accumulators represent."""
+        """Convert the last layer's accumulators to the scores that they represent."""
         return np.asarray(accumulators * self.layers[-1].units, np.float64)
 
     def float_scores(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-        """Scores of a network with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X, each operation
-        after the two sums in binary32, and to the integers of the next layer to nearest even."""
+        """Scores of a network with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X. Operations after
+        the two sums are in binary32; the integers of the next layer are rounded to nearest even."""
         if self.scheme.integer:
             raise ValueError(f"Scheme must be {Scheme.FLOAT_OFFSET.value} for scores in floats, not "
                              f"{self.scheme.value}")
@@ -146,13 +146,13 @@ class QuantizedNetwork:
 
 
 def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = None) -> list[FloatLayer]:
-    """The linear layers of a perceptron; with a vector of parameters in place of its own."""
+    """Return the linear layers of a perceptron, optionally with other parameters than its own."""
     views = model.views(model.parameters if parameters is None else parameters)
     return [FloatLayer(view["weight"].copy(), view["bias"].copy()) for view in views if view]
 
 
 def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> list[npt.NDArray[np.floating]]:
-    """The input of each layer, in floats, and the scores after the last."""
+    """Return the input of each layer, in floats, and the scores after the last layer."""
     values = [x]
     for number, layer in enumerate(layers):
         kind = layer.weights.dtype
@@ -166,11 +166,11 @@ def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> li
 
 def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], config: QuantizationConfig, *,
              input_scale: float | None = None) -> QuantizedNetwork:
-    """Quantise a perceptron, with a ReLU between each two of its layers; ``ValueError`` if an offset, a factor or a
-    sum does not fit the node.
+    """Quantise a perceptron with a ReLU between successive layers. Raises ``ValueError`` if an offset, a factor or a
+    sum exceeds the range of a node.
 
-    Scales of activations come from examples, one per row. Inputs are calibrated as well, unless they are integers
-    from 0 to 255 times ``input_scale`` already.
+    Scales of activations are computed from examples, one per row. Inputs are calibrated as well, unless they are
+    already integers from 0 to 255 times ``input_scale``.
     """
     if not layers:
         raise ValueError("Layers must be at least 1, not 0")
@@ -195,7 +195,7 @@ def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Acti
            output: Activation | None) -> QuantizedLayer:
     weights = quantize_weights(layer.weights, bits=bits, scheme=config.scheme, rounding=config.rounding,
                                per_channel=config.per_channel, extrema=config.extrema)
-    # Files of all kinds hold scales as binary32, and results computed from them must be the same after import.
+    # Files of all kinds store scales in binary32, and results computed from them must be the same after import.
     weights = dataclasses.replace(weights, scales=weights.scales.astype(np.float32).astype(np.float64))
     if not (weights.scales > 0).all():
         raise ValueError(f"Scales of weights must be binary32 numbers above zero, not {weights.scales.min()!r}")
@@ -207,7 +207,7 @@ def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Acti
 
 def assemble(weights: QuantizedWeights, bias: Integers, scale: Activation, output: Activation | None, *,
              relu: bool) -> QuantizedLayer:
-    """A layer of integers and scales, from which its multipliers follow; refused where a sum would not fit."""
+    """Build a layer from integers and scales, with its multipliers; ``ValueError`` if a sum may overflow."""
     check_sums(weights, bias, scale)
     factors = None
     if output is not None and weights.minima is None:
@@ -216,7 +216,7 @@ def assemble(weights: QuantizedWeights, bias: Integers, scale: Activation, outpu
 
 
 def check_sums(weights: QuantizedWeights, bias: Integers, scale: Activation) -> None:
-    """Check that no sum of an output can overflow, and raise ``ValueError`` with the numbers if one can."""
+    """Raise ``ValueError`` with the numbers if the sum of any output can overflow."""
     products = np.stack([weights.adjusted * scale.low, weights.adjusted * scale.high])
     most = 1 << ACCUMULATOR_BITS - 1
     for sums in (bias + products.min(axis=0).sum(axis=1), bias + products.max(axis=0).sum(axis=1)):
@@ -229,7 +229,7 @@ def check_sums(weights: QuantizedWeights, bias: Integers, scale: Activation) -> 
 
 
 def node_layers(network: QuantizedNetwork) -> list[golden.Layer]:
-    """The layers as nodes take them."""
+    """Convert the layers to the form that nodes use."""
     if not network.scheme.integer:
         raise ValueError(f"Scheme must be one with an integer offset for integer layers, not {network.scheme.value}")
     layers = []
@@ -244,5 +244,5 @@ def node_layers(network: QuantizedNetwork) -> list[golden.Layer]:
 
 
 def infer(network: QuantizedNetwork, x: npt.NDArray[np.floating]) -> Integers:
-    """The last layer's sums for a batch, one example per row, by the golden model."""
+    """Compute the last layer's sums for a batch, one example per row, by the golden model."""
     return np.asarray(golden.infer(node_layers(network), network.input_codes(x)), np.int64)

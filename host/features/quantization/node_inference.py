@@ -1,8 +1,8 @@
-"""Inference of integer layers on nodes, and the layers in their memories.
+"""Inference of integer layers on nodes, and the layout of the layers in their memories.
 
-The weight memory has a list of layers and their codes, the gradient memory the rest. A node infers layer after layer,
-each for all samples of a command, and reads and writes two regions of its gradient memory in turn. An output's codes,
-a sample and a layer's parameters each begin in a memory row of their own. docs/protocol.md has the formats.
+The weight memory contains a list of layers and their codes, the gradient memory everything else. A node infers one
+layer after another, each for all samples of a command, and alternates between two regions of its gradient memory. An
+output's codes, a sample, and a layer's parameters each start in a new memory row. Formats are in docs/protocol.md.
 """
 
 import dataclasses
@@ -32,27 +32,27 @@ __all__ = ["InferOutcome", "NodeInference", "Program", "pack_inputs", "program",
 Integers = npt.NDArray[np.int64]
 
 _LAYER, _OUTPUT = places(layer_layout()), places(output_parameter_layout())
-_MAX_COUNT = (1 << 16) - 1  # outputs, or samples of a command
+_MAX_COUNT = (1 << 16) - 1  # maximum outputs, or samples of a command
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """Layers in the form of a node's memories."""
+    """Layers as they are stored in a node's memories."""
 
-    # words for the weight memory, from the base on: the list of layers, and their codes
+    # contents of the weight memory, starting at the base: the list of layers, and their codes
     weights: Words
-    # words for the gradient memory, from the base on: the parameters of all outputs
+    # contents of the gradient memory, starting at the base: the parameters of all outputs
     parameters: Words
-    # addresses in the gradient memory: inputs of the first layer, and results of the last one
+    # addresses in the gradient memory of the first layer's inputs and of the last layer's results
     source: int
     target: int
-    samples: int  # most samples in a command
-    # inputs and outputs of the network
+    samples: int  # maximum samples in a command
+    # numbers of inputs and outputs of the network
     inputs: int
     outputs: int
-    signed: bool  # inputs are int8
+    signed: bool  # whether inputs are int8
     lanes: int
-    beats: int  # cycles with all lanes multiplying, for each sample
+    beats: int  # cycles with all lanes multiplying, per sample
 
 
 def _rows(count: int, per_row: int) -> int:
@@ -60,7 +60,7 @@ def _rows(count: int, per_row: int) -> int:
 
 
 def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, npt.ArrayLike], count: int) -> Words:
-    """Structs of one or more words, as words of a memory."""
+    """Encode structs of one or more words each as words of a memory."""
     bits = np.zeros((count, words), np.uint32)
     for name, value in values.items():
         offset, width = layout[name]
@@ -70,7 +70,7 @@ def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, np
 
 
 def _packed(values: Integers, per_row: int) -> npt.NDArray[np.uint8]:
-    """Lowest 8 bits of each row of values, filled up with zeros to whole memory rows."""
+    """Lowest 8 bits of the values, with each row padded by zeros to whole memory rows."""
     rows, columns = values.shape
     padded = np.zeros((rows, _rows(columns, per_row) * per_row), np.uint8)
     padded[:, :columns] = values & 0xFF
@@ -78,7 +78,7 @@ def _packed(values: Integers, per_row: int) -> npt.NDArray[np.uint8]:
 
 
 def _codes(layer: Layer, lanes: int) -> Words:
-    """Codes of a layer, as words of the weight memory."""
+    """Encode the codes of a layer as words of the weight memory."""
     codes = _packed(layer.codes, 32 * lanes // layer.bits)
     if layer.bits == 4:
         codes = codes[:, 0::2] | codes[:, 1::2] * np.uint8(16)
@@ -86,7 +86,7 @@ def _codes(layer: Layer, lanes: int) -> Words:
 
 
 def _parameters(layer: Layer, lanes: int) -> Words:
-    """Parameters of a layer's outputs, as words of the gradient memory."""
+    """Encode the parameters of a layer's outputs as words of the gradient memory."""
     scale = {} if layer.last else {"multiplier": layer.multiplier, "shift": layer.shift}
     words = _fields(_OUTPUT, OUTPUT_WORDS, {"bias": layer.bias, "offset": layer.offsets, **scale}, layer.outputs)
     return np.concatenate([words, np.zeros(-len(words) % lanes, np.uint32)])
@@ -94,11 +94,11 @@ def _parameters(layer: Layer, lanes: int) -> Words:
 
 def program(layers: Sequence[Layer], *, lanes: int, gradient_words: int, weight_words: int,
             gradient_base: int = 0, weight_base: int = 0) -> Program:
-    """Lay layers out in buffers of both memories: sizes in elements, and addresses that are multiples of 32.
+    """Lay out layers in buffers of both memories; sizes are in elements, addresses are multiples of 32.
 
-    The inputs of each layer are the outputs of the one before, only the final one is ``last``, and ``lanes`` are the
-    elements of a memory row. Raises ``ValueError``: layers do not follow each other, or there is no room for them and
-    one sample.
+    The inputs of each layer are the outputs of the previous one, only the final layer is ``last``, and ``lanes`` is
+    the number of elements in a memory row. Raises ``ValueError`` if layers do not match their predecessors, or if
+    there is no room for them and one sample.
     """
     _check(layers, lanes)
     listed = _rows(LAYER_WORDS * len(layers), BASE_ALIGNMENT) * BASE_ALIGNMENT
@@ -111,7 +111,7 @@ def program(layers: Sequence[Layer], *, lanes: int, gradient_words: int, weight_
     parameters = [_parameters(layer, lanes) for layer in layers]
     parameter_bases = np.cumsum([0, *map(len, parameters)])
 
-    # Vectors between layers, in two regions in turn; the last one is of sums.
+    # Vectors between layers alternate between two regions; the last vector consists of sums.
     sizes = [_rows(layer.inputs, 4 * lanes) * lanes for layer in layers]
     sizes.append(_rows(layers[-1].outputs, lanes) * lanes)
     regions = max(sizes[0::2]), max(sizes[1::2])
@@ -137,7 +137,7 @@ def program(layers: Sequence[Layer], *, lanes: int, gradient_words: int, weight_
 
 
 def _check(layers: Sequence[Layer], lanes: int) -> None:
-    """Raise ``ValueError`` unless nodes can infer each layer, and layers follow each other."""
+    """Raise ``ValueError`` unless nodes can infer each layer, and each layer matches the previous one."""
     if not layers:
         raise ValueError("Network must have at least one layer")
     max_inputs = 4 * lanes * INPUT_ROWS
@@ -161,7 +161,7 @@ def _check(layers: Sequence[Layer], lanes: int) -> None:
 
 
 def pack_inputs(layout: Program, x: npt.ArrayLike) -> Words:
-    """Pack inputs, one sample in each row, to words for the gradient memory."""
+    """Pack inputs, with one sample in each row, into words of the gradient memory."""
     values = np.asarray(x)
     low, high = (-128, 127) if layout.signed else (0, 255)
     if values.ndim != 2 or values.shape[1] != layout.inputs:
@@ -174,24 +174,24 @@ def pack_inputs(layout: Program, x: npt.ArrayLike) -> Words:
 
 
 def unpack_outputs(layout: Program, words: Words) -> Integers:
-    """Unpack words of the gradient memory to sums, one sample in each row."""
+    """Unpack words of the gradient memory into sums, with one sample in each row."""
     rows = words.astype(np.uint32).view(np.int32).reshape(-1, _rows(layout.outputs, layout.lanes) * layout.lanes)
     return rows[:, :layout.outputs].astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InferOutcome:
-    """Result of inference."""
+    """Result of an inference."""
 
-    outputs: Integers  # sums of the last layer, a row for each sample
-    cycles: Cycles  # sum over commands, each counted on its slowest node
-    multiplied: int  # cycles with all lanes of a node multiplying, summed over all nodes
-    commands: int  # number of commands, which ran one after the other
+    outputs: Integers  # sums of the last layer, with one row for each sample
+    cycles: Cycles  # sum over all commands, each on its slowest node
+    multiplied: int  # cycles in which all lanes of a node multiply, summed over all nodes
+    commands: int  # number of commands, which were run one after another
 
 
 class NodeInference:
-    """Integer layers on the nodes of a ring; each node infers samples of its own; a ``ValueError`` if nodes have
-    no quantization."""
+    """Inference of integer layers on the nodes of a ring, each with separate samples. Raises ``ValueError`` if nodes
+    lack quantization."""
 
     def __init__(self, devices: Devices, memory: RingMemory, commands: CommandQueueing):
         if not all(config.has("quantization") for config in devices.configs):
@@ -205,19 +205,19 @@ class NodeInference:
         """Run integer layers on samples, an equal share on each node.
 
         Layers are written to buffer ``lists`` of each node's weight memory, and all other data to buffer ``data`` of
-        its gradient memory, by default the whole memories; the contents of both are lost. If there is no room for all
-        samples of a node, several commands run. ``x`` has a row of inputs for each sample: uint8, or int8 where the
-        first layer is ``signed``.
+        its gradient memory, by default to the whole memories; previous contents of both are lost. Several commands
+        are run if there is no room for all samples of a node. ``x`` has a row of inputs for each sample: uint8, or
+        int8 if the first layer is ``signed``.
 
-        Raises ``RingError``: a command failed on at least one node; ``ValueError``: there is no room for the layers
-        and one sample, or they do not follow each other.
+        Raises ``RingError`` if a command failed on at least one node, and ``ValueError`` if there is no room for the
+        layers and one sample, or if a layer does not match the previous one.
         """
         data = self._memory.whole("gradients") if data is None else place(data, "gradients")
         lists = self._memory.whole("weights") if lists is None else place(lists, "weights")
         layout = program(layers, lanes=self._devices.formats.lanes, gradient_words=data.length,
                          weight_words=lists.length, gradient_base=data.base, weight_base=lists.base)
         values = np.asarray(x)
-        pack_inputs(layout, values)  # which checks them, before anything is written
+        pack_inputs(layout, values)  # checks the values before anything is written
         outputs = np.empty((len(values), layout.outputs), np.int64)
         share = -(-len(values) // len(self._devices))
         inputs, results = ([array[rank * share:(rank + 1) * share] for rank in range(len(self._devices))]

@@ -1,9 +1,9 @@
 """Quantised networks as ONNX graphs of QuantizeLinear and DequantizeLinear, and back.
 
-A graph has the same integers: ONNX has (code - zero point) · scale, so the zero point is -Z where codes count up;
-codes that count down are reversed first. A graph has no multipliers and shifts. A runtime multiplies by the scales in
-binary32 and rounds to nearest even, so a hidden activation may be one step off; an import makes multipliers and
-shifts, the same to the bit, from the scales.
+A graph contains the same integers: ONNX computes (code - zero point) · scale, so the zero point is -Z where codes
+count up; codes that count down are reversed first. A graph does not contain multipliers and shifts. A runtime
+multiplies by the scales in binary32 and rounds to nearest even, so a hidden activation may be one step off. An import
+recomputes multipliers and shifts from the scales, identical to the bit.
 
 The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
 """
@@ -26,13 +26,13 @@ from sim.bounded_files import read_bytes
 
 __all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]
 
-_OPSET, _IR_VERSION = 21, 10  # the first with integers of 4 bits
-#: Maximum of the bytes of a file that is read, and of the elements of all of its tensors.
+_OPSET, _IR_VERSION = 21, 10  # the first versions with integers of 4 bits
+#: Maximum number of bytes of an input file, and of elements of all of its tensors.
 LARGEST = 1 << 24
 
 
 def _reversed(weights: QuantizedWeights) -> QuantizedWeights:
-    """The same weights, with codes that count in the other direction."""
+    """Return the same weights with codes that count in the opposite direction."""
     top = 2**weights.bits - 1
     variant, change = (Variant.MIN, -top) if weights.variant is Variant.MAX else (Variant.MAX, top)
     return dataclasses.replace(weights, variant=variant, codes=top - weights.codes, offsets=weights.offsets + change)
@@ -49,18 +49,18 @@ class _Writer:
         self.tensors: list[Any] = []
 
     def tensor(self, name: str, kind: int, values: npt.ArrayLike) -> str:
-        """Add a constant; return its name."""
+        """Add a constant, and return its name."""
         array = np.asarray(values)
         self.tensors.append(self.helper.make_tensor(name, kind, array.shape, array.ravel().tolist()))
         return name
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: int) -> str:
-        """Add a node with one output; return its name."""
+        """Add a node with one output, and return the output's name."""
         self.nodes.append(self.helper.make_node(kind, inputs, [output], **attributes))
         return output
 
     def activation(self, stream: str, name: str, scale: Activation) -> str:
-        """Add the rounding of a stream to codes of a scale."""
+        """Add the conversion of a stream to codes with a scale."""
         kind = self.kinds.INT8 if scale.signed else self.kinds.UINT8
         parameters = [self.tensor(f"{name}_scale", self.kinds.FLOAT, scale.scale),
                       self.tensor(f"{name}_zero", kind, 0)]
@@ -68,7 +68,7 @@ class _Writer:
         return self.node("DequantizeLinear", [codes, *parameters], name)
 
     def layer(self, stream: str, number: int, layer: QuantizedLayer) -> str:
-        """Add a layer on the codes of a stream; ``ValueError`` if zero is not among the levels."""
+        """Add a layer that reads the codes of a stream; ``ValueError`` if zero is not among the levels."""
         weights = layer.weights if layer.weights.variant is Variant.MIN else _reversed(layer.weights)
         top = 2**weights.bits - 1
         if weights.offsets.max() > 0 or weights.offsets.min() < -top:
@@ -96,8 +96,8 @@ class _Writer:
 
 
 def export_onnx(network: QuantizedNetwork, path: Path) -> None:
-    """Write a network with integer offsets as a graph from ``x`` to ``scores``, one example per row; ``ValueError``
-    if the offset is a float, or zero is not among the levels: a zero point has no more bits than a code."""
+    """Write a network with integer offsets as a graph from ``x`` to ``scores``, one example per row. Raises
+    ``ValueError`` for a float offset, or if zero is not a level, since a zero point has no more bits than a code."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -120,14 +120,14 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """Comparison of a runtime's answers, the outputs of the largest scores, with the answers of the integer model."""
+    """Agreement of a runtime's answers, the outputs with the largest scores, with the integer model's."""
 
     equal: int  # examples with the same answer
-    tied: int  # examples with an answer that shares the largest integer score with other outputs
-    #: Examples with an integer score of the answer below the largest, by at most one adjusted weight of the last
-    #: layer: the change by a hidden activation that is one step off.
+    tied: int  # examples whose answer shares the largest integer score with other outputs
+    #: Examples whose answer has an integer score below the largest by at most one adjusted weight of the last layer:
+    #: the change due to a hidden activation that is one step off.
     within: int
-    wrong: npt.NDArray[np.int64]  # numbers of all other examples
+    wrong: npt.NDArray[np.int64]  # indices of all other examples
 
     def __str__(self) -> str:
         return (f"{self.equal} equal, {self.tied} of another output with the same integer score, {self.within} "
@@ -136,12 +136,12 @@ class Agreement:
 
 def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
                     outputs: npt.NDArray[np.floating]) -> Agreement:
-    """Compare the outputs of a runtime with the last layer's integer sums, each one example per row."""
+    """Compare the outputs of a runtime with the last layer's integer sums, both with one example per row."""
     last = network.layers[-1]
     scores, rows = network.scores(sums), np.arange(len(sums))
     answers = outputs.argmax(axis=1)
     below = scores.max(axis=1) - scores[rows, answers]
-    # Scores are products of integers and scales in float64, so that equal ones may be a rounding apart.
+    # Scores are products of integers and scales in float64, so equal scores may differ by a rounding error.
     step = last.units.min()
     largest = float((np.abs(last.weights.adjusted).max(axis=1) * last.units).max())
     equal = answers == scores.argmax(axis=1)
@@ -151,7 +151,7 @@ def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
 
 
 class _Graph:
-    """A chain of nodes, taken one after the other."""
+    """A chain of nodes, which are taken one after another."""
 
     def __init__(self, model: Any):
         from onnx import numpy_helper
@@ -171,7 +171,7 @@ class _Graph:
         self.end: str = graph.output[0].name
 
     def take(self, *operations: str) -> Any:
-        """Take the one node after the stream, which is one of ``operations``; its output is the stream then."""
+        """Take the only node after the stream, one of ``operations``; its output becomes the stream."""
         users = self.users.get(self.stream, [])
         if len(users) != 1 or users[0].op_type not in operations:
             raise ValueError(f"Behind {self.stream!r} must be one {' or '.join(operations)}, not "
@@ -185,7 +185,7 @@ class _Graph:
         return np.asarray(self._to_array(self._initializers[name]))
 
     def dequantized(self, name: str, what: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """Codes, scale and zero point of a constant."""
+        """Return the codes, scale and zero point of a constant."""
         node = self._makers.get(name)
         if node is None or node.op_type != "DequantizeLinear":
             raise ValueError(f"{what} must come from a DequantizeLinear, not {node.op_type if node else name!r}")
@@ -211,10 +211,10 @@ class _Graph:
 
 
 def import_onnx(path: Path) -> QuantizedNetwork:
-    """Read a network from a graph of the form that :func:`export_onnx` writes.
+    """Read a network from a graph in the form that :func:`export_onnx` writes.
 
-    Without its properties codes count up, and zero points decide the scheme. ``ValueError``, with the position, is
-    raised if the graph is of another form.
+    If the graph has no properties, codes count up and zero points decide the scheme. Raises ``ValueError`` with the
+    position if the graph has another form.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -232,7 +232,7 @@ def import_onnx(path: Path) -> QuantizedNetwork:
 
 
 def _check_tensors(tensors: Iterable[Any]) -> None:
-    """Raise ``ValueError`` for tensors in other files, and of more elements than a model has."""
+    """Raise ``ValueError`` for tensors in external files, and for more elements than a model may have."""
     left = LARGEST
     for tensor in tensors:
         if tensor.external_data or tensor.data_location or tensor.HasField("segment"):
@@ -264,7 +264,7 @@ def _network(model: Any) -> QuantizedNetwork:
 
 
 def _layer(graph: _Graph, number: int, scale: Activation, *, down: bool) -> QuantizedLayer:
-    """Layer after the stream, with inputs of a scale; ``down``: codes of its weights count down in the network."""
+    """Read the layer after the stream, given its input scale; ``down`` if codes of weights count down."""
     node = graph.take("Gemm")
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if set(attributes) - {"transB", "alpha", "beta", "transA"} or "transB" not in attributes \
@@ -313,7 +313,7 @@ def _bias(graph: _Graph, node: Any, weights: QuantizedWeights, scale: Activation
 
 
 def run_onnx(path: Path, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """Scores for a batch, one example per row, by onnxruntime."""
+    """Compute the scores of a batch, one example per row, by onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

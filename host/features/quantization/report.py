@@ -16,9 +16,9 @@ __all__ = ["SCHEMA", "SKEWED", "TRAINED", "advice", "draw", "table", "verdict"]
 
 Row = dict[str, Any]
 
-TRAINED, SKEWED = "trained", "skewed"  # networks: as trained, and with a skewed last layer
+TRAINED, SKEWED = "trained", "skewed"  # names of the networks: as trained, and with a skewed last layer
 
-#: Report of ``gradring quantize``.
+#: Schema of the report of ``gradring quantize``.
 SCHEMA = Schema("gradring.quantization", 2, columns_of(
     "onnx accuracy_float examples layers nodes trained_weights stage_seconds configuration grids units",
     Column("rows", columns=columns_of(
@@ -28,14 +28,14 @@ SCHEMA = Schema("gradring.quantization", 2, columns_of(
 
 
 def _find(report: dict[str, Any], network: str, bits: int, scheme: Scheme, scale: str) -> Row:
-    """The row that is rounded to nearest, with plain extrema."""
+    """Find the row that is rounded to nearest, with plain extrema."""
     return next(row for row in report["rows"] if (
         row["network"], row["bits"], row["scheme"], row["scale"], row["rounding"], row["extrema"]) == (
         network, bits, scheme.value, scale, Rounding.NEAREST.value, Extrema.ZERO.value))
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """The verdict of the report, in two or three sentences."""
+    """Summarise the report in two or three sentences."""
     sentences = []
     if compared := sum(row["bit_exact"] is True for row in report["rows"]):
         sentences.append(f"Scores of all {compared * report['examples']:,} inferences on {report['nodes']} nodes "
@@ -64,7 +64,7 @@ _CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest 
 
 
 def table(report: dict[str, Any]) -> Table:
-    """The rows that are rounded to nearest, each with the accuracy under truncation."""
+    """Tabulate the rows that are rounded to nearest, with the accuracy under truncation for comparison."""
     keys = ("network", "bits", "scale", "label")
     truncated = {tuple(row[key] for key in keys): row for row in report["rows"]
                  if row["rounding"] == Rounding.TRUNCATE.value}
@@ -83,18 +83,18 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def _steps(row: Row) -> str:
-    """An error, which is not rounded up to 1."""
+    """Format an error in steps, without rounding it up to 1."""
     return f"{min(row['error_in_steps'], 0.999):.3f}" if row["bound_met"] else f"{row['error_in_steps']:.3f}!"
 
 
 def _heading(row: Row) -> str:
-    """Bits, scale and network, common to the rows between two rules."""
+    """Bits, scale and network, which are common to the rows of a section."""
     bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
     return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 
 
 def advice(report: dict[str, Any]) -> str | None:
-    """Commands that show why LUTs are missing in the table; None if none are."""
+    """Commands that show why LUTs are missing in the table; None if no LUTs are missing."""
     missing = [unit.partition("-") for unit, lut4 in report["units"].items() if lut4 is None]
     commands = [f"python -m boards.synth --count --unit {unit}{f' --set {option}' if option else ''}"
                 for unit, _, option in missing]
@@ -105,7 +105,7 @@ _COLORS = dict(zip(("iaq-min", "symmetric", "iaq-min, aligned", "float-offset", 
 
 
 def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
-    """Draw a report of :func:`host.features.quantization.experiment.collect`, with a note below the title."""
+    """Draw a report of :func:`host.features.quantization.experiment.collect`, and a note below the title."""
     shape = " → ".join(map(str, [report["layers"][0][0], *(layer[1] for layer in report["layers"])]))
     with picture(path, size=(15.5, 8.2), rows=2, columns=2, width_ratios=(1.25, 1), note=note, colour=COLOURS[0],
                  title=f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats") as panels:
@@ -116,7 +116,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
 
 
 def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
-    """Every scheme of the network as it was trained, in a group per bits and scale."""
+    """Draw the accuracy of every scheme for the trained network, grouped by bits and scale."""
     rows = [row for row in report["rows"] if row["network"] == TRAINED]
     groups = list(dict.fromkeys((row["bits"], row["scale"]) for row in rows))
     labels = list(dict.fromkeys(row["label"] for row in rows))
@@ -143,7 +143,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
-    """Quality of the scores of a last layer that has no negative weight and 4 bits."""
+    """Draw the quality of the scores of a last layer with 4 bits and no negative weight."""
     rows = [row for row in report["rows"] if row["network"] == SKEWED]
     axes.set_title("Last layer skewed, all weights ≥ 0, and of 4 bits: how far scores are above their error")
     scales = list(dict.fromkeys(row["scale"] for row in rows))
@@ -165,13 +165,13 @@ def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _decibels(row: dict[str, Any]) -> float:
-    """Quality of a row's scores, as its bar has it: none where they are exact, or too large to be squared."""
+    """Quality of a row's scores as the height of a bar; none if exact, or too large to be squared."""
     value = row["scores_db"]
     return 0.0 if value is None or not np.isfinite(value) else float(value)
 
 
 def _draw_grid(axes: Any, grid: dict[str, Any]) -> None:
-    """A histogram, and below it the 16 levels of each scheme."""
+    """Draw a histogram of weights, and below it the 16 levels of each scheme."""
     edges, counts = np.array(grid["edges"]), np.array(grid["counts"])
     low, high = edges[0], edges[-1]
     margin = (high - low) * 0.06

@@ -1,9 +1,9 @@
 """Weights and activations as small integers, and the integers that replace scales on a node.
 
 Weights are symmetric, asymmetric with a float offset, or asymmetric with an integer offset (IAQ). A node multiplies
-by the adjusted weight A, an integer of one bit more than the code Q: with the offset Z it is Z + Q, or Z - Q where
-codes count from the largest weight down. The weight is then about S · A, with one scale S per layer, or per output.
-Scales of activations come from their values on training data. docs/quantization/schemes.md has the equations.
+by the adjusted weight A, which has one bit more than the code Q: with the offset Z it is Z + Q, or Z - Q where codes
+count down from the largest weight. The weight is then about S · A, with one scale S per layer or per output. Scales
+of activations are computed from their values on training data. docs/quantization/schemes.md has the equations.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ __all__ = ["BITS", "Activation", "Calibration", "Extrema", "QuantizedWeights", "
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-BITS = (4, 8)  # bits that a code may have
+BITS = (4, 8)  # possible numbers of bits of a code
 
-#: Quotients that miss an integer by float64's own rounding count as that integer, also where they are truncated.
+#: Quotients that miss an integer only by float64's rounding count as that integer, even where they are truncated.
 _ALMOST = 1 + 2.0**-48
 
 
 class Scheme(enum.Enum):
-    """Conversion of weights to codes, by its name on the command line."""
+    """Schemes that convert weights to codes, named as on the command line."""
 
     SYMMETRIC = "symmetric"
     FLOAT_OFFSET = "float-offset"
@@ -37,14 +37,14 @@ class Scheme(enum.Enum):
 
     @property
     def integer(self) -> bool:
-        """Whether adjusted weights are integers, so that a node's integer datapath can do it."""
+        """Whether adjusted weights are integers, so that a node's integer datapath supports the scheme."""
         return self is not Scheme.FLOAT_OFFSET
 
 
 class Extrema(enum.Enum):
-    """Extrema for scale and offset: the extrema of the weights; the extrema of the weights and zero, so that adjusted
-    weights always fit; or the nearest extrema beyond these with zero as an exact level, so that the offset is not
-    rounded."""
+    """Extrema that determine scale and offset: the extrema of the weights; the extrema of weights and zero, so that
+    adjusted weights always fit; or the nearest extrema beyond these that make zero an exact level, so that the offset
+    is not rounded."""
 
     WEIGHTS = "weights"
     ZERO = "zero"
@@ -52,7 +52,7 @@ class Extrema(enum.Enum):
 
 
 class Rounding(enum.Enum):
-    """Rounding of each quotient, the offset's and the codes', to an integer: to nearest even, or towards zero."""
+    """Rounding of each quotient, for offsets and codes, to an integer: to nearest even, or towards zero."""
 
     NEAREST = "nearest"
     TRUNCATE = "truncate"
@@ -62,18 +62,18 @@ class Rounding(enum.Enum):
 class QuantizedWeights:
     """A matrix of weights as codes, offsets and scales."""
 
-    #: Bits of a code.
+    #: Number of bits of a code.
     bits: int
     variant: Variant
     codes: Integers  # codes in shape (outputs, inputs), 0 to 2^bits - 1
-    #: Z of each output. All zero, with a float offset.
+    #: Z of each output; all zero with a float offset.
     offsets: Integers
-    scales: Floats  # S of each output; all the same for a scale per layer
+    scales: Floats  # S of each output; all equal if the scale is per layer
     minima: Floats | None = None  # the float offset of each output, Wmin
 
     @property
     def adjusted(self) -> Integers:
-        """A, or the bare codes with a float offset."""
+        """Adjusted weights A; with a float offset, the codes themselves."""
         sign = -1 if self.variant is Variant.MAX else 1
         return self.offsets[:, None] + sign * self.codes
 
@@ -84,18 +84,18 @@ class QuantizedWeights:
         return values if self.minima is None else values + self.minima[:, None]
 
     def error(self, weights: npt.NDArray[np.floating]) -> float:
-        """Largest difference to the weights, in units of the scale."""
+        """Largest difference from the given weights, in units of the scale."""
         return float((np.abs(self.values - weights) / self.scales[:, None]).max())
 
 
 def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Scheme,
                      rounding: Rounding = Rounding.NEAREST, per_channel: bool = False,
                      extrema: Extrema = Extrema.WEIGHTS) -> QuantizedWeights:
-    """Codes of 4 or 8 bits, and offsets and scales of the layer or, ``per_channel``, of each output, for a matrix of
-    finite weights of shape (outputs, inputs); ``ValueError`` if an offset or an adjusted weight does not fit
-    ``bits`` + 1 bits.
+    """Quantise a matrix of finite weights of shape (outputs, inputs) to codes of 4 or 8 bits, with offset and scale
+    for the layer or, if ``per_channel``, for each output. Raises ``ValueError`` if an offset or an adjusted weight
+    does not fit in ``bits`` + 1 bits.
 
-    Where all weights that share a scale are equal, that scale is their magnitude, and they are exact. Only asymmetric
+    Where all weights that share a scale are equal, the scale is their magnitude, and they are exact. Only asymmetric
     schemes use ``extrema``.
     """
     exact: Floats = np.asarray(weights, np.float64)
@@ -120,7 +120,7 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     if extrema is Extrema.ALIGNED:
         below, above = _aligned(low, high, top)
         low, high = np.where(constant, low, below), np.where(constant, high, above)
-    # A constant layer has one code, 0, and its sign for an offset.
+    # A constant layer has only code 0, and the sign of its weights as offset.
     scales = np.where(constant, np.abs(low), (high - low) / top)
     scales = np.where(scales == 0, 1.0, scales)
     down = scheme is Scheme.IAQ_MAX
@@ -141,10 +141,10 @@ def _integers(quotients: Floats, rounding: Rounding) -> Integers:
 
 
 def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
-    """The nearest range around this one, with zero in it, that has zero as one of ``top`` + 1 levels."""
+    """Return the nearest range around this one that includes zero as one of its ``top`` + 1 levels."""
     near = np.rint(-low * top / np.where(high > low, high - low, 1))
     below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
-    # 0 / 0 without a weight on that side, and infinite with weights but no level.
+    # This is 0 / 0 if there is no weight on a side, and infinite if there are weights but no level.
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.fmax(-low / below, high / (top - below))
     best = np.where(np.isnan(steps), np.inf, steps).argmin(axis=0)[None]
@@ -168,8 +168,8 @@ def _check_field(quantized: QuantizedWeights, low: Floats, high: Floats) -> None
 
 
 class Calibration(enum.Enum):
-    """The range of activations that is represented, by its name on the command line: all, or up to a percentile
-    of their magnitudes, beyond which they saturate."""
+    """How the represented range of activations is chosen, named as on the command line: all values, or up to a
+    percentile of their magnitudes, beyond which they saturate."""
 
     MINMAX = "minmax"
     PERCENTILE = "percentile"
@@ -177,10 +177,10 @@ class Calibration(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activation:
-    """Activations as integers of 8 bits: the value is the scale times the integer."""
+    """Activations as integers of 8 bits, which are multiplied by the scale."""
 
-    scale: float  # a binary32 number
-    signed: bool = False  # whether the integers are -128 to 127, in place of 0 to 255
+    scale: float  # number in binary32
+    signed: bool = False  # whether the integers are -128 to 127 instead of 0 to 255
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.scale) and self.scale > 0 and float(np.float32(self.scale)) == self.scale):
@@ -195,14 +195,14 @@ class Activation:
         return 127 if self.signed else 255
 
     def quantize(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
-        """Integers, to nearest even, and saturated."""
+        """Convert values to integers, rounded to nearest even and saturated."""
         return np.clip(np.rint(np.asarray(values, np.float64) / self.scale), self.low, self.high).astype(np.int64)
 
 
 def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibration.MINMAX,
               percentile: float = 99.9) -> Activation:
-    """The scale for activations by a sample of ``values``, finite and at least one. They are signed if any is below
-    zero. The method may take a percentile of the magnitudes, above 0 and at most 100."""
+    """Choose the scale of activations from a sample of finite ``values``, at least one. Activations are signed if any
+    value is negative. By percentile, the range ends at a percentile of magnitudes, above 0 and at most 100."""
     values = np.asarray(values, np.float64)
     if not values.size or not np.isfinite(values).all():
         raise ValueError("Activations must be finite, and at least one")
@@ -217,20 +217,20 @@ def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibra
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Requantization:
-    """Factors of accumulators as integers, one per output: multiplier / 2^shift."""
+    """Integer factors of accumulators, one per output: multiplier / 2^shift."""
 
-    #: Multipliers of 16 bits, with the highest bit set where the shift allows it.
+    #: Multipliers of 16 bits; the highest bit is set where the shift allows it.
     multipliers: npt.NDArray[np.int64]
     shifts: npt.NDArray[np.int64]
-    error: float  # largest relative difference to the factors
+    error: float  # largest relative difference from the exact factors
 
 
 def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
-    """Multipliers and shifts for factors of S · Sx / Sy.
+    """Compute multipliers and shifts for factors S · Sx / Sy.
 
-    Each multiplier has 16 bits, so that its relative error is at most 2^-16 (a quarter of that in the mean):
-    of an output up to 255, less than 0.004 of a step. ``ValueError`` is raised if a factor is too large, or so small
-    that less than 8 bits of its multiplier would be left.
+    Multipliers have 16 bits, so their relative error is at most 2^-16, and a quarter of that on average: for outputs
+    up to 255 less than 0.004 of a step. ``ValueError`` is raised if a factor is too large, or so small that less than
+    8 bits of its multiplier would remain.
     """
     factors = np.asarray(factors, np.float64)
     low, high = 2.0**(MULTIPLIER_BITS // 2 - SHIFT_MAX), 2.0**(MULTIPLIER_BITS - 1) - 1
@@ -240,7 +240,7 @@ def requantization(factors: npt.NDArray[np.floating]) -> Requantization:
     _, exponents = np.frexp(factors)
     shifts = np.minimum(MULTIPLIER_BITS - exponents, SHIFT_MAX).astype(np.int64)
     multipliers = np.rint(np.ldexp(factors, shifts)).astype(np.int64)
-    # Rounded up to a power of two: one bit too many.
+    # A value that was rounded up to a power of two has one bit too many.
     over = multipliers == 1 << MULTIPLIER_BITS
     multipliers, shifts = np.where(over, multipliers >> 1, multipliers), shifts - over
     error = np.abs(np.ldexp(multipliers.astype(np.float64), -shifts) / factors - 1)

@@ -1,4 +1,4 @@
-"""Description of a run of quorum updates with stragglers."""
+"""Configuration of a run of quorum updates with stragglers."""
 
 import dataclasses
 import enum
@@ -9,7 +9,7 @@ __all__ = ["Late", "LateConfig", "stragglers"]
 
 
 class Late(enum.Enum):
-    """Ways to treat late gradients, by their names on the command line."""
+    """How late gradients are treated, named as on the command line."""
 
     APPLY = "apply-late"
     WAIT = "wait"
@@ -18,32 +18,32 @@ class Late(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LateConfig:
-    """A run with stragglers."""
+    """Configuration of a run with stragglers."""
 
-    #: ``wait`` closes rounds with all workers, for any quorum and deadline.
+    #: With ``wait`` every round waits for all workers, whatever the quorum and the deadline are.
     late: Late = Late.APPLY
     workers: int = 4
-    #: Factor of the computations of each straggler.
+    #: Slowdown of each straggler's computations, by worker.
     slow: dict[int, float] = dataclasses.field(default_factory=lambda: {3: 4.5})
     quorum: int = 3
-    #: Cycles until a round with a gradient is closed; 0 for none.
+    #: Cycles after which a round with a gradient is closed; 0 for no deadline.
     deadline: int = 0
-    #: Factor of a gradient for each round that it is late.
+    #: Factor by which a gradient is scaled for each round that it is late.
     factor: float = 1.0
-    #: Largest number of rounds by which an applied gradient is late.
+    #: Maximum number of rounds by which an applied gradient may be late.
     ages: int = 15
-    #: Share of a worker's examples that comes from its own classes.
+    #: Fraction of a worker's examples that comes from its own classes.
     skew: float = 0.0
-    #: Examples of a worker in a round.
+    #: Number of examples of a worker in a round.
     batch: int = 16
     hidden: tuple[int, ...] = (64,)
-    #: The learning rate does not change.
+    #: Constant learning rate.
     learning_rate: float = 0.05
     momentum: float = 0.9
 
-    #: Modelled cycles of the run.
+    #: Length of the run in modelled cycles.
     cycles: int = 1_500_000
-    #: Multiply-adds per cycle of a worker.
+    #: Multiply-adds per cycle of each worker.
     macs: int = 16
     seed: int = 0
 
@@ -58,27 +58,27 @@ class LateConfig:
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """Weights of late gradients, in sixteenths, by their age."""
+        """Weights of late gradients by their age, in sixteenths."""
         return stale_weights(self.factor, ages=self.ages if self.late is Late.APPLY else 0)
 
     @property
     def oldest(self) -> int:
-        """Largest age of a gradient that has a weight; 0 if late gradients have none."""
+        """Largest age at which a gradient still has a weight; 0 if late gradients are not applied."""
         return sum(weight > 0 for weight in self.weights)
 
     @property
     def closing(self) -> int:
-        """Gradients in time that close a round."""
+        """Number of gradients in time that close a round."""
         return self.workers if self.late is Late.WAIT else self.quorum
 
     @property
     def closing_deadline(self) -> int:
-        """Cycles until a round with a gradient is closed; 0 for none."""
+        """Cycles after which a round with a gradient is closed; 0 for no deadline."""
         return 0 if self.late is Late.WAIT else self.deadline
 
 
 def stragglers(text: str) -> dict[int, float]:
-    """Factors of slow workers, as in ``3:4.5,1:2``; ``ValueError`` if the text is not such a list."""
+    """Parse the slowdowns of workers, as in ``3:4.5,1:2``; ``ValueError`` if the text has another form."""
     factors: dict[int, float] = {}
     for item in text.split(",") if text else ():
         worker, _, factor = item.partition(":")

@@ -1,9 +1,9 @@
-"""Feeding of a run of rounds: the host gives each node its data while the run is under way.
+"""Data supply for a run of rounds: the host gives each node its data while the run is in progress.
 
-In rounds of gradients nodes do not wait for each other's gradients. A pass of the computing queue is COMPUTE, and a
-pass of the other one APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first queue. The
-host stages the next computation of each node when the node's own computation and the round before, which makes the
-weights, have ended. docs/ring/quorum.md has the rules.
+In rounds of gradients, nodes do not wait for each other's gradients. A pass of the computing queue is one COMPUTE,
+and a pass of the other queue is APPLY_LATE, LATCH and FUSED_UPDATE. Nodes may be at different passes of the first
+queue. The host stages the next computation of a node when the node's current computation has ended, and also the
+previous round, which produces the weights. docs/ring/quorum.md specifies the rules.
 """
 
 import dataclasses
@@ -31,20 +31,20 @@ Bits: TypeAlias = npt.NDArray[np.uint32]
 #: Tags of the commands.
 COMPUTE, APPLY_LATE, LATCH, UPDATE = range(4)
 
-#: Words of the trace that a command takes, for its start and its end.
+#: Number of trace words that a command uses for its start and its end.
 _RECORDS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Closing:
-    """Rules that close rounds, the same on all nodes of a ring."""
+    """Rules that determine when a round closes, identical on all nodes of a ring."""
 
-    #: Gradients in time that close a round.
+    #: Number of gradients in time that close a round.
     quorum: int
-    #: Cycles until a round with a gradient is closed; 0 for none.
+    #: Cycles after which a round with a gradient is closed; 0 for no deadline.
     deadline: int = 0
-    #: Weights of late gradients in sixteenths, by age: :func:`~sim.golden.features.quorum.rounds.stale_weights`.
-    #: They do not grow with the age: a gradient that is too late for one round is too late for all later ones.
+    #: Weights of late gradients in sixteenths, by age: :func:`~sim.golden.features.quorum.rounds.stale_weights`. They
+    #: do not increase with age: a gradient that is too late for one round is too late for all following ones.
     weights: Sequence[int]
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Closing:
             raise ValueError(f"Weights of late gradients must not grow with their age, not {self.weights!r}")
 
     def registers(self) -> dict[str, int | float]:
-        """Values of the registers with these rules."""
+        """Return the values of the registers that hold these rules."""
         packed = sum(weight << 5 * index for index, weight in enumerate(self.weights))
         parts = {f"STALE_WEIGHTS_{n}": packed >> 25 * n & (1 << 25) - 1 for n in range(3)}
         return {"QUORUM": self.quorum, "DEADLINE": self.deadline, **parts}
@@ -67,13 +67,13 @@ class Closing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuorumProgram:
-    """The program of a ring that computes gradients for rounds; the gradient memory has both slots, zeros, and the
-    staging buffer of COMPUTE, one after the other."""
+    """Program of a ring that computes gradients for rounds. The gradient memory contains, one after another, the two
+    slots, a buffer of zeros, and the staging buffer of COMPUTE."""
 
     nodes: int
-    #: Elements of a gradient, and of the weights from element 0 on.
+    #: Number of elements of a gradient, and of the weights, which start at element 0.
     length: int
-    #: Cycles of the computation on each node.
+    #: Duration of the computation on each node, in cycles.
     durations: Sequence[int]
 
     def __post_init__(self) -> None:
@@ -84,25 +84,25 @@ class QuorumProgram:
 
     @property
     def stride(self) -> int:
-        """Elements from slot to slot."""
+        """Distance from one slot to the next, in elements."""
         return aligned(self.length)
 
     @property
     def words(self) -> int:
-        """Elements of the gradient memory that are used."""
+        """Elements of the gradient memory in use."""
         return (SLOTS + 2) * self.stride
 
     def slot(self, number: int) -> Buffer:
-        """Buffer of a slot; number 2 is the zeros."""
+        """Return the buffer of a slot; number 2 is the buffer of zeros."""
         return Buffer("gradients", number * self.stride, self.length)
 
     @property
     def staged(self) -> Buffer:
-        """Buffer that COMPUTE copies to a slot."""
+        """Buffer from which COMPUTE copies to a slot."""
         return self.slot(SLOTS + 1)
 
     def commands(self, rank: int) -> NodeProgram:
-        """Commands of each queue of a node."""
+        """Return the commands of each queue of a node."""
         common = {"length": self.length, "round": 1}
         return [
             [Command(operation=Operation.COMPUTE, tag=COMPUTE, state_base=self.staged.base, wait=STAGED_FLAG,
@@ -113,8 +113,8 @@ class QuorumProgram:
         ]
 
     def prepare(self, ring: TrainingRing, closing: Closing, *, scale: float) -> None:
-        """Load programs, rules, zeros, and the table of scales: ``scale``, the factor of the gradient of one node,
-        divided by the number of gradients."""
+        """Load the programs, rules, zeros, and the table of scales, which are ``scale``, the factor of a single
+        node's gradient, divided by the number of gradients."""
         if ring.nodes != self.nodes:
             raise ValueError(f"Ring must have {self.nodes} nodes, not {ring.nodes}")
         if closing.quorum > self.nodes:
@@ -127,7 +127,7 @@ class QuorumProgram:
         ring.memory.write_gradients([np.zeros(self.length, np.uint32)] * self.nodes, self.slot(SLOTS))
 
     def resume(self, ring: TrainingRing, rounds: QuorumRounds) -> None:
-        """Give nodes the pending gradients of a golden model again, before a run."""
+        """Restore the pending gradients of a golden model on the nodes, before a run."""
         for rank in range(self.nodes):
             for slot, (tag, gradient) in enumerate(rounds.pending(rank).items()):
                 ring.quorum.resume_set(rank, slot, tag, gradient, self.slot(slot))
@@ -135,54 +135,54 @@ class QuorumProgram:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuorumModel:
-    """Connection of a run of rounds to its model."""
+    """Callbacks that connect a run of rounds to its model."""
 
-    #: Golden model of the rounds, which the run continues.
+    #: Golden model of the rounds; the run continues from its state.
     rounds: QuorumRounds
-    #: Gradient of a rank for a round, with the weights of all rounds before.
+    #: Computes the gradient of a rank for a round, with the weights after all previous rounds.
     gradient: Callable[[int, int], npt.NDArray[Any]]
-    #: Takes a closed round and the contributions of all nodes, before any gradient of a later round is requested.
+    #: Receives a closed round and the contributions of all nodes, before gradients of later rounds are requested.
     closed: Callable[[Close, list[Bits]], None]
-    #: Writes the settings of the update of a round, before its LATCH.
+    #: Writes the settings of a round's update before its LATCH.
     settings: Callable[[int], None]
-    #: Takes the number of a round after the first, before any node computes for it; if False, the run ends with the
-    #: round before.
+    #: Called with the number of each round after the first, before any node computes for it; returns False to end the
+    #: run with the previous round.
     may_begin: Callable[[int], bool] = lambda number: True
 
 
 class QuorumFeeder:
-    """Stage the next computation of each node, and follow the rounds by their events, for ``passes`` passes after the
-    ``first`` ones."""
+    """Stage the next computation of each node, and follow the rounds by their events. The run has ``passes`` passes,
+    which follow the ``first`` ones."""
 
     def __init__(self, ring: TrainingRing, program: QuorumProgram, model: QuorumModel, *, passes: int, first: int):
         self._ring, self._program, self._model, self._rounds = ring, program, model, model.rounds
         self._first = self._newest = first
-        #: Number of the round after the last one of the run.
+        #: Number of the round after the run's last one.
         self.last = first + passes
-        self._asked = [first] * program.nodes  # COMPUTEs with a flag so far, by rank
+        self._asked = [first] * program.nodes  # COMPUTE commands that have been given a flag, by rank
         self._ended = {tag: [first] * program.nodes for tag in (COMPUTE, APPLY_LATE, LATCH, UPDATE)}
         self._staged: list[dict[int, Bits]] = [{} for _ in range(program.nodes)]
-        #: Masks of each round of the run, from the events of APPLY_LATE.
+        #: Masks of each round of the run, as reported by the events of APPLY_LATE.
         self.masks: dict[int, int] = {}
-        self._followed = first  # rounds that the golden model has closed
+        self._followed = first  # number of rounds that the golden model has closed
 
     @property
     def ended(self) -> bool:
-        """Whether all nodes have done the updates of all rounds."""
+        """Whether all nodes have completed the updates of all rounds."""
         return min(self._ended[UPDATE]) >= self.last
 
     @property
     def computing(self) -> dict[int, int]:
-        """Rounds that nodes compute for, by rank."""
+        """Round for which each computing node computes, by rank."""
         return {rank: number for rank, staged in enumerate(self._staged) for number in staged}
 
     def begin(self) -> None:
-        """Give nodes the data of the first pass, before the run."""
+        """Give the nodes the data of the first pass, before the run starts."""
         self._give_settings(self._first)
         self._give()
 
     def on_event(self, rank: int, event: Event) -> None:
-        """Take note of an event of the run, and stage the next data of nodes."""
+        """Process an event of the run, and stage the next data of the nodes."""
         if event.status != EventStatus.OK:
             return
         ended = self._ended[event.tag]
@@ -203,7 +203,7 @@ class QuorumFeeder:
         self._give()
 
     def _follow(self) -> None:
-        """Close the rounds of the golden model that have all gradients."""
+        """Close the rounds for which the golden model has all gradients."""
         while self._followed in self.masks:
             number, masks = self._followed, self.masks[self._followed]
             on_time, late = masks & 0xFFFF, masks >> 16
@@ -218,7 +218,7 @@ class QuorumFeeder:
             self._model.closed(closed, self._rounds.close(closed))
 
     def _give(self) -> None:
-        """Stage the next gradient of each node that has ended its computation, if its weights are known."""
+        """Stage the next gradient of each node whose computation has ended, if the weights for it are known."""
         for rank in range(self._program.nodes):
             number = self._asked[rank]
             if number != self._ended[COMPUTE][rank] or number >= self.last or number > self._followed:
@@ -229,9 +229,9 @@ class QuorumFeeder:
                     self.last = number
                     return
             if number in self.masks and self._ended[APPLY_LATE][rank] <= number:
-                continue  # the round may not be closed yet on this node
+                continue  # the node may not have closed the round yet
             self._asked[rank] += 1
-            if number not in self.masks:  # in a closed round the node computes nothing
+            if number not in self.masks:  # a node does not compute for a closed round
                 gradient = np.asarray(self._model.gradient(rank, number))
                 words = gradient.astype(np.float32).view(np.uint32) if gradient.dtype.kind == "f" else gradient
                 self._staged[rank][number] = words.astype(np.uint32)
@@ -244,24 +244,24 @@ class QuorumFeeder:
 
 
 class TraceReader:
-    """Reader of the traces of a run with more commands than they hold, in parts; made before the run."""
+    """Reader of traces in parts, for a run with more commands than they hold; created before the run."""
 
     def __init__(self, ring: Ring):
         self._devices = ring.devices
-        #: Commands with records that a node keeps.
+        #: Number of commands for which a node keeps records.
         self.room = ring.devices[0].config.memory_map["trace"].words // _RECORDS
         self._since = [int(device.read_register("TRACE_POINTER")) for device in self._devices]
         self._events = [0] * len(self._devices)
         self._records: list[list[TraceRecord]] = [[] for _ in self._devices]
 
     def on_event(self, rank: int) -> None:
-        """Take note of the end of a command, and read the node's trace before it is half full."""
+        """Count the end of a command, and read the node's trace before it is half full."""
         self._events[rank] += 1
         if self._events[rank] >= self.room // 2:
             self._read(rank)
 
     def finish(self) -> list[list[TraceRecord]]:
-        """All records of each node, after the run."""
+        """Return all records of each node after the run."""
         for rank in range(len(self._devices)):
             self._read(rank)
         return self._records

@@ -1,4 +1,4 @@
-"""Updates by a quorum on the nodes of a ring: rules, flags and gradients."""
+"""Quorum updates on the nodes of a ring: rules, flags and gradients."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _SLOT, _READY = 16, 17
 
 
 class QuorumUpdates:
-    """Updates that wait for a quorum of the nodes' gradients; a ``ValueError`` if the nodes have no rounds."""
+    """Updates that wait for a quorum of gradients. Raises ``ValueError`` if nodes do not support rounds."""
 
     def __init__(self, devices: Devices, memory: RingMemory):
         if not devices.config.has_quorum:
@@ -25,7 +25,7 @@ class QuorumUpdates:
         self._memory = memory
 
     def write_rules(self, registers: dict[str, int | float], scales: npt.NDArray[np.uint32]) -> None:
-        """Write the rules of updates, by register, and the table of scales."""
+        """Write the rules of updates, given by register, and the table of scales."""
         for name, value in registers.items():
             self._devices.write_register(name, value)
         self._memory.write_space("scales", [scales] * len(self._devices))
@@ -35,19 +35,19 @@ class QuorumUpdates:
         self._devices[rank].write_register("FLAGS", flags)
 
     def write_gradient_of(self, rank: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Write the gradient of one node to a buffer of its gradient memory."""
+        """Write one node's gradient to a buffer in its gradient memory."""
         if len(gradient) != buffer.length:
             raise ValueError(f"Gradient must have the {buffer.length} elements of its buffer, not {len(gradient)}")
         words = self._devices.formats.elements.to_words(gradient)
         self._devices.write_space(buffer.space, buffer.base, {rank: words})
 
     def resume_set(self, rank: int, slot: int, tag: int, gradient: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Write a gradient that a node had computed for a round again, into the slot with this buffer."""
+        """Restore a gradient that a node had computed for a round, in the slot that has this buffer."""
         self.write_gradient_of(rank, gradient, buffer)
         device = self._devices[rank]
         for ready in (1, 0):
             device.write_register("RESUMED_SET", tag & 0xFFFF | slot << _SLOT | ready << _READY)
 
     def slots(self) -> list[list[dict[str, int]]]:
-        """Slots of each node: number of the round, and whether it is computing, pending or taken."""
+        """Read the slots of each node: the round, and whether it is computing, pending or taken."""
         return [[device.read_fields(f"SLOT_{slot}") for slot in range(2)] for device in self._devices]

@@ -1,4 +1,4 @@
-"""The report of a training run with stragglers: JSON, a table of workers, and a picture of losses and updates."""
+"""Report of a run with stragglers: JSON, a table of workers, and a picture of losses and updates."""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +17,7 @@ from sim.golden.features.quorum.rounds import ONE
 
 __all__ = ["SCHEMA", "build", "draw", "show", "table"]
 
-#: Statuses of a worker's gradients in an update, and their colours.
+#: Statuses that a worker's gradient can have in an update, and their colours.
 _COLOURS = dict(zip(("on_time", "applied_late", "dropped"), COLOURS, strict=False))
 _NAMES = {"on_time": "in time", "applied_late": "late, applied", "dropped": "late, dropped"}
 
@@ -25,7 +25,7 @@ _WORKERS = columns_of(
     "worker", Column("factor", "g", "slower by"), "computed", Column("applied", title="in time"),
     "applied_late dropped", Column("pending", lambda updates: f"{len(updates)}"), "abandoned")
 
-#: Report of a run of quorum updates.
+#: Schema of the report of a run of quorum updates.
 SCHEMA = Schema("gradring.quorum", 2, columns_of(
     *RUN, "settings compute threads link_latency faults configuration configuration_hash interrupted accuracy cycles "
     "simulated_cycles bit_exact measured gradients", Column("workers", columns=_WORKERS),
@@ -34,7 +34,7 @@ SCHEMA = Schema("gradring.quorum", 2, columns_of(
 
 
 def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, Any]:
-    """The report of a run up to now; ``figures`` are figures of the simulation."""
+    """Build the report of a run so far; ``figures`` are added by the simulation."""
     outcome, workers = run.outcome, range(config.workers)
     settings = dataclasses.asdict(config)
     settings |= {"late": config.late.value, "slow": {str(rank): config.slow[rank] for rank in sorted(config.slow)},
@@ -62,12 +62,12 @@ def build(config: LateConfig, run: QuorumExecutor, **figures: Any) -> dict[str, 
 
 
 def _renamed(counts: dict[str, Any]) -> dict[str, Any]:
-    """Counts of gradients by their statuses."""
+    """Name the counts of gradients by status."""
     return dict(counts)
 
 
 def table(report: dict[str, Any]) -> Table:
-    """Gradients of each worker, by their statuses."""
+    """Tabulate the gradients of each worker by status."""
     return Table("Gradients of each worker", (*_WORKERS[:5], Column("ages", title="at ages", of=lambda worker: _ages(
         report, worker["worker"])), *_WORKERS[5:]), report["workers"])
 
@@ -91,14 +91,14 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _ages(report: dict[str, Any], worker: int) -> str | None:
-    """Least and largest age of a worker's late gradients that were applied, in updates."""
+    """Smallest and largest age, in updates, of a worker's gradients that were applied late."""
     ages = [age for row in report["updates"] for late, age in zip(row["applied_late"], row["ages"], strict=True)
             if late == worker]
     return " to ".join(map(str, dict.fromkeys((min(ages), max(ages))))) if ages else None
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the loss of gradients in time over cycles, and below the statuses of each worker's gradients."""
+    """Draw the loss of gradients in time over cycles, and below it the status of each worker's gradients."""
     updates, settings = report["updates"], report["settings"]
     cycles = np.array([row["cycle"] for row in updates])
     with picture(path, size=(10, 5.2), rows=2, sharex=True, height_ratios=[3, 2],

@@ -1,4 +1,4 @@
-"""Runs of quorum updates, from their description to their files."""
+"""Runs of quorum updates, from the description to the output files."""
 
 import dataclasses
 from pathlib import Path
@@ -26,7 +26,7 @@ __all__ = ["config_of", "train"]
 
 
 def config_of(spec: RunSpec) -> LateConfig:
-    """Configuration of a run with all defaults; ``ValueError`` if the run is impossible."""
+    """Build the configuration of a run from its complete description; ``ValueError`` if it is impossible."""
     schedule = spec.schedule
     assert isinstance(schedule, Quorum)
     assert schedule.straggler is not None
@@ -49,7 +49,7 @@ def config_of(spec: RunSpec) -> LateConfig:
 
 
 class _QuorumRun:
-    """A run of quorum updates by its description with all defaults."""
+    """A run of quorum updates, given by a description in which all defaults are set."""
 
     def __init__(self, spec: RunSpec, progress: Progress):
         self.spec, self.progress = spec, progress
@@ -67,7 +67,7 @@ class _QuorumRun:
         self.stopped = 0
 
     def open_files(self) -> dict[str, Any] | None:
-        """Check that all results can be written; the content of the checkpoint to resume from, if there is one."""
+        """Check that all results can be written, and return the checkpoint to resume from, or None."""
         config, spec = self.config, self.spec
         identity = {
             "straggler": {**dataclasses.asdict(config), "late": config.late.value,
@@ -79,7 +79,7 @@ class _QuorumRun:
         return open_files(spec, self.checkpointer, self.progress.say, space=64 * self.length + (2 << 20))
 
     def carry_out(self, kept: dict[str, Any] | None) -> None:
-        """Do all rounds, until the cycles are over or a signal comes."""
+        """Run all rounds until the cycles are used up or a signal arrives."""
         spec, config, progress = self.spec, self.config, self.progress
         with open_session(self.node, nodes=config.workers, threads=self.threads, faults=self.faults,
                           arithmetic=spec.known("backend.arithmetic"), host_port=spec.backend.host_port,
@@ -104,11 +104,11 @@ class _QuorumRun:
                 before = self.checkpointer.kept = trainer.number
             progress.stage("rounds", trainer.number + trainer.left)
             self.result = self._report(run, session) if run.statuses else None
-            # The report has the blocks that have ended.
+            # The report contains the blocks that have ended.
             self.stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
 
     def _report(self, run: QuorumExecutor, session: Session) -> dict[str, Any]:
-        """Report of the blocks that have ended."""
+        """Build the report of the blocks that have ended."""
         faults = None if self.faults is None else {**dataclasses.asdict(self.faults), "count": session.faults}
         result: dict[str, Any] = report.build(
             self.config, run, threads=self.threads, link_latency=self.spec.ring.link_latency, faults=faults,
@@ -118,7 +118,7 @@ class _QuorumRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any]:
-    """Carry a run out, and return its report; ``ValueError`` if it is impossible, ``typer.Exit`` after a signal."""
+    """Execute a run, return its report; ``ValueError`` if impossible, ``typer.Exit`` after a signal."""
     config_of(spec)
     console = make_console()
     with Progress(console) as progress:

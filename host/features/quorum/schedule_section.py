@@ -1,4 +1,4 @@
-"""Section of a run of quorum updates."""
+"""Section of a run description for quorum updates."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ __all__ = ["Quorum"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quorum(Schedule):
-    """Schedule of quorum updates: an update does not wait for stragglers."""
+    """Options of the schedule of quorum updates, which do not wait for stragglers."""
 
     kind: ClassVar[str] = "quorum"
     lead: ClassVar[str] = "--straggler"

@@ -1,4 +1,4 @@
-"""Links that repeat words: docs/ring/link.md."""
+"""Links that repeat lost or damaged words: docs/ring/link.md."""
 
 from host.feature import Feature
 
@@ -6,7 +6,7 @@ __all__ = ["FEATURE", "ReplayFeature"]
 
 
 class ReplayFeature(Feature):
-    """Only the note about golden nodes."""
+    """Adds only the reason why golden nodes do not support such links."""
 
     not_golden = "Links that repeat words, or slots,", "its links have no state"
 

@@ -1,4 +1,4 @@
-"""Packets in slots of a common time: docs/ring/slots.md."""
+"""Packets sent in time slots of a common clock: docs/ring/slots.md."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ __all__ = ["FEATURE", "SlotsFeature"]
 
 
 class SlotsFeature(Feature):
-    """Positions and time of nodes, messages to them, and jobs side by side."""
+    """Positions and common time of nodes, messages to nodes, and jobs that run side by side."""
 
     def in_reset(self, devices: "Devices") -> None:
         from host.features.slots.rings import place_in_ring

@@ -1,7 +1,7 @@
-"""Transports to all nodes of a ring with slots through the host port of node 0, by messages.
+"""Transports to all nodes of a ring with slots, by messages through the host port of node 0.
 
-Requests to other ranks are cut into pieces of at most 64 words, a message each, and their answers are put together;
-a message without an answer is repeated. docs/ring/slots.md has the words and rules.
+Requests to other ranks are split into pieces of at most 64 words, which are sent as messages, and their answers are
+joined. A message without an answer is repeated. docs/ring/slots.md specifies the words and the rules.
 
 Example
 -------
@@ -27,48 +27,48 @@ from host.driver.words import Words, fields, pack, places
 __all__ = ["MAX_NODES", "PATIENCE", "SLICE", "WINDOW", "MessageHub", "place_of"]
 
 _MESSAGE, _HEADER = places(message_header_layout()), places(header_layout())
-WINDOW = 4  # messages that have no answer yet, of all nodes together: the number that each gate keeps
-MAX_NODES = 15  # nodes of a ring with ranks that fit a message
-#: Cycles without a packet, and packets of other nodes, before a message is repeated.
+WINDOW = 4  # unanswered messages to all nodes together: the number that each gate stores
+MAX_NODES = 15  # largest ring with ranks that fit the fields of a message
+#: Cycles without any packet, and packets of other nodes, after which a message is repeated.
 PATIENCE, OTHERS = 8192, 32
-SLICE = 4096  # cycles that a node waits for an event in one request: a longer wait is several requests
-#: Words of registers or memories in a message, next to header and address, or header and status.
+SLICE = 4096  # cycles that a node waits for an event in one request; a longer wait is split into several requests
+#: Words of registers or memories in a message, in addition to header and address, or header and status.
 _PART = MESSAGE_WORDS - 2
 _READS = (Opcode.READ_REGISTER, Opcode.READ_MEMORY)
 _WRITES = (Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY)
 
 
 def place_of(nodes: int) -> int:
-    """Register SLOT_POSITION of rank 0, that gives all nodes of a ring their positions."""
+    """Value of rank 0's register SLOT_POSITION that gives all nodes of a ring their positions."""
     return nodes << 4
 
 
 @dataclasses.dataclass(eq=False)
 class _Piece:
-    """Part of a request, with its own tag: ``words`` without the tag, and the words of the answer so far."""
+    """Part of a request with its own tag: ``words`` other than the tag, and the answer so far."""
 
     words: Words
-    tag: int | None = None  # None while nothing of it has been sent
-    waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages that are to be sent
-    sent: Words | None = None  # the message that was sent last, while it has no answer
-    others: int = 0  # packets of other nodes since
+    tag: int | None = None  # None until some of it has been sent
+    waiting: deque[Words] = dataclasses.field(default_factory=deque)  # messages that are still to be sent
+    sent: Words | None = None  # the message sent last, while it is unanswered
+    others: int = 0  # packets of other nodes since that message
     answer: list[Words] = dataclasses.field(default_factory=list)
     response: Words | None = None
 
     @property
     def long(self) -> bool:
-        """Whether it has several messages; it then restarts with another tag if one is lost."""
+        """Whether it needs several messages; it is then restarted with another tag if one of them is lost."""
         return bool(self.words.size > MESSAGE_WORDS)
 
 
 @dataclasses.dataclass
 class _Conversation:
-    """Requests to a node, and the pieces of the first one."""
+    """Requests to a node, and the pieces of the first request."""
 
     requests: deque[Words] = dataclasses.field(default_factory=deque)
     responses: deque[Words] = dataclasses.field(default_factory=deque)
     pieces: list[_Piece] = dataclasses.field(default_factory=list)
-    left: int = 0  # cycles of a wait for an event beyond this piece
+    left: int = 0  # remaining cycles of a wait for an event after this piece
     tag: int = 0
 
     @property
@@ -77,17 +77,17 @@ class _Conversation:
 
 
 def _header(packet: Words) -> dict[str, int]:
-    """Fields of the header of a request or response."""
+    """Return the fields in the header of a request or response."""
     return fields(_HEADER, int(packet[0]))
 
 
 def _with(packet: Words, **changes: int) -> Words:
-    """A request or response with another tag or count."""
+    """Return a request or response with a different tag or count."""
     return np.concatenate([pack(_HEADER, _header(packet) | changes, "Header's"), packet[1:]]).astype(np.uint32)
 
 
 def _cut(request: Words) -> list[Words]:
-    """Split a request into reads and writes of at most 62 words each."""
+    """Split a register or memory request into reads or writes of at most 62 words each."""
     header = _header(request)
     count, writes = header["count"], header["opcode"] in _WRITES
     if not (writes or header["opcode"] in _READS) or count <= _PART or request.size != 2 + writes * count:
@@ -98,7 +98,7 @@ def _cut(request: Words) -> list[Words]:
 
 
 def _joined(request: Words, responses: list[Words]) -> Words:
-    """Response to a request that was cut: the first refusal, or all words."""
+    """Join the responses to a request that was split: the first error status, or else all words."""
     header = _header(request)
     refusal = next((number for number, response in enumerate(responses) if response[1] != Status.OK), None)
     status = np.uint32(Status.OK) if refusal is None else responses[refusal][1]
@@ -113,13 +113,13 @@ def _joined(request: Words, responses: list[Words]) -> Words:
 
 
 class MessageHub:
-    """Transports to all nodes of a ring through one of them, rank 0.
+    """Transports to all nodes of a ring through rank 0.
 
-    Requests to rank 0 itself pass unchanged. A node receives a request after it has answered the one before; pieces
-    of a request that can be repeated without harm are sent together. A piece of one message is repeated unchanged if
-    it has no answer: a node executes no command, event, run or edit twice with the same tag as the request before. A
-    piece of several messages restarts with another tag, and writes the same again. ``transport`` leads to rank 0 of 2
-    to 15 ``nodes``.
+    Requests to rank 0 itself pass unchanged. A node receives a request after it has answered the previous one; only
+    pieces of a request that can safely be repeated are sent together. A piece of one message is repeated unchanged if
+    it is not answered: a node does not execute a command, event, run or edit again if its tag is that of the previous
+    request. A piece of several messages restarts with a new tag, and writes the same words again. ``transport`` is
+    connected to rank 0 of 2 to 15 ``nodes``.
     """
 
     def __init__(self, transport: Transport, *, nodes: int) -> None:
@@ -128,11 +128,11 @@ class MessageHub:
         self._transport = transport
         self._conversations = [_Conversation() for _ in range(nodes)]
         self._turn = 0
-        self.repeated = 0  # messages that were sent again
-        self.transports = tuple(NodeTransport(self, rank) for rank in range(nodes))  # one per rank
+        self.repeated = 0  # number of messages that were sent again
+        self.transports = tuple(NodeTransport(self, rank) for rank in range(nodes))  # one for each rank
 
     def send(self, node: int, packet: Words) -> None:
-        """Queue one request packet for a node."""
+        """Queue one request packet to a node."""
         if packet.ndim != 1 or not packet.size:
             raise ValueError(f"Packet must be one sequence of at least one word, not of shape {packet.shape!r}")
         if not node:
@@ -144,11 +144,11 @@ class MessageHub:
             self._begin(node)
 
     def receive(self, node: int, timeout_cycles: int) -> Words:
-        """Take the next response packet of a node.
+        """Receive the next response packet of a node.
 
-        If no packet comes from any node for ``timeout_cycles`` cycles, the node's request times out: its response has
-        the status :attr:`~host.driver.errors.TransportStatus.NO_ANSWER`, and a later answer is dropped. Raises
-        ``TimeoutError`` if rank 0 itself has not answered.
+        If no packet arrives from any node for ``timeout_cycles`` cycles, the node's request times out: its response
+        has the status :attr:`~host.driver.errors.TransportStatus.NO_ANSWER`, and an answer that arrives later is
+        discarded. Raises ``TimeoutError`` if rank 0 itself has not answered.
         """
         conversation, waited = self._conversations[node], 0
         while not conversation.responses:
@@ -176,7 +176,7 @@ class MessageHub:
         self._transport.close()
 
     def _begin(self, rank: int) -> None:
-        """Cut the first request into pieces."""
+        """Split the first request to a node into pieces, and start to send them."""
         conversation = self._conversations[rank]
         request = conversation.requests[0]
         conversation.left = 0
@@ -189,7 +189,7 @@ class MessageHub:
         self._advance()
 
     def _make(self, rank: int, piece: _Piece) -> None:
-        """Make the messages of a piece, with a tag that the node has not seen."""
+        """Build the messages of a piece, with a tag that the node has not received recently."""
         conversation = self._conversations[rank]
         conversation.tag = (conversation.tag + 1) % 256
         piece.tag, piece.sent, piece.others = conversation.tag, None, 0
@@ -208,11 +208,11 @@ class MessageHub:
         return np.concatenate([header, payload]).astype(np.uint32)
 
     def _ready(self) -> Iterator[_Piece]:
-        """The next piece of each node that has a message to send, from node to node."""
+        """Yield the next piece to send of each node in rotation."""
         for _ in self._conversations:
             self._turn = (self._turn + 1) % len(self._conversations)
             pieces = self._conversations[self._turn].pieces
-            # A piece of several messages is sent on its own, since another request would end it.
+            # A piece of several messages is sent on its own, since another request would terminate it.
             for piece in pieces:
                 if piece.waiting and piece.sent is None:
                     yield piece
@@ -220,7 +220,7 @@ class MessageHub:
                     break
 
     def _advance(self) -> None:
-        """Send messages while there is room for the answers, to one node after the other."""
+        """Send messages to the nodes in rotation, as long as there is room for the answers."""
         free = WINDOW - sum(len(conversation.on_the_way) for conversation in self._conversations)
         while free > 0 and (piece := next(self._ready(), None)) is not None:
             piece.sent, piece.others = piece.waiting.popleft(), 0
@@ -228,7 +228,7 @@ class MessageHub:
             free -= 1
 
     def _repeat(self, limit: int) -> None:
-        """Send messages again that have had no answer for ``limit`` packets of other nodes."""
+        """Repeat messages that are still unanswered after ``limit`` packets of other nodes."""
         for rank, conversation in enumerate(self._conversations):
             for piece in conversation.on_the_way:
                 if piece.others < limit:
@@ -242,7 +242,7 @@ class MessageHub:
         self._advance()
 
     def _respond(self, rank: int, response: Words) -> None:
-        """Give the response to the first request, and continue with the next."""
+        """Respond to the first request of a node, and continue with its next request."""
         conversation = self._conversations[rank]
         conversation.responses.append(response)
         conversation.requests.popleft()
@@ -252,7 +252,7 @@ class MessageHub:
         self._advance()
 
     def _take(self, packet: Words) -> None:
-        """Take a packet of rank 0's host port: its own, or a message, with header and check."""
+        """Process a packet from rank 0's host port: its own response, or a message with its check word."""
         header = fields(_MESSAGE, int(packet[0]))
         for conversation in self._conversations:
             for waiting in conversation.on_the_way:
@@ -265,7 +265,7 @@ class MessageHub:
             return
         piece = self._piece(self._conversations[rank], header["begin"], payload)
         if piece is None:
-            return  # it belongs to a request that timed out, or was repeated
+            return  # the answer is to a request that timed out, or was repeated
         piece.sent = None
         if payload.size:
             piece.answer.append(payload)
@@ -279,7 +279,7 @@ class MessageHub:
 
     @staticmethod
     def _piece(conversation: _Conversation, begin: int, payload: Words) -> _Piece | None:
-        """The piece that a message is for: an answer has its tag, a continued answer belongs to the waiting piece."""
+        """Find the piece that a message answers: a first part has its tag, later ones continue an answer."""
         for piece in conversation.on_the_way:
             if not payload.size:
                 if piece.long and piece.waiting and not piece.answer:
@@ -295,7 +295,7 @@ class MessageHub:
         return None
 
     def _end(self, rank: int) -> None:
-        """Continue with the pieces of a request, or respond if all have their answers."""
+        """Continue with the remaining pieces of a request, or respond if all are answered."""
         conversation = self._conversations[rank]
         request, pieces = conversation.requests[0], conversation.pieces
         answers = [piece.response for piece in pieces if piece.response is not None]

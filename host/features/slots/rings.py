@@ -1,4 +1,4 @@
-"""Rings of nodes in slots: their positions and time, and two jobs that take turns (docs/ring/slots.md)."""
+"""Rings of nodes with slots: positions, common time, and alternating jobs (docs/ring/slots.md)."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from host.driver.ring import Ring
 
 __all__ = ["place_in_ring", "place_nodes", "rings_of_jobs", "wait_for_time"]
 
-_SYNCS = 8  # periods of SYNCs until nodes should have a TIME
+_SYNCS = 8  # SYNC periods within which all nodes should have received the time
 
 
 def place_in_ring(devices: Devices) -> None:
-    """Write the positions of one job's nodes on the ring; with two jobs, wait until packets of this job have left the
-    nodes of the other one."""
+    """Write the positions of the nodes of a ring. If the ring is shared by two jobs, wait instead until packets of
+    this job have left the nodes of the other job."""
     if devices.config.link.jobs > 1:
         devices[0].submit_pop_event(JobFrame.of(devices.config).cycles).result()
     else:
@@ -24,30 +24,30 @@ def place_in_ring(devices: Devices) -> None:
 
 
 def wait_for_time(devices: Devices) -> None:
-    """Wait until all nodes have a valid TIME: slots need one, a ring of one node does not.
+    """Wait until all nodes have a valid TIME; slots need one, except in a ring of one node.
 
-    Raises ``RingError`` if a node has none after several SYNCs of rank 0.
+    Raises ``RingError`` if a node still has none after several SYNCs of rank 0.
     """
     for _ in range(_SYNCS):
         lacks = [rank for rank, device in enumerate(devices) if not device.read_fields("TIME_STATUS")["valid"]]
         if not lacks:
             return
-        devices[0].submit_pop_event(PERIOD).result()  # there is none: this takes PERIOD cycles
+        devices[0].submit_pop_event(PERIOD).result()  # there is no event, so this waits for PERIOD cycles
     raise RingError(f"nodes without valid TIME after {_SYNCS * PERIOD:,} cycles: "
                     f"{', '.join(devices[rank].name for rank in lacks)}; check the links of the ring",
                     cause=lacks[0], events=[None] * len(devices))
 
 
 def place_nodes(devices: Sequence[Device]) -> None:
-    """Write each node's position on the whole ring of jobs, in this order; all work in the slots of the ring ends.
+    """Write each node's position on the whole ring of jobs, in this order; this ends all work in slots.
 
-    Raises ``ValueError`` if jobs cannot have the nodes of a ring by turns.
+    Raises ``ValueError`` if the jobs cannot use alternate nodes of the ring.
     """
     jobs = devices[0].config.link.jobs
     if jobs < 2 or len(devices) % jobs or len(devices) < 2 * jobs:
         raise ValueError(f"Nodes of a ring of jobs must have 2 jobs, and 2 nodes or more be of each, not {jobs} and "
                          f"{len(devices)} nodes")
-    # No node has its old position any more when the first one gets a new position.
+    # All old positions are cleared before the first node is given a new position.
     for size in (0, len(devices)):
         for pending in [device.submit_write_register("SLOT_POSITION", (rank | size << 4) if size else 0)
                         for rank, device in enumerate(devices)]:
@@ -55,10 +55,10 @@ def place_nodes(devices: Sequence[Device]) -> None:
 
 
 def rings_of_jobs(devices: Sequence[Device], *, timeout: int = TIMEOUT) -> list[Ring]:
-    """The ring of each job, connected: every other node of the ring of links.
+    """Connect and return the ring of each job, which consists of alternate nodes on the ring of links.
 
-    Each job's driver can be at another host from then on, unaffected by the other one's actions on its ring, its
-    nodes and its packets. Raises ``RingError`` if nodes have no valid TIME, or no slots.
+    From then on the driver of each job can run on a different host; it does not affect the ring, nodes and packets of
+    the other job. Raises ``RingError`` if nodes have no valid TIME, or no slots.
     """
     for device in devices:
         device.connect()
@@ -76,7 +76,7 @@ def _check_slots(devices: Sequence[Device]) -> None:
     frame, counts = JobFrame.of(devices[0].config), []
     for _ in range(2):
         counts.append([device.read_register("SUPERFRAMES") for device in devices])
-        devices[0].submit_pop_event(2 * frame.cycles).result()  # there is none: this takes that number of cycles
+        devices[0].submit_pop_event(2 * frame.cycles).result()  # without an event, this waits for that many cycles
     lacks = [rank for rank, (before, after) in enumerate(zip(*counts, strict=True)) if after == before]
     if lacks:
         names = ", ".join(devices[rank].name for rank in lacks)

@@ -1,4 +1,4 @@
-"""Two training runs side by side, on a ring with nodes that take turns in slots."""
+"""Two training runs side by side on one ring, where their nodes alternate and send in slots."""
 
 import dataclasses
 import threading
@@ -41,7 +41,7 @@ __all__ = ["check_jobs", "train"]
 
 
 def _configs(spec: RunSpec) -> list[TrainingConfig]:
-    """Training of each job, of a description with all defaults."""
+    """Build the training configuration of each job from a description with all defaults set."""
     workload, optimizer = spec.workload, spec.optimizer
     length: dict[str, Any] = {} if workload.epochs is None else {"epochs": workload.epochs}
     check_range("Learning rate", optimizer.learning_rate, 0, COUNT)
@@ -54,7 +54,7 @@ def _configs(spec: RunSpec) -> list[TrainingConfig]:
 
 
 def check_jobs(spec: RunSpec) -> int:
-    """Nodes of a run with all defaults; raises ``ValueError`` unless jobs can divide them."""
+    """Number of nodes of a run; raises ``ValueError`` unless the jobs can share them equally."""
     nodes = spec.ring.nodes
     check_range("Nodes (--nodes) of a run with --jobs", nodes, 2 * JOBS, 16)
     assert nodes is not None
@@ -64,7 +64,7 @@ def check_jobs(spec: RunSpec) -> int:
 
 
 def _sessions(opened: OpenRing, node: NodeConfig, time: SharedTime) -> list[Session]:
-    """The ring of each job, which is in order."""
+    """Open a session on the ring of each job, after all rings are ready."""
     simulation = opened.simulation
     for link in simulation.links:
         link.set_latency(data=LATENCY, credit=LATENCY)
@@ -82,7 +82,7 @@ def _sessions(opened: OpenRing, node: NodeConfig, time: SharedTime) -> list[Sess
 
 def _run_both(experiments: list[Experiment], time: SharedTime, signals: Signals,
               on_step: Callable[[Training], None]) -> None:
-    """Run experiments, each in a thread; the first one reports its steps. Raises the first error, which does not stop
+    """Run each experiment in a thread; the first one reports its steps. Raises the first error, which does not stop
     the other experiment."""
     errors: list[BaseException] = []
 
@@ -107,7 +107,7 @@ def _run_both(experiments: list[Experiment], time: SharedTime, signals: Signals,
 
 
 def train(spec: RunSpec) -> list[dict[str, Any]]:
-    """Carry two runs out, side by side, and return their reports; ``ValueError`` if the run is impossible."""
+    """Run both jobs side by side, and return their reports; ``ValueError`` if the run is impossible."""
     nodes, configs, output = check_jobs(spec), _configs(spec), spec.known("output.folder")
     folders = [output / f"job-{job}" for job in range(JOBS)]
     console = make_console()

@@ -1,10 +1,10 @@
-"""Edits of the model of layer streaming while it trains, the banks of programs that apply them, and logs of them.
+"""Edits of the model during layer streaming, the program banks that apply them, and logs of edits.
 
-The assessor reads the results of set s. Its edit is sent to all nodes during set s + 1, and holds from set s + 2 on,
-which begins when every node has acknowledged it. A node has the program of the running set in one bank, and the next
-program in the other; it changes banks only between sets. It refuses an edit that comes late or again, or that it
-cannot apply, and one that does not lead to the program with its digest; then its banks stay as they are. All fields
-of a log are checked before a run begins.
+The assessor reads the results of set s. Its edit is sent to all nodes during set s + 1, and takes effect in
+set s + 2, which begins after every node has acknowledged it. One bank of a node contains the program of the running
+set, and the other bank the next program; the banks are switched only between sets. A node rejects an edit that
+arrives late or again, that it cannot apply, or that does not lead to the program with the edit's digest; its banks
+then remain unchanged. All fields of a log are checked before a run begins.
 """
 
 import dataclasses
@@ -27,15 +27,15 @@ __all__ = ["Banks", "Edit", "Kind", "RefusedError", "Structure", "edited", "make
 
 
 class RefusedError(ValueError):
-    """A node refuses an edit."""
+    """A node rejects an edit."""
 
 
 class Kind(enum.Enum):
     """Kinds of edits.
 
-    ``add`` puts a layer with ``value`` inputs and outputs in front of the edit's layer, and ``remove`` takes such a
-    layer out. ``format`` changes the format of a layer's weights in FETCH, ``microbatches`` their number in a set,
-    and ``rate`` the learning rate; the layer of the last two is 0.
+    ``add`` inserts a layer with ``value`` inputs and outputs before the edit's layer, and ``remove`` removes such a
+    layer. ``format`` changes the format of a layer's weights in FETCH, ``microbatches`` their number in a set, and
+    ``rate`` the learning rate; the last two have layer 0.
     """
 
     ADD = "add"
@@ -50,17 +50,17 @@ _KINDS = [kind.value for kind in Kind]
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """Program of a set, by the parts that edits change; ``ValueError`` if it is impossible or has no room."""
+    """Editable parameters of a set's program; ``ValueError`` if it is impossible or does not fit."""
 
-    #: Inputs, and outputs of each layer.
+    #: Number of inputs, and number of outputs of each layer.
     widths: tuple[int, ...]
     #: Format of each layer's weights.
     formats: tuple[str, ...]
-    #: Microbatches of a set.
+    #: Number of microbatches in a set.
     count: int
     #: Learning rate, rounded to binary32.
     rate: float
-    #: Examples of a microbatch.
+    #: Number of examples in a microbatch.
     microbatch: int
     worker: Worker
     plan: StreamingPlan = dataclasses.field(init=False, repr=False, compare=False)
@@ -86,46 +86,46 @@ class Structure:
 
     @property
     def digest(self) -> str:
-        """First half of a SHA-256 of the plan and the learning rate."""
+        """First half of the SHA-256 of the plan and the learning rate."""
         text = f"{self.plan.digest} {np.float32(self.rate).view(np.uint32):08x}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def described(self) -> dict[str, Any]:
-        """Entry of a log."""
+        """Return the entry for a log."""
         return {"widths": list(self.widths), "formats": list(self.formats), "microbatches": self.count,
                 "rate": self.rate, "microbatch": self.microbatch, "worker": dataclasses.asdict(self.worker),
                 "digest": self.digest}
 
     @classmethod
     def parse(cls, entry: Mapping[str, Any]) -> "Structure":
-        """The program that a log begins with."""
+        """Parse the program at the start of a log."""
         return cls(widths=tuple(entry["widths"]), formats=tuple(entry["formats"]), count=entry["microbatches"],
                    rate=entry["rate"], microbatch=entry["microbatch"], worker=Worker(**entry["worker"]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """An edit."""
+    """An edit of the program of a set."""
 
-    #: From 1 on, ascending.
+    #: Number of the edit; edits are numbered from 1 in ascending order.
     number: int
-    #: The first set that it holds for.
+    #: Number of the first set in which it takes effect.
     set: int
-    #: Number of the layer, from 1, or 0.
+    #: Number of the layer, from 1; or 0 for edits of no layer.
     layer: int
     kind: Kind
-    #: Width, format, number of microbatches or learning rate.
+    #: Width, format, number of microbatches, or learning rate.
     value: int | float | str
-    #: Digest of the program that the edit leads to.
+    #: Digest of the resulting program.
     digest: str
 
     def described(self) -> dict[str, Any]:
-        """Entry of a log."""
+        """Return the entry for a log."""
         return {**dataclasses.asdict(self), "kind": self.kind.value}
 
     @classmethod
     def parse(cls, entry: Any) -> "Edit":
-        """The edit of an entry of a log; RefusedError if it is damaged."""
+        """Parse an entry of a log; raises ``RefusedError`` if it is damaged."""
         names = [field.name for field in dataclasses.fields(cls)]
         if not isinstance(entry, dict) or sorted(entry) != sorted(names):
             raise RefusedError(f"Edit must have {', '.join(names)}, not {json.dumps(entry)}")
@@ -138,7 +138,7 @@ class Edit:
 
     @property
     def line(self) -> str:
-        """The edit in a line."""
+        """The edit, described in a line."""
         where = f" of layer {self.layer}" if self.layer else ""
         return f"edit {self.number}, from set {self.set} on: {self.kind.value}{where} {self.value}"
 
@@ -150,8 +150,8 @@ def _layer(structure: Structure, layer: int) -> int:
 
 
 def edited(structure: Structure, layer: int, kind: Kind, value: int | float | str) -> Structure:
-    """The program that an edit leads to; ``RefusedError`` if the layer does not exist, or the program is impossible
-    or has no room."""
+    """Return the program that results from an edit. Raises ``RefusedError`` if the layer does not exist, or if the
+    program is impossible or does not fit."""
     widths, formats = list(structure.widths), list(structure.formats)
     changes: dict[str, Any] = {}
     match kind:
@@ -185,12 +185,12 @@ def edited(structure: Structure, layer: int, kind: Kind, value: int | float | st
 
 def make_edit(structure: Structure, *, number: int, set: int, layer: int, kind: Kind,
               value: int | float | str) -> Edit:
-    """An edit of a program, with the digest of the program that it leads to."""
+    """Create an edit of a program, with the digest of the resulting program."""
     return Edit(number, set, layer, kind, value, edited(structure, layer, kind, value).digest)
 
 
 class Banks:
-    """Banks of programs of a node: all workers and the server have the same programs."""
+    """Program banks of a node. All workers and the server have the same programs."""
 
     def __init__(self, structure: Structure):
         #: Program of the running set.
@@ -202,12 +202,12 @@ class Banks:
 
     @property
     def following(self) -> Structure:
-        """Program of the next set."""
+        """The program of the next set."""
         return self._next or self.current
 
     def receive(self, edit: Edit) -> int:
-        """Take an edit into the other bank, and acknowledge it by its number; ``RefusedError`` if the edit comes late
-        or again, or is impossible."""
+        """Apply an edit to the other bank, and return its number as acknowledgement. Raises ``RefusedError`` if the
+        edit is late, repeated or impossible."""
         if edit.number <= self._number:
             raise RefusedError(f"Edit must be a new one behind number {self._number}, not {edit.number}")
         if edit.set != self.set + 1:
@@ -220,14 +220,14 @@ class Banks:
         return edit.number
 
     def begin(self, number: int) -> Structure:
-        """Begin the next set, with the other bank if there is a new program."""
+        """Begin the next set; the banks are switched if there is a new program."""
         if number != self.set + 1:
             raise ValueError(f"Sets must follow each other, {self.set + 1}, not {number!r}")
         self.set, self.current, self._next = number, self.following, None
         return self.current
 
 
-#: Bounds of a log: words of a memory, width of a layer, layers, sets of a run, and parameters of the model.
+#: Limits for a log: words of a memory, width of a layer, layers, sets of a run, and parameters of the model.
 _WORDS, _WIDEST, _LAYERS, _SETS, _PARAMETERS = 1 << 20, 4096, 256, 1 << 20, 1 << 24
 
 _words, _count, _digest = fields.integer(1, _WORDS), fields.integer(1, LARGEST), fields.text("[0-9a-f]{32}")
@@ -247,7 +247,7 @@ _EDIT = fields.record(
 
 
 def _edit(value: Any) -> bool:
-    """Whether a value is an edit."""
+    """Whether a value is a valid edit."""
     return _EDIT(value) and _VALUES[Kind(value["kind"])](value["value"])
 
 
@@ -257,8 +257,8 @@ _LOG = {"start": _START, "workers": fields.integer(1, 64), "seed": fields.intege
 
 
 def read_log(path: Path) -> dict[str, Any]:
-    """Read a log of `gradring lab streaming`; ``ValueError`` if the file is damaged or another: the message names it
-    and the first wrong field."""
+    """Read a log of `gradring lab streaming`; ``ValueError`` if the file is damaged or of another kind. The message
+    names the file and the first wrong field."""
     try:
         log = json_files.read(path)
     except (OSError, ValueError) as error:

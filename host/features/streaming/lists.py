@@ -1,15 +1,15 @@
-"""Lists and commands of a set on the workers of layer streaming, and addresses that edits do not change.
+"""Lists and commands of a set on the workers of layer streaming, at addresses that edits keep.
 
-Units with the same shape share a list for each window. Lists use the first bank of buffers; a command adds the
-distance to the second one by its offset. Executions alternate between the banks: while one computes, inputs of the
-next one are moved in, and outputs of the one before are moved out.
+Units of the same shape share a list for each window. Lists address the first bank of buffers; the offset of a command
+moves the addresses to the second bank. Executions alternate between the banks: during one of them the inputs of the
+next are moved in, and the outputs of the previous one are moved out.
 
 The server is the last node of the ring, so that the worker of rank 0 follows it: FETCH is a BROADCAST from the
-server, and PUSH ends there. Waits follow from the regions that commands touch
+server, and PUSH ends at the server. Waits are derived from the regions that commands access
 (:mod:`host.features.programs.program`).
 
-While a set runs, data of the next one is written next to its own. A unit in both keeps its address in the server's
-memories, so its weights and state are not written again.
+While a set runs, the data of the next set is written next to its data. A unit that is in both sets keeps its address
+in the server's memories, so that its weights and state are not written again.
 """
 
 import dataclasses
@@ -39,12 +39,12 @@ Bits = npt.NDArray[np.uint32]
 
 
 def first_bases(lengths: Sequence[int]) -> list[int]:
-    """Addresses of units one after the other."""
+    """Addresses of units that are stored one after another."""
     return list(itertools.accumulate(lengths, initial=0))[:-1]
 
 
 def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) -> int:
-    """The lowest address of ``length`` free elements, ``first`` or above; ``taken`` are first elements and ends."""
+    """Lowest address of ``length`` free elements, at least ``first``; ``taken`` are used ranges."""
     base = first
     for begin, end in sorted(taken):
         if begin < base + length and base < end:
@@ -53,10 +53,10 @@ def free_base(length: int, taken: Sequence[tuple[int, int]], *, first: int = 0) 
 
 
 def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bits], *, words: int) -> list[int]:
-    """Addresses of the units after an edit; ``RefusedError`` if there is no room for a new unit.
+    """Addresses of the units after an edit; raises ``RefusedError`` if there is no room for a new unit.
 
-    Units are given by their master weights, before the edit with their addresses; units that the edit keeps are the
-    same objects in ``after``. Each memory of the server has ``words`` words.
+    Units are given by their master weights, before the edit together with their addresses; a unit that is kept is the
+    same object in ``after``. Each memory of the server has ``words`` words.
     """
     held = {id(master): base for master, base in zip(before, bases, strict=True)}
     taken = [(base, base + len(master)) for master, base in zip(before, bases, strict=True)]
@@ -72,8 +72,8 @@ def next_bases(before: Sequence[Bits], bases: Sequence[int], after: Sequence[Bit
 
 
 def lists_base(plan: StreamingPlan, running: StreamingPlan, base: int) -> int:
-    """Address of a plan's lists next to the lists of the running plan, which begin at ``base``, and after the buffers
-    of both; ``RefusedError`` if there is no room."""
+    """Address of a plan's lists, after the buffers of both plans, and outside the running plan's lists, which start
+    at ``base``. Raises ``RefusedError`` if there is no room."""
     if plan.digest == running.digest:
         return base
     words = plan.end - plan.lists
@@ -87,18 +87,18 @@ def lists_base(plan: StreamingPlan, running: StreamingPlan, base: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamingLists:
-    """Lists of a plan."""
+    """Compiled lists of a plan."""
 
     plan: StreamingPlan
-    #: Words of all lists, from element ``base`` on.
+    #: Words of all lists, which start at element ``base``.
     words: Words
-    #: First element of each list.
+    #: Address of each list.
     places: dict[ListKey, int]
     base: int
 
 
 class _Compiler:
-    """Instructions of lists."""
+    """Compiler of the instructions of lists."""
 
     def __init__(self, plan: StreamingPlan, array: Array, factors: Factors, *, recompute: bool):
         self._plan = plan
@@ -106,14 +106,14 @@ class _Compiler:
         self._product = Products(array=array, factors=factors, length=plan.microbatch)
 
     def _banked(self, name: str, width: int, first: int = 0) -> Matrix:
-        """Matrix in a buffer of a bank, from column ``first`` on."""
+        """Return the matrix in a banked buffer that starts at column ``first``."""
         return at(Place.ACTIVATIONS, self._plan.bank.places[name] + first, relative=True), self._plan.stride(width)
 
     def _again(self, key: ListKey) -> Matrix:
         return at(Place.ACTIVATIONS, self._plan.again.base), self._plan.stride(key.outputs)
 
     def _outputs(self, key: ListKey, target: Matrix) -> Words:
-        """Outputs of a unit."""
+        """Encode the product that computes the outputs of a unit."""
         base = self._plan.window * key.window
         return self._product((0, key.inputs, key.outputs), transpose_b=1, initial=Initial.MATRIX,
                              relu=int(not key.top), a=self._banked("x", key.inputs),
@@ -129,7 +129,7 @@ class _Compiler:
             "stride_target": gradient_stride, "loss": self._banked("loss", 1)[0]})
 
     def _backward(self, key: ListKey) -> Iterator[Words]:
-        """Gradients of weights, biases and inputs."""
+        """Yield the instructions for the gradients of weights, biases and inputs."""
         upstream = (self._banked("gradient", key.outputs) if key.top
                     else self._banked("upstream", key.width, key.first))
         x, base = self._banked("x", key.inputs), self._plan.window * key.window
@@ -147,7 +147,7 @@ class _Compiler:
                                 c=below, gate=x, **begun, start=below if key.first else None)
 
     def compile(self, key: ListKey) -> Words:
-        """Words of a list."""
+        """Compile one list to words."""
         listed = []
         if key.top:
             listed = [self._outputs(key, self._again(key)), self._loss(key)]
@@ -162,12 +162,12 @@ class _Compiler:
 
 def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = best_factors,
                   recompute: bool = True, base: int | None = None) -> StreamingLists:
-    """Make the lists of a plan, from element ``base`` on, by default ``plan.lists``; ``factors`` gives the factors of
-    a product.
+    """Compile the lists of a plan from element ``base`` on, by default ``plan.lists``; ``factors`` chooses the
+    factors of products.
 
-    With ``recompute`` backward computes the outputs of all layers again, otherwise only the last layer's, which its
-    loss needs. The bits are the same: the outputs of a ReLU are the inputs of the layer above, which zeros their
-    gradients.
+    With ``recompute``, backward recomputes the outputs of all layers; otherwise only the last layer's, which
+    its loss needs. The bits are the same: the outputs of a ReLU are the inputs of the next layer, whose backward sets
+    the gradients of zero outputs to zero.
     """
     if array.lanes != plan.worker.lanes:
         raise ValueError(f"Array must have the {plan.worker.lanes} lanes of the plan's worker, not {array.lanes}")
@@ -181,7 +181,7 @@ def compile_streaming(plan: StreamingPlan, *, array: Array, factors: Factors = b
 
 @dataclasses.dataclass(frozen=True)
 class _Execution:
-    """A microbatch of an access to a unit, and its position in the sequence."""
+    """One microbatch of an access to a unit, and its position in the sequence of executions."""
 
     number: int
     backward: bool
@@ -195,12 +195,12 @@ class _Execution:
 
 
 def entry_of(number: int) -> int:
-    """Entry of a unit in the server's table of counts; beyond the table for units that it has no room for."""
+    """Entry of a unit in the server's table of counts, or its end if the table has no room."""
     return int(min(number, ENTRIES))
 
 
 class _Builder:
-    """Commands of a set."""
+    """Builder of the commands of a set."""
 
     def __init__(self, lists: StreamingLists, lengths: Sequence[Sequence[int]], depth: int, bases: Sequence[int]):
         self._lists, self._plan = lists, lists.plan
@@ -228,12 +228,12 @@ class _Builder:
         if top:
             read.append(("labels", "labels", 0))
         if unit.first:
-            read += made  # outputs of the parts before
+            read += made  # outputs of the previous parts
         moves = []
         for near, far, number in read if back else made:
             region = plan.far(far, execution.microbatch, number)
             words = region.length
-            if far == "upstream":  # its place has room for the widest layer
+            if far == "upstream":  # its region has the size of the widest layer
                 words = plan.size(plan.widths[number])
                 region = dataclasses.replace(region, length=words)
             moves.append((self._near(near, words, execution.place), region))
@@ -252,13 +252,13 @@ class _Builder:
                       self._plan.units[number].words)
 
     def _fetched(self, access: int) -> bool:
-        """Whether the unit of an access is in no window before it."""
+        """Whether the unit of an access must be fetched, since its window does not contain it before."""
         number, backward = self._accesses[access]
         window, earlier = self._plan.windows[backward][number], reversed(self._accesses[:access])
         return next((unit for unit, way in earlier if self._plan.windows[way][unit] == window), None) != number
 
     def _fetch(self, access: int) -> None:
-        """FETCH for an access, if there is such an access and it needs one."""
+        """Add the FETCH for an access, if the access exists and needs one."""
         if access >= len(self._accesses) or not self._fetched(access):
             return
         number, backward = self._accesses[access]
@@ -299,7 +299,7 @@ class _Builder:
                     "length": [*(lengths[work.microbatch] for lengths in self._lengths), 1]})
 
     def build(self) -> CompiledProgram:
-        """All commands, in the order of a single queue."""
+        """Build all commands, in the order of a single queue."""
         self._program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region("settings", 0, 1)])
         count = self._plan.count
         sequence = [_Execution(number, backward, access, microbatch, access * count + microbatch)
@@ -322,18 +322,18 @@ class _Builder:
         return self._program.compile()
 
     def _depends(self, following: _Execution, execution: _Execution) -> bool:
-        """Whether an execution reads outputs of the one before."""
+        """Whether an execution reads outputs of the previous execution."""
         return any(far.meets(made) for _, far in self._moves(following, back=True)
                    for _, made in self._moves(execution, back=False))
 
 
 def streaming_program(lists: StreamingLists, *, lengths: Sequence[Sequence[int]], depth: int = 64,
                   bases: Sequence[int] | None = None) -> CompiledProgram:
-    """The program of a set on all workers and the server, which has the last rank, in queues with room for ``depth``
-    commands.
+    """Build the program of a set for all workers and the server, which has the last rank. Queues have room for
+    ``depth`` commands.
 
-    ``lengths`` are the examples of each microbatch of each worker, 1 to the plan's, and ``bases`` the addresses of
-    the units on the server, by default one after the other.
+    ``lengths`` contains the examples of each microbatch of each worker, from 1 to the plan's number, and ``bases``
+    the addresses of the units on the server, by default one after another.
     """
     plan = lists.plan
     bases = first_bases([unit.length for unit in plan.units]) if bases is None else bases

@@ -1,15 +1,15 @@
 """Runs of layer streaming on a ring of workers and a server, compared with golden nodes.
 
-Golden workers with all layers do the same sets. The loss and the server's counts are compared in each set, the
-server's weights and state before an edit and after each block. The assessor reads the server's own counts.
+Golden workers that hold all layers run the same sets. The loss and the server's counts are compared after each set,
+the server's weights and state before an edit and after each block. The assessor reads the server's own counts.
 
-Nodes with two banks of programs receive lists, programs, new units and settings of the next set while a set runs,
-and an EDIT that all of them must acknowledge before the next set begins. Units keep their addresses on the
-server (:mod:`host.features.streaming.lists`). On nodes with one bank an edit takes effect between two sets: the host
-gives workers and server programs of the new structure, and the server the weights and state of all units.
+Nodes with two program banks receive the lists, programs, new units and settings of the next set while a set runs,
+and an EDIT that all of them must acknowledge before the next set begins. Units keep their addresses on the server
+(:mod:`host.features.streaming.lists`). On nodes with one bank an edit takes effect between two sets: the host writes
+the programs of the new structure to workers and server, and the weights and state of all units to the server.
 
-Checkpoints are files with a :class:`NodeRun` and all of its nodes, made between two sets. They can be restored into
-other nodes that compute the same bits, with other speeds of links and far memories, and any contents of banks.
+Checkpoints are files that contain a :class:`NodeRun` and all of its nodes between two sets. They can be restored on
+different nodes that compute the same bits, with other speeds of links and far memories and any contents of banks.
 """
 
 import contextlib
@@ -79,14 +79,14 @@ Bits = npt.NDArray[np.uint32]
 
 
 def worker_of(config: NodeConfig, *, windows: int = 2) -> Worker:
-    """Memories of a worker, for plans."""
+    """Memories of a worker, as a plan needs them."""
     return Worker(lanes=config.lanes, weight_words=config.memories.weight, gradient_words=config.memories.gradient,
                   activation_words=config.compute.activations, far_words=config.far_words, windows=windows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Next:
-    """Result of edits: the number of the last one, structure and program, and the units that the server lacks."""
+    """Result of edits: number of the last one, new structure and program, and units new to the server."""
 
     number: int
     structure: Structure
@@ -95,7 +95,7 @@ class _Next:
 
 
 def check_structure(structure: Structure, worker: NodeConfig, server: ServerConfig, *, planes: int) -> None:
-    """Raise ``ValueError`` if nodes lack the formats of a structure, or the server has no room for its units with
+    """Raise ``ValueError`` if nodes lack the formats of a structure, or if the server has no room for its units with
     ``planes`` state planes."""
     formats, units = set(structure.formats) - {RAW}, len(structure.plan.units)
     if formats and not (worker.role.broadcast_formats and server.role.broadcast_formats):
@@ -107,8 +107,8 @@ def check_structure(structure: Structure, worker: NodeConfig, server: ServerConf
 
 
 class NodeRun(GoldenStreaming):
-    """Run of layer streaming on connected nodes, the last one the server, next to golden nodes with all layers;
-    traces are read if it is ``traced``. See :class:`~host.features.streaming.run.GoldenStreaming`."""
+    """Run of layer streaming on connected nodes, of which the last is the server, compared with golden nodes that
+    hold all layers; traces are read if ``traced``. See :class:`~host.features.streaming.run.GoldenStreaming`."""
 
     #: Outcome of the latest set.
     outcome: SetOutcome
@@ -120,27 +120,27 @@ class NodeRun(GoldenStreaming):
         self._nodes, self._traced = ring, traced
         self._banked = all(device.config.has_banks for device in ring.devices)
         self._factors = functools.cache(best_factors)
-        #: The nodes, from the first set on.
+        #: The nodes; None before the first set.
         self.relay: StreamingRing | None = None
         self._running: Structure | None = None
-        self._next: _Next | None = None  # result of the pending edits
-        self._staged = False  # nodes have acknowledged it
+        self._next: _Next | None = None  # result of pending edits
+        self._staged = False  # whether the nodes have acknowledged it
         self._node_counts: tuple[Mapping[int, Counts], Mapping[int, Counts]] | None = None
-        #: Whether nodes have had the golden bits and counts so far.
+        #: Whether the nodes' bits and counts have equalled the golden ones so far.
         self.same = True
-        #: Cycles of each traced set since the run began or was resumed.
+        #: Cycles of each set traced since the run was started or resumed.
         self.times: list[SetTimes] = []
 
     def _compiled(self, structure: Structure, base: int | None = None) -> StreamingLists:
-        """Lists of a structure; ``ValueError`` if nodes lack its formats, or the server's table of counts has no room
-        for its units."""
+        """Compile the lists of a structure; ``ValueError`` if nodes lack its formats, or if the server's table of
+        counts has no room for its units."""
         worker, server = self._nodes.devices[0].config, self._nodes.devices[-1].config
         check_structure(structure, worker, server, planes=self._optimizer.planes)
         return compile_streaming(structure.plan, base=base, factors=self._factors, array=Array(
             rows=worker.compute.rows, lanes=worker.lanes, operands=worker.compute.operands))
 
     def _on_nodes(self, structure: Structure) -> StreamingRing:
-        """Nodes with the lists of a structure, and a server with the golden weights and state."""
+        """Write the lists of a structure to the nodes, and the golden weights and state to the server."""
         if self.relay is not None and self._running is not None and (
                 self._banked or self._running.plan.digest == structure.plan.digest):
             return self.relay
@@ -160,7 +160,7 @@ class NodeRun(GoldenStreaming):
             super()._send(edit)
 
     def _following(self, relay: StreamingRing, edits: Sequence[Edit]) -> _Next:
-        """Result of edits."""
+        """Compute the result of edits."""
         server, structure = copy.copy(self.server), self._structure
         for edit in edits:
             structure = edit_server(server, structure, edit)
@@ -177,7 +177,7 @@ class NodeRun(GoldenStreaming):
         return _Next(number=edits[-1].number, structure=structure, program=program, units=units)
 
     def _steps(self, relay: StreamingRing, number: int) -> Iterator[None]:
-        """Steps that bring nodes the result of the pending edits, from a set on."""
+        """Stage the result of pending edits on the nodes, step by step; it takes effect with set ``number``."""
         following = self._next
         if following is None or self._staged:
             return
@@ -191,13 +191,13 @@ class NodeRun(GoldenStreaming):
     # Checkpoints.
 
     def state(self) -> dict[str, Any]:
-        """State that the rest of the run depends on, other than the nodes' share (:meth:`live`). ``ValueError`` if
-        the run has done no set."""
+        """Return the state on which the rest of the run depends, except for the nodes' own state (:meth:`live`).
+        Raises ``ValueError`` before the first set."""
         return {**super().state(), "relay": self._begun.state(), "staged": self._staged and bool(self._pending),
                 "same": self.same}
 
     def live(self) -> list[dict[str, list[tuple[int, int]]]]:
-        """Windows of each node that the rest of the run depends on; see :meth:`StreamingRing.live`."""
+        """Memory windows of each node on which the rest of the run depends; see :meth:`StreamingRing.live`."""
         return self._begun.live(self._optimizer.planes)
 
     @property
@@ -207,7 +207,7 @@ class NodeRun(GoldenStreaming):
         return self.relay
 
     def resume(self, state: dict[str, Any], *, restored: bool = True) -> None:
-        """Continue from a state, on nodes that were restored to the frame of :meth:`live`."""
+        """Continue from a state, on nodes in which the windows of :meth:`live` have been restored."""
         super().resume(state)
         self.same = state["same"]
         self.relay = StreamingRing(self._nodes, self._compiled(self._structure, state["relay"]["lists"]),
@@ -220,10 +220,10 @@ class NodeRun(GoldenStreaming):
                 self.relay.follow(self._next.program)
 
     def prepare(self, number: int) -> None:
-        """Prepare the next set; nodes are compared before an edit."""
+        """Prepare the next set; the nodes are compared before an edit."""
         if self._pending:
             self.compare()
-            if self.relay is not None:  # an edit that came after the latest set
+            if self.relay is not None:  # the edit was made after the latest set
                 for _ in self._steps(self.relay, number):
                     pass
                 self.relay.turn()
@@ -231,7 +231,7 @@ class NodeRun(GoldenStreaming):
         super().prepare(number)
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[SetReport]:
-        """Run a set, and compare the nodes with the golden ones."""
+        """Run a set, and compare the nodes with the golden nodes."""
         reports = super().execute(first, batches)
         self.compare()
         return reports
@@ -247,7 +247,7 @@ class NodeRun(GoldenStreaming):
         self.same &= int(total_loss([[value[np.newaxis] for value in row] for row in outcome.losses])[0]) == loss
         if self._nodes.devices[-1].config.role.broadcast_formats:
             self._node_counts = relay.counts()
-            wanted = super()._counts  # also of units from before an edit
+            wanted = super()._counts  # also includes units from before an edit
             self.same &= all(row[number] == golden[number] for number in range(len(self.server.units))
                              for row, golden in zip(self._node_counts, wanted, strict=True))
         if self._traced:
@@ -261,12 +261,12 @@ class NodeRun(GoldenStreaming):
 
     @property
     def _moved(self) -> int:
-        """Words that the server's far memory moves in PUSH for each parameter."""
+        """Words that the server's far memory moves for each parameter in a PUSH."""
         return 2 * (1 + self._optimizer.planes)
 
     def costs(self, times: SetTimes, *, rate: Fraction) -> list[Costs]:
-        """Measured executions of all units in ``times``, of a set of the present units, and cycles of FETCH and PUSH
-        by the formula that chooses microbatches; the server's far memory moves ``rate`` words per cycle."""
+        """Costs of all units of a set: executions measured in ``times``, and FETCH and PUSH by the formula that
+        chooses microbatches, for a far memory of the server with ``rate`` words per cycle."""
         return times.costs([link_cycles(unit.words, workers=self._workers, state_words=self._moved, rate=rate,
                                         words_per_parameter=words_per_parameter(unit)) for unit in self.server.units])
 
@@ -280,7 +280,7 @@ class NodeRun(GoldenStreaming):
         return program_run(times.program, costs, far), costs
 
     def compare(self) -> bool:
-        """Compare the server's weights and state with the golden ones; return whether nothing has differed so far."""
+        """Compare the server's weights and state with golden ones; return whether all were equal so far."""
         if self.relay is not None:
             weights, state = self.relay.served(self._optimizer.planes)
             golden = self.server.masters, *zip(*self.server.state, strict=True)
@@ -289,28 +289,28 @@ class NodeRun(GoldenStreaming):
         return self.same
 
 
-#: Elements that server memories are made of, so that similar models share a library.
+#: Server memories are multiples of this number of elements, so that similar models share a simulation library.
 _STEP = 1 << 14
 #: Elements of a worker's memories.
 _ACTIVATIONS, _FAR = 8192, 1 << 17
-#: Cycles from a request to a far memory to its answer.
+#: Cycles from a request to a far memory until its answer.
 LATENCY = 16
 
 
 class StreamingNodes(NamedTuple):
-    """Configurations of nodes."""
+    """Configurations of the worker and the server."""
 
     worker: NodeConfig
     server: ServerConfig
-    #: The worker's memories, for plans.
+    #: The worker's memories, as a plan needs them.
     memories: Worker
 
 
 def streaming_nodes(*, words: int, planes: int, window: int = 4160, windows: int = 2) -> StreamingNodes:
-    """Nodes for a model with ``words`` weights and biases in all units, and ``planes`` state planes.
+    """Configure nodes for a model of ``words`` weights and biases in total, and ``planes`` state planes.
 
-    A worker has four by four units, ``windows`` of ``window`` elements, and accumulators. The server updates a row
-    per cycle.
+    A worker has four by four multiply-add units, ``windows`` windows of ``window`` elements, and accumulators. The
+    server updates one row per cycle.
     """
     served, common = -(-words // _STEP) * _STEP, {
         "programs": Programs(depth=1024, banks=2, move_queue=True), "features": (SettableVersion(),)}
@@ -329,7 +329,7 @@ def open_streaming(nodes: StreamingNodes, *, workers: int, rate: Fraction = Frac
                    worker_rate: Fraction = Fraction(1),
                threads: int = 1,
                arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Iterator[tuple[Ring, VerilatedRing]]:
-    """Open a ring of workers and their server; far memories give ``worker_rate`` and ``rate`` words per cycle."""
+    """Open a ring of workers and a server; far memories move ``worker_rate`` and ``rate`` words a cycle."""
     configs = [nodes.worker] * workers + [nodes.server]
     with open_ring(configs, threads=threads, arithmetic=arithmetic) as opened:
         simulation = opened.simulation
@@ -345,27 +345,27 @@ def open_streaming(nodes: StreamingNodes, *, workers: int, rate: Fraction = Frac
 
 @dataclasses.dataclass
 class StreamingCheckpointer(Checkpointer):
-    """Checkpoints of nodes, after some sets and when a run is interrupted."""
+    """Checkpoints of nodes, written after some sets and when a run is interrupted."""
 
     _latest: tuple[dict[str, Any], DeviceFrame] | None = None
 
     def keep(self, ring: Ring, trainer: Trainer[NodeRun], rows: list[Any]) -> None:
-        """Keep the state after the latest set, with figures of all sets, and write the file if it is due."""
+        """Store the state after the latest set with figures of all sets; write the file if it is due."""
         self._latest = copy.deepcopy({"state": trainer.state(), "rows": rows}), read(
             ring, trainer.executor.live())
         if self.due(trainer):
             self.write()
 
     def write(self) -> None:
-        """Write the file with the state after the latest set, unless it has it, or no set has ended."""
+        """Write the state after the latest set to the file, unless it is already there or no set has ended."""
         if self._latest is not None:
             content, frame = self._latest
             self.save(content, len(content["rows"]), device=frame)
             self._latest = None
 
     def resume(self, ring: Ring, trainer: Trainer[NodeRun]) -> list[Any]:
-        """Bring nodes and run to the state of the file, and return the figures of all sets; ``CheckpointError`` if
-        these nodes do not take it."""
+        """Restore nodes and run from the file, and return the figures of all sets. Raises ``CheckpointError`` if
+        these nodes cannot be restored from it."""
         try:
             with self.path.open("rb") as file:
                 state, _ = restore(file, ring, key=user_key())

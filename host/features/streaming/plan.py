@@ -1,12 +1,12 @@
-"""Plan of layer streaming: the memories of workers and their server.
+"""Plans of layer streaming: the use of the memories of workers and their server.
 
-A worker has two windows in its weight memory and two accumulators in its gradient memory; or one for each unit, and
-then the whole model stays on the worker, with the same sums. A layer larger than a window is cut by its outputs into
-equal parts of whole memory rows, except for the last layer: its loss needs all outputs at once. The activation memory
-has two banks of buffers, so that one microbatch is moved while another is computed; one buffer of outputs that are
-computed again; and then the lists. Buffers that are not used at the same time share addresses
-(:mod:`host.features.compute.memory.plan`). Inputs of all layers, upstream gradients, labels and losses of all
-microbatches are in the worker's far memory.
+A worker has two windows in its weight memory and two accumulators in its gradient memory; or one of each for every
+unit, so that the whole model stays on the worker, with the same sums. A layer larger than a window is divided by its
+outputs into equal parts of whole memory rows, except for the last layer, whose loss needs all outputs together. The
+activation memory contains two banks of buffers, so that one microbatch can be moved while another is computed, then
+one buffer of recomputed outputs, and then the lists. Buffers that are not used at the same time share addresses
+(:mod:`host.features.compute.memory.plan`). The worker's far memory contains the inputs of all layers, upstream
+gradients, labels and losses of all microbatches.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ from sim.golden.features.streaming.streaming import Unit, accesses, units_of
 __all__ = ["LARGEST", "ListKey", "StreamingPlan", "Worker", "check_server", "cut", "largest_microbatch",
            "make_streaming_plan"]
 
-#: Largest number of examples of a microbatch.
+#: Maximum number of examples in a microbatch.
 LARGEST = 4095
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker:
-    """Memories of a worker, in elements, and its lanes; with more than two windows and accumulators it is *resident*:
-    each unit has its own window."""
+    """Memories of a worker, in elements, and its lanes. A worker with more than two windows and accumulators is
+    *resident*: each unit has a separate window."""
 
     lanes: int = 4
     weight_words: int
@@ -49,18 +49,18 @@ class Worker:
 
     @property
     def resident(self) -> bool:
-        """Whether all units stay."""
+        """Whether all units remain on the worker."""
         return self.windows > 2
 
     @property
     def window(self) -> int:
-        """Elements of a window, and of an accumulator."""
+        """Number of elements of a window, and of an accumulator."""
         return int(min(self.weight_words, self.gradient_words) // (self.windows * GROUP) * GROUP)
 
 
 def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
-    """Units of a perceptron: layers, or equal parts of layers that do not fit into a window; ``ValueError`` if no
-    parts fit, or nodes cannot compute a layer."""
+    """Units of a perceptron: layers, or equal parts of layers that do not fit in a window. Raises ``ValueError`` if
+    no division fits, or if nodes cannot compute a layer."""
     for width in widths[:-1]:
         if width % lanes:
             raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of workers, "
@@ -87,12 +87,12 @@ def cut(widths: Sequence[int], *, window: int, lanes: int) -> list[Unit]:
 
 
 def _part(layer: Unit, parts: int, lanes: int) -> int:
-    """Outputs of each part of a layer, except the last part."""
+    """Number of outputs of each part of a layer except the last part."""
     return layer.outputs if parts == 1 else up(-(-layer.outputs // parts), lanes)
 
 
 def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
-    """Raise ValueError if a server's far memory does not hold weights and state of all units."""
+    """Raise ValueError if a server's far memory has no room for the weights and state of all units."""
     needed = (1 + planes) * sum(unit.length for unit in units)
     if far_words < needed:
         raise ValueError(f"Server must have a far memory of {needed:,} words for weights and state, not "
@@ -101,35 +101,35 @@ def check_server(units: Sequence[Unit], *, planes: int, far_words: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ListKey:
-    """Properties that distinguish lists; units with the same properties share a list."""
+    """Properties that distinguish lists. Units with the same properties share a list."""
 
     backward: bool
-    #: Window of the weights, and accumulator of the gradients.
+    #: Number of the window of the weights, and of the accumulator of the gradients.
     window: int
-    #: Fields of the unit, and outputs of the whole layer.
+    #: Fields of the unit, and number of outputs of the whole layer.
     inputs: int
     outputs: int
     first: int
     width: int
-    #: Whether it is backward of the first layer, or of the last layer.
+    #: Whether it is the backward list of the first layer, and whether it is a list of the last layer.
     bottom: bool
     top: bool
-    #: Backward, whether gradients are added to the sums of an earlier microbatch.
+    #: In backward, whether gradients are added to the sums of an earlier microbatch.
     follows: bool = False
 
     @property
     def words(self) -> int:
-        """Words of the list, with its END."""
+        """Number of words of the list, including its END."""
         products = (3 if self.bottom else 4) if self.backward else 1
         return up((products + int(self.top) + 1) * INSTRUCTION_WORDS, GROUP)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamingPlan:
-    """Addresses in the memories of a worker."""
+    """Plan of the memories of a worker."""
 
     units: tuple[Unit, ...]
-    #: Examples of a microbatch, and microbatches of a set.
+    #: Number of examples in a microbatch, and of microbatches in a set.
     microbatch: int
     count: int
     worker: Worker
@@ -138,7 +138,7 @@ class StreamingPlan:
 
     @functools.cached_property
     def widths(self) -> dict[int, int]:
-        """Outputs of each layer, and as layer 0 the inputs."""
+        """Number of outputs of each layer, and number of inputs as layer 0."""
         return {0: self.units[0].inputs, **{layer: sum(unit.outputs for unit in units) for layer, units in
                                             itertools.groupby(self.units, lambda unit: unit.layer)}}
 
@@ -148,16 +148,16 @@ class StreamingPlan:
         return self.units[-1].layer
 
     def stride(self, width: int) -> int:
-        """Elements from one example to the next."""
+        """Distance from one example to the next, in elements."""
         return up(width, self.worker.lanes)
 
     def size(self, width: int) -> int:
-        """Elements of a microbatch of vectors, up to the next multiple of 32."""
+        """Number of elements of a microbatch of vectors, rounded up to a multiple of 32."""
         return up(self.microbatch * self.stride(width), GROUP)
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """Buffers of a bank, and buffers of each kind of execution."""
+        """Buffers of a bank, and the buffers that each kind of execution uses."""
         inner = [self.size(self.widths[layer]) for layer in range(1, self.last)] or [GROUP]
         words = {"x": max(self.size(self.widths[layer]) for layer in range(self.last)), "y": max(inner),
                  "upstream": max(inner), "below": max(inner), "gradient": self.size(self.widths[self.last]),
@@ -168,32 +168,32 @@ class StreamingPlan:
 
     @functools.cached_property
     def bank(self) -> Plan:
-        """Addresses in a bank."""
+        """Addresses of the buffers in a bank."""
         return make_plan(self.profile)
 
     @property
     def distance(self) -> int:
-        """Elements from the first bank to the second."""
+        """Distance from the first bank to the second, in elements."""
         return up(self.bank.peak, GROUP)
 
     @property
     def again(self) -> Region:
-        """Outputs that are computed again."""
+        """Region of recomputed outputs."""
         return Region("activations", 2 * self.distance, max(self.size(unit.outputs) for unit in self.units))
 
     @property
     def lists(self) -> int:
-        """First element of the lists."""
+        """Address of the first list."""
         return self.again.base + self.again.length
 
     @property
     def window(self) -> int:
-        """Elements of the largest unit."""
+        """Number of elements of the largest unit."""
         return max(unit.length for unit in self.units)
 
     @functools.cached_property
     def windows(self) -> tuple[list[int], list[int]]:
-        """Window of each unit, forward and backward, by its number."""
+        """Window of each unit in forward and in backward, by the number of the unit."""
         sides = list(range(len(self.units))), list(range(len(self.units)))
         if self.worker.resident:
             return sides
@@ -206,14 +206,14 @@ class StreamingPlan:
         return sides
 
     def key(self, number: int, *, backward: bool, follows: bool = False) -> ListKey:
-        """Key of a unit's list."""
+        """Return the key of a unit's list."""
         unit = self.units[number]
         return ListKey(backward, self.windows[backward][number], unit.inputs, unit.outputs, unit.first,
                        self.widths[unit.layer], backward and unit.layer == 1, unit.layer == self.last, follows)
 
     @property
     def keys(self) -> list[ListKey]:
-        """Keys of all lists, each once."""
+        """Keys of all lists, without duplicates."""
         keys = [self.key(number, backward=backward, follows=follows) for number in range(len(self.units))
                 for backward in (False, True) for follows in ((False, True) if backward and self.count > 1
                                                               else (False,))]
@@ -221,7 +221,7 @@ class StreamingPlan:
 
     @property
     def end(self) -> int:
-        """Elements of the activation memory that are used."""
+        """Elements of the activation memory in use."""
         return self.lists + sum(key.words for key in self.keys)
 
     @property
@@ -233,7 +233,7 @@ class StreamingPlan:
 
     @functools.cached_property
     def _far(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Base, and words of a microbatch, of each array in far memory, by name and layer."""
+        """Base of each array in far memory, and its words per microbatch, by name and layer."""
         words = {("x", layer + 1): self.size(self.widths[layer]) for layer in range(self.last)}
         if self.last > 1:
             most = max(self.size(self.widths[layer]) for layer in range(1, self.last))
@@ -244,37 +244,37 @@ class StreamingPlan:
 
     @property
     def _upstreams(self) -> int:
-        """Arrays of upstream gradients: two where parts of a layer read one again while the one below is written."""
+        """Number of upstream gradient arrays: two where a layer's parts read one while the next is written."""
         return 2 if any(unit.first for unit in self.units) else 1
 
     def far(self, name: str, microbatch: int, layer: int = 0) -> Region:
-        """Region in far memory of the inputs ``x`` or ``upstream`` gradients of a layer, or of ``labels`` or
-        ``loss``."""
+        """Region in far memory of a layer's inputs (``x``) or ``upstream`` gradients, or of ``labels`` or ``loss``,
+        for one microbatch."""
         base, words = self._far[name, layer % self._upstreams if name == "upstream" else layer]
         return Region("far", base + microbatch * words, words)
 
     @property
     def far_words(self) -> int:
-        """Elements of far memory that are used."""
+        """Elements of far memory in use."""
         base, words = self._far["loss", 0]
         return base + self.count * words
 
     @property
     def digest(self) -> str:
-        """SHA-256 of units, microbatches and buffers, common to nodes with the same program."""
+        """SHA-256 of units, microbatches and buffers, equal for all nodes with the same program."""
         text = json.dumps([[dataclasses.astuple(unit) for unit in self.units], self.microbatch, self.count,
                            self.profile.digest])
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def line(self) -> str:
-        """The plan in a line."""
+        """The plan, described in a line."""
         name = "resident" if self.worker.resident else "streaming"
         return (f"{name}: {len(self.units)} units of at most {self.window:,} words, {self.count} x {self.microbatch} "
                 f"examples; on a worker {self.peak:,} words on the chip, and {self.far_words:,} in far memory")
 
     def check(self) -> None:
-        """Raise ``ValueError`` if the worker has no room for it."""
+        """Raise ``ValueError`` if the worker has no room for the plan."""
         worker = self.worker
         if worker.resident and len(self.units) > worker.windows:
             raise ValueError(f"Resident units must be at most the {worker.windows} windows of a worker, not "
@@ -290,11 +290,11 @@ class StreamingPlan:
 
 
 def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1, most: int = LARGEST) -> int:
-    """Maximum number of examples, up to ``most``, of a microbatch on a worker that has the inputs of all layers of
-    ``count`` microbatches in far memory; ``ValueError`` if not even one fits."""
+    """Maximum number of examples, up to ``most``, in a microbatch on a worker with the inputs of all layers for
+    ``count`` microbatches in far memory. Raises ``ValueError`` if not even one example fits."""
     if most < 1:
         raise ValueError(f"Examples must be 1 or more, not {most!r}")
-    # Buffers grow with the microbatch by at least a memory row each, so that no larger microbatch fits.
+    # Each example of a microbatch adds at least one memory row to the buffers, so larger microbatches cannot fit.
     bound = worker.activation_words // max(1, min(unit.inputs for unit in units)) + 1
     for microbatch in range(min(most, bound, LARGEST), 0, -1):
         try:
@@ -309,8 +309,8 @@ def largest_microbatch(units: Sequence[Unit], *, worker: Worker, count: int = 1,
 
 def make_streaming_plan(widths: Sequence[int], *, worker: Worker, count: int, microbatch: int | None = None,
                     most: int = LARGEST) -> StreamingPlan:
-    """Plan of a perceptron of given widths, inputs and outputs included, for sets of ``count`` microbatches, by
-    default of the most examples that fit, up to ``most``; ``ValueError`` if the worker has no room for it."""
+    """Plan a perceptron of given widths, including inputs and outputs, for sets of ``count`` microbatches. By default
+    a microbatch has the maximum number that fits, up to ``most``. ``ValueError`` if the worker has no room."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if microbatch is not None and not 1 <= microbatch <= LARGEST:

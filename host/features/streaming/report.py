@@ -18,7 +18,7 @@ _STEPS = columns_of(
     *(Column(f"{modelled}{name}", _share, f"{modelled.strip('_') or name}, %")
       for name in ("stall", "idle") for modelled in ("", "modelled_")))
 
-#: Report of a run.
+#: Schema of the report of a run.
 SCHEMA = Schema("gradring.streaming", 2, columns_of(
     *RUN, "start workers seed sets edits losses digest widths microbatch peak interrupted bit_exact accuracy",
     Column("per_step", columns=columns_of(
@@ -27,13 +27,13 @@ SCHEMA = Schema("gradring.streaming", 2, columns_of(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Steps of a run; the first and the last ones of many."""
+    """Tabulate the steps of a run; if there are many, only the first and the last ones."""
     return Table("steps on nodes of u microbatches; modelled: a timeline of measured executions, and of moves",
                  _STEPS, rows if len(rows) <= 10 else [*rows[:5], *rows[-5:]])
 
 
 def link_line(row: Mapping[str, Any]) -> str:
-    """Line about FETCH and PUSH of the longest units in a step."""
+    """Describe FETCH and PUSH of the longest units in a step in a line."""
     parts = []
     for kind in ("fetch", "push"):
         cycles = row[f"measured_{kind}"]

@@ -1,8 +1,8 @@
-"""Layer streaming on nodes: sets of a compiled plan on a ring of workers and, with the last rank, their server.
+"""Layer streaming on nodes: sets of a compiled plan on a ring of workers and, as last rank, a server.
 
-Workers run a program of three queues. The server runs only the queue that communicates, with commands that wait only
-for each other: a FETCH or a PUSH begins when all nodes have reached it. Inputs and labels are brought to the workers'
-far memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses return the same way.
+Workers run a program of three queues. The server runs only the communicating queue, and its commands wait only for
+each other: a FETCH or a PUSH begins when all nodes have reached it. Inputs and labels are written to the workers' far
+memories through the first bank of buffers, by a MOVE_OUT for each microbatch, and losses are read in the same way.
 """
 
 import dataclasses
@@ -27,18 +27,18 @@ from sim.golden.features.streaming.streaming import Counts
 __all__ = ["SetOutcome", "SetProgram", "StreamingRing", "node_programs"]
 
 Bits = npt.NDArray[np.uint32]
-#: Commands of a worker after which its trace is read.
+#: Number of a worker's commands after which its trace is read.
 _READ_AFTER = 40
-#: Numbers of sets, from 0 on, which a run and an edit carry.
+#: Number of sets that a run and an edit can distinguish; sets are numbered from 0.
 _SETS = 1 << 16
-#: Examples of each microbatch of each worker.
+#: Number of examples of each microbatch of each worker.
 Lengths: TypeAlias = list[list[int]]
 #: Inputs and labels of a worker in a set.
 Share = tuple[npt.NDArray[np.float32], npt.NDArray[np.integer]]
 
 
 def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Command]]]:
-    """Commands of each queue of each node, the server's last."""
+    """Commands of each queue of each node; the server is the last node."""
     *workers, server = (program.commands(rank, nodes) for rank in range(nodes))
     served = [dataclasses.replace(op, after_0=0, lag_0=0, after_1=0, lag_1=0) for op in server[Queue.COMMUNICATE]]
     return [*workers, [served if queue == Queue.COMMUNICATE else [] for queue in range(len(server))]]
@@ -46,30 +46,30 @@ def node_programs(program: CompiledProgram, nodes: int) -> list[list[list[Comman
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetProgram:
-    """Program of a set, with its lists and units."""
+    """Program of a set, with its lists and the addresses of its units."""
 
     lists: StreamingLists
-    #: Addresses of the units on the server.
+    #: Addresses of the units in the server's memories.
     bases: Sequence[int]
-    #: Examples of each microbatch of each worker.
+    #: Number of examples of each microbatch of each worker.
     lengths: Lengths
     compiled: CompiledProgram
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetOutcome:
-    """Losses and times of a set."""
+    """Losses of a set, and the trace of its run."""
 
-    #: Loss of each worker (rows) in each microbatch, summed over its examples, as bits.
+    #: Loss of each worker (rows) in each microbatch, summed over examples, as bit patterns.
     losses: Bits
     #: Starts and ends of the commands of the first worker, if the set was traced.
     records: list[TraceRecord]
-    #: Tags are indices in this program.
+    #: Program in which the tags of the records are indices.
     program: CompiledProgram
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of elements, first and count, with neighbouring and overlapping ones merged."""
+    """Merge neighbouring and overlapping ranges of elements, given as first element and count."""
     joined: list[tuple[int, int]] = []
     for base, count in sorted(spans):
         if joined and base <= sum(joined[-1]):
@@ -81,10 +81,10 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class StreamingRing:
-    """Connected workers of a plan and, as the last node, their server, that train a model layer by layer;
-    ``ValueError`` if the last node is no server, or another one is not a worker.
+    """Connected workers of a plan and their server, which is the last node, training a model layer by layer. Raises
+    ``ValueError`` if the last node is not a server, or if another node is not a worker.
 
-    With the ``state`` of other nodes, and a copy of their contents, these nodes continue from it.
+    Given the ``state`` of other nodes and a copy of their contents, these nodes continue from it.
     """
 
     def __init__(self, ring: Ring, lists: StreamingLists, *, state: Mapping[str, Any] | None = None):
@@ -95,14 +95,14 @@ class StreamingRing:
         self.lists = lists
         self._ring, self._plan = ring, lists.plan
         *self._workers, self._server = ring.devices
-        #: Addresses of the units on the server.
+        #: Addresses of the units in the server's memories.
         self.bases: Sequence[int] = first_bases([unit.length for unit in self._plan.units])
         self._lengths: Lengths | None = None
         self._program: CompiledProgram
         self._sets = 0
         self._following: SetProgram | None = None
         self._earlier: int | None = None
-        #: The set of each edit, and NODE_TIME of the first worker before the edit and after its acknowledgements.
+        #: For each edit, its set, and NODE_TIME of the first worker before the edit and after all acknowledgements.
         self.edited: list[tuple[int, int, int]] = []
         if state is None:
             self._write_lists(lists)
@@ -111,12 +111,12 @@ class StreamingRing:
         self._program = self.prepare(lists, self.bases, self._lengths).compiled
 
     def state(self) -> dict[str, Any]:
-        """Addresses of lists and units, examples of microbatches, and the number of sets."""
+        """Return the addresses of lists and units, the sizes of microbatches, and the number of sets."""
         return {"lists": self.lists.base, "bases": list(self.bases), "lengths": self._lengths, "sets": self._sets}
 
     def live(self, planes: int) -> list[dict[str, list[tuple[int, int]]]]:
-        """Windows of each node that the next set reads before it writes them, of the present program and the staged
-        one: lists of workers; and the server's weights, planes of state, and counts of the latest set."""
+        """Memory windows of each node that the next set reads before it writes them, for the current and the staged
+        program: the lists of workers; and the server's weights, state planes, and counts of the latest set."""
         both = [(self.lists, self.bases)]
         if self._following is not None:
             both.append((self._following.lists, self._following.bases))
@@ -129,7 +129,7 @@ class StreamingRing:
         return [*({"activations": lists} for _ in self._workers), served]
 
     def follow(self, following: SetProgram) -> None:
-        """Take over the staged program of other nodes, after a copy of their contents."""
+        """Adopt the program staged on other nodes, after their contents have been copied."""
         self._following = following
 
     def _write_lists(self, lists: StreamingLists) -> None:
@@ -137,7 +137,7 @@ class StreamingRing:
             self._write(rank, lists.base, lists.words)
 
     def serve(self, masters: Sequence[Bits], state: Sequence[Sequence[Bits]]) -> None:
-        """Give the server weights and state planes of all units."""
+        """Write the weights and state planes of all units to the server."""
         lengths = [unit.length for unit in self._plan.units]
         if (total := sum(map(len, masters))) != sum(lengths):
             raise ValueError(f"Weights must be {sum(lengths):,}, those of all units, not {total:,}")
@@ -151,7 +151,7 @@ class StreamingRing:
             self._server.write_memory(memories[f"state_{plane}"].number, base, words)
 
     def served(self, planes: int) -> tuple[list[Bits], list[list[Bits]]]:
-        """The server's weights of the units, and its state planes."""
+        """Read the weights of the units, and their state planes, from the server."""
         def of(name: str) -> list[Bits]:
             number = self._server.config.memory_map[name].number
             return [self._server.read_memory(number, base, unit.length).view(np.uint32)
@@ -160,7 +160,7 @@ class StreamingRing:
         return of("weights"), [of(f"state_{plane}") for plane in range(planes)]
 
     def counts(self) -> tuple[dict[int, Counts], dict[int, Counts]]:
-        """The server's counts of each unit in FETCH and in PUSH in the last set."""
+        """Read the server's counts of each unit in the FETCH and the PUSH of the last set."""
         units = self._plan.units
         table = self._server.read_memory(self._server.config.memory_map["counts"].number, 0, 4 * len(units))
         rows = table.view(np.uint32).reshape(-1, 2, 2).tolist()
@@ -169,18 +169,18 @@ class StreamingRing:
         return fetched, pushed
 
     def prepare(self, lists: StreamingLists, bases: Sequence[int], lengths: Lengths | None = None) -> SetProgram:
-        """Compile the program of a set, with full microbatches unless there are ``lengths``; ``ProgramError`` if a
-        queue has no room for it."""
+        """Compile the program of a set, with full microbatches unless ``lengths`` are given. Raises ``ProgramError``
+        if a queue has no room for it."""
         lengths = lengths or [[lists.plan.microbatch] * lists.plan.count for _ in self._workers]
         return SetProgram(lists=lists, bases=bases, lengths=lengths, compiled=streaming_program(
             lists, lengths=lengths, depth=self._workers[0].config.programs.depth, bases=bases))
 
     def stage(self, following: SetProgram, *, number: int, settings: Settings,
               units: Sequence[tuple[int, Bits, Sequence[Bits]]]) -> Iterator[None]:
-        """Give nodes with two banks the program and data of the next set, step by step, while a set runs or before
-        one; the last step is an EDIT, with a number, and its acknowledgements by all nodes.
+        """Stage the program and data of the next set on nodes with two banks, step by step, during or before a set.
+        The last step is an EDIT with a number, and its acknowledgement by all nodes.
 
-        ``units`` are new on the server, each with its address, weights and state.
+        ``units`` are new on the server, each given by its address, weights and state.
         """
         if following.lists.base != self.lists.base:
             self._write_lists(following.lists)
@@ -191,7 +191,7 @@ class StreamingRing:
         yield from self._ring.programs.stage(node_programs(following.compiled, self._ring.nodes))
         self._ring.settings.write(settings)
         yield
-        if self._earlier is None:  # edits of an earlier run
+        if self._earlier is None:  # edits of an earlier run precede these
             self._earlier = max(int(device.read_fields("PROGRAM_SET")["latest"]) for device in self._ring.devices)
         begun = int(self._workers[0].read_register("NODE_TIME"))
         self._ring.programs.edit(number=self._earlier + number, set=self._sets % _SETS)
@@ -199,18 +199,18 @@ class StreamingRing:
         self._following = following
 
     def turn(self) -> None:
-        """Change to the staged program, if there is one, as nodes will at the next set."""
+        """Switch to the staged program, if there is one, as the nodes do at the next set."""
         if self._following is not None:
             following, self._following = self._following, None
             self.lists, self._plan, self.bases = following.lists, following.lists.plan, following.bases
             self._program, self._lengths = following.compiled, following.lengths
 
     def run_set(self, shares: Sequence[Share], *, traced: bool, meanwhile: Iterator[None]) -> SetOutcome:
-        """Carry out a set of ``count`` microbatches, all full except the last one, and wait for it.
+        """Run a set of ``count`` microbatches, all full except possibly the last, and wait for its end.
 
-        A ``traced`` set reads the trace of the first worker, in parts while it runs: a node keeps 256 records. The
-        steps of :meth:`stage` for the next set are taken ``meanwhile``: one for each event after all nodes have
-        latched the settings of this set, and the rest after it.
+        If ``traced``, the trace of the first worker is read in parts while the set runs, since a node stores 256
+        records. The steps of :meth:`stage` for the next set are taken ``meanwhile``: one at each event after all
+        nodes have latched the settings of this set, and the remaining ones after the set.
         """
         self.turn()
         plan = self._plan
@@ -245,11 +245,11 @@ class StreamingRing:
 
     @property
     def _firsts(self) -> range:
-        """First example of each microbatch."""
+        """Index of the first example of each microbatch."""
         return range(0, self._plan.microbatch * self._plan.count, self._plan.microbatch)
 
     def _give(self, shares: Sequence[Share]) -> None:
-        """Write inputs and labels to the far memories."""
+        """Write inputs and labels to the workers' far memories."""
         plan = self._plan
         for number, first in enumerate(self._firsts):
             inputs, labels = plan.far("x", number, 1), plan.far("labels", number)
@@ -264,7 +264,7 @@ class StreamingRing:
             self._move(Operation.MOVE_OUT, inputs.length, labels)
 
     def _losses(self) -> Bits:
-        """Losses of all microbatches, from the far memories."""
+        """Read the losses of all microbatches from the workers' far memories."""
         losses = np.zeros((len(self._workers), self._plan.count), np.uint32)
         for number in range(self._plan.count):
             self._move(Operation.MOVE_IN, 0, self._plan.far("loss", number))
@@ -277,6 +277,6 @@ class StreamingRing:
         device.write_memory(device.config.memory_map["activations"].number, base, words)
 
     def _move(self, operation: Operation, near: int, far: Region) -> None:
-        """Move words of all workers between near and far memory."""
+        """Move words between near and far memory on all workers."""
         self._ring.commands.run_apart({rank: Command(operation=operation, weight_base=near, state_base=far.base,
                                                      length=far.length) for rank in range(len(self._workers))})

@@ -1,10 +1,10 @@
-"""Runs of layer streaming on golden nodes: sets, assessors that edit the model, and logs that repeat a run.
+"""Runs of layer streaming on golden nodes: sets, assessors that edit the model, and logs of runs.
 
-A set takes the next examples of a series of orders of all examples, so that every microbatch is full. Only the first
-number of microbatches may come from cycles, and it is in the log as an edit.
+A set uses the next examples from a sequence of permutations of all examples, so that every microbatch is full. Only
+the initial number of microbatches may depend on measured cycles, and it is in the log as an edit.
 
-Assessors are rules that read only reports of sets (:class:`SetReport`): losses, and zeros and saturations of each
-layer. So they decide the same in every run with the same bits.
+Assessors are rules that read only the reports of sets (:class:`SetReport`): losses, and zeros and saturations of each
+layer. They therefore make the same decisions in every run with the same bits.
 """
 
 import collections
@@ -43,20 +43,20 @@ __all__ = [
 
 
 Bits = npt.NDArray[np.uint32]
-#: Layer, kind and value of an edit.
+#: Layer, kind and value of a proposed edit.
 Change = tuple[int, Kind, int | float | str]
 
 
 @dataclasses.dataclass(frozen=True)
 class SetReport:
-    """Report of a set for the assessor."""
+    """Report of a set, as read by an assessor."""
 
     #: Number of the set, from 0.
     number: int
-    #: Loss summed over its examples, as a bit pattern.
+    #: Loss summed over all examples of the set, as a bit pattern.
     loss: int
     examples: int
-    #: Elements, zeros and saturations of weights in FETCH, and of gradients in PUSH, by layer from 1.
+    #: Elements, zeros and saturations of weights in FETCH, and of gradients in PUSH, by layer number from 1.
     fetched: Mapping[int, Counts]
     pushed: Mapping[int, Counts]
 
@@ -65,25 +65,25 @@ class SetReport:
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss of an example."""
+        """Mean loss per example."""
         return float(np.uint32(self.loss).view(np.float32)) / self.examples
 
 
 class Assessor(Protocol):
-    """Reader of reports, one set after the other."""
+    """Rule that reads the reports of sets in order, and proposes edits."""
 
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
-        """Changes to the program of the next set but one; ``following`` is the program of the next one."""
+        """Propose changes to the program after ``following``, which is the program of the next set."""
 
     def state(self) -> Any:
-        """State that later changes depend on: numbers and texts, in lists and dictionaries."""
+        """Return the state on which later changes depend: numbers and texts, in lists and dictionaries."""
 
     def restore(self, state: Any) -> None:
-        """Continue from a state of an assessor with the same parameters."""
+        """Continue from the state of an assessor with the same parameters."""
 
 
 def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
-    """Master weights of the units of a layer with ``width`` outputs, from its weights and biases."""
+    """Split a layer of ``width`` outputs, given as weights and biases, into master weights of its units."""
     inputs = units[0].inputs
     weights, biases = vector[:inputs * width].reshape(width, inputs), vector[inputs * width:][:width]
     for unit in units:
@@ -93,13 +93,13 @@ def _split(vector: Bits, units: Sequence[Unit], width: int) -> Iterator[Bits]:
 
 
 def _by_layer(units: Sequence[Unit]) -> dict[int, list[int]]:
-    """Numbers of the units of each layer."""
+    """Group the numbers of the units by layer."""
     return {layer: [number for number, unit in enumerate(units) if unit.layer == layer]
             for layer in dict.fromkeys(unit.layer for unit in units)}
 
 
 def first_weights(structure: Structure, seed: int) -> list[Bits]:
-    """First master weights of all units, from the host's perceptron."""
+    """Initial master weights of all units, taken from the host's perceptron."""
     widths = structure.widths
     model = perceptron(widths[0], widths[1:-1], widths[-1])
     model.initialize(seed)
@@ -116,8 +116,8 @@ def first_weights(structure: Structure, seed: int) -> list[Bits]:
 def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
     """Apply an edit to the server's master weights and state, and return the resulting program.
 
-    An added layer is an identity, with zeros as bias and state: it changes no finite number of zero or more, such as
-    the outputs of a ReLU.
+    An added layer is an identity, with bias and state zero: it leaves finite numbers of at least zero unchanged, such
+    as the outputs of a ReLU.
     """
     new = edited(old, edit.layer, edit.kind, edit.value)
     units, before = list(new.plan.units), _by_layer(old.plan.units)
@@ -137,7 +137,7 @@ def edit_server(server: Server, old: Structure, edit: Edit) -> Structure:
 
 
 def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> float:
-    """Share of examples with the largest score at their label, with weights as workers have them."""
+    """Fraction of examples with the largest score at their label, with the weights that workers receive."""
     for layer, numbers in _by_layer(server.units).items():
         made = []
         for number in numbers:
@@ -152,34 +152,34 @@ def accuracy_of(server: Server, x: npt.NDArray[np.float32], labels: npt.NDArray[
 
 
 class GoldenStreaming(Executor[SetReport]):
-    """Sets of layer streaming on golden nodes, beginning with the program and learning rate of ``structure``; edits
-    of a log are sent in the set before theirs, and before the first set if they are of set 0."""
+    """Executor of sets of layer streaming on golden nodes, starting with the program and learning rate of
+    ``structure``. A log's edits are sent a set before they take effect, and edits for set 0 before it."""
 
     def __init__(self, data: Dataset, structure: Structure, *, workers: int, optimizer: Optimizer, seed: int = 0,
                  assessor: Assessor | None = None, edits: Sequence[Edit] = ()):
         self._data, self._workers, self._optimizer, self._seed = data, workers, optimizer, seed
         self._assessor, self._edits = assessor, list(edits)
         self._start, self._structure = structure, structure
-        #: Examples of the next sets.
+        #: Batches of the following sets.
         self.batches = SetBatches(len(data.train_y), seed)
         self._banks = Banks(structure)
         self.server = Server(structure.plan.units, first_weights(structure, seed), planes=optimizer.planes)
         self.reports: list[SetReport] = []
-        #: All edits, in order.
+        #: All edits so far, in order.
         self.log: list[Edit] = []
-        #: Messages about refused edits of the assessor.
+        #: Messages about rejected edits of the assessor.
         self.refused: list[str] = []
         self._pending: list[Edit] = []
         self._send_edits(0)
 
     def propose(self, layer: int, kind: Kind, value: int | float | str, *, number: int | None = None) -> None:
-        """Send an edit that holds from a set on, by default the next one."""
+        """Send an edit that takes effect in a set, by default the next one."""
         self._send(make_edit(
             self._banks.following, number=len(self.log) + 1, set=len(self.reports) if number is None else number,
             layer=layer, kind=kind, value=value))
 
     def _send_edits(self, number: int) -> None:
-        """Send the edits of the log that hold from a set on."""
+        """Send the edits of the log that take effect in a set."""
         for edit in (candidate for candidate in self._edits if candidate.set == number):
             self._send(edit)
 
@@ -192,8 +192,8 @@ class GoldenStreaming(Executor[SetReport]):
         """Do nothing: the server has the first weights."""
 
     def prepare(self, number: int) -> None:
-        """Carry out the edits of the next set, which give its number of examples, and send the edits of the set after
-        it: edits of the log, and the assessor's."""
+        """Apply the edits of the next set, which determine its number of examples, and send the edits of the
+        following set, both from the log and from the assessor."""
         structure = self._banks.begin(number)
         for edit in self._pending:
             self._structure = edit_server(self.server, self._structure, edit)
@@ -209,7 +209,7 @@ class GoldenStreaming(Executor[SetReport]):
         self.batches.size = structure.count * structure.microbatch * self._workers
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[SetReport]:
-        """Run a set."""
+        """Run one set."""
         number, structure, (batch,) = first - 1, self._structure, batches  # sets are numbered from 0
         indices = batch.examples
         shares: list[Share] = [(self._data.train_x[rows], self._data.train_y[rows])
@@ -226,11 +226,11 @@ class GoldenStreaming(Executor[SetReport]):
 
     @property
     def _counts(self) -> tuple[Mapping[int, Counts], Mapping[int, Counts]]:
-        """Counts of each unit in FETCH and in PUSH in the last set."""
+        """Counts of each unit in the FETCH and the PUSH of the last set."""
         return self.server.fetched, self.server.pushed
 
     def _carry_out(self, shares: Sequence[Share], settings: Settings, structure: Structure) -> int:
-        """Carry a set out, here on golden nodes, layer by layer; its loss as a bit pattern."""
+        """Execute a set, here on golden nodes and layer by layer, and return its loss as a bit pattern."""
         loss, _ = streaming_set(self.server, shares, golden_settings(settings), microbatch=structure.microbatch,
                             functions=functions)
         return loss
@@ -247,8 +247,8 @@ class GoldenStreaming(Executor[SetReport]):
             "state": [[vector.copy() for vector in planes] for planes in self.server.state]}
 
     def resume(self, state: dict[str, Any], *, restored: bool = False) -> None:
-        """Continue from a state of a run with the same parameters, with the rest of the edits of its log.
-        ``ValueError`` if parameters differ, ``RefusedError`` if nodes refuse an edit of the state."""
+        """Continue from the state of a run with the same parameters, with the remaining edits of its log. Raises
+        ``ValueError`` if parameters differ, and ``RefusedError`` if nodes reject an edit of the state."""
         for name, own in self._origin().items():
             if state[name] != own:
                 raise ValueError(f"Run must go on from one with {name} {own!r}, not {state[name]!r}")
@@ -276,18 +276,18 @@ class GoldenStreaming(Executor[SetReport]):
             self._assessor.restore(state["assessor"])
 
     def _origin(self) -> dict[str, Any]:
-        """Parameters of the run that its bits depend on."""
+        """Parameters of the run that affect its bits."""
         return {"start": self._start.described(), "workers": self._workers, "seed": self._seed,
                 "optimizer": repr(self._optimizer), "assessor_kind": type(self._assessor).__name__}
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy."""
+        """Accuracy on the test set."""
         return accuracy_of(self.server, self._data.test_x, self._data.test_y)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all losses, master weights and state."""
+        """SHA-256 of all losses, master weights and optimizer state."""
         sha = hashlib.sha256(np.array([report.loss for report in self.reports], np.uint32).tobytes())
         for master, planes in zip(self.server.masters, self.server.state, strict=True):
             for vector in (master, *planes):
@@ -295,7 +295,7 @@ class GoldenStreaming(Executor[SetReport]):
         return sha.hexdigest()
 
     def described(self) -> dict[str, Any]:
-        """Log of the run."""
+        """Return the log of the run."""
         return {"start": self._start.described(), "workers": self._workers, "seed": self._seed,
                 "sets": len(self.reports), "edits": [edit.described() for edit in self.log],
                 "losses": [f"{report.loss:08x}" for report in self.reports], "digest": self.digest}
@@ -306,8 +306,8 @@ def _together(counts: Sequence[Counts]) -> Counts:
 
 
 class Plateau:
-    """Add a layer in front of the last one, at most ``most`` times, when the loss stops falling: when the mean of
-    ``sets`` sets exceeds ``ratio`` times the mean of the same number before, all after the last added layer."""
+    """Add a layer before the last one, at most ``most`` times, when the loss stops falling: when the mean of ``sets``
+    sets exceeds ``ratio`` times the mean of the ``sets`` sets before them, all after the last added layer."""
 
     def __init__(self, *, sets: int = 15, ratio: float = 0.97, most: int = 1):
         if sets < 1 or most < 0:
@@ -334,13 +334,13 @@ class Plateau:
         self._losses = collections.deque(state["losses"], maxlen=2 * self._sets)
 
 
-#: Next wider format of a format that can be too narrow.
+#: Next wider format for each format that can be too narrow.
 _WIDER = {"mx4": "mx6"}
 
 
 class Underflow:
-    """Widen the format of a layer if more than the share ``part`` of its weights become zeros in FETCH in each of
-    ``sets`` sets, one after the other."""
+    """Widen the format of a layer if more than the fraction ``part`` of its weights become zero in FETCH, in each of
+    ``sets`` successive sets."""
 
     def __init__(self, *, part: float = 0.1, sets: int = 10):
         self._part, self._sets = part, sets
@@ -348,7 +348,7 @@ class Underflow:
 
     def assess(self, report: SetReport, following: Structure) -> Sequence[Change]:
         changes: list[Change] = []
-        if report.structure.formats != following.formats:  # layers have other numbers, or their formats changed
+        if report.structure.formats != following.formats:  # layers were renumbered, or their formats changed
             self._count.clear()
             return changes
         for layer, counts in sorted(report.fetched.items()):
@@ -367,7 +367,7 @@ class Underflow:
 
 
 class Together:
-    """Several assessors: only the first one with changes counts, since changes may renumber layers."""
+    """Several assessors; only the first one with changes is used, since changes may renumber layers."""
 
     def __init__(self, *assessors: Assessor):
         self._assessors = assessors

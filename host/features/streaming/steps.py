@@ -1,4 +1,4 @@
-"""Runs of layer streaming, from their description to their files."""
+"""Runs of layer streaming, from the description to the output files."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -38,7 +38,7 @@ __all__ = ["check", "train"]
 
 
 class _StreamingRun:
-    """A run of layer streaming by its description with all defaults; ``ValueError`` if the run is impossible."""
+    """A run of layer streaming by a description with all defaults; ``ValueError`` if it is impossible."""
 
     def __init__(self, spec: RunSpec):
         schedule, optimizer = spec.schedule, spec.optimizer
@@ -65,10 +65,10 @@ class _StreamingRun:
         self.stopped = 0
 
     def _lay_out(self) -> None:
-        """Cut layers into units, and choose the memories of the nodes and the microbatch."""
+        """Divide layers into units, and choose the nodes' memories and the size of the microbatch."""
         schedule, window = self.schedule, self.spec.known("schedule.window")
         units, windows = cut(self.widths, window=window, lanes=NodeConfig.lanes), 2
-        if schedule.resident:  # at least one window more than streaming has, and one for an added layer
+        if schedule.resident:  # at least one window more than for streaming, and one for an added layer
             windows = max(3, len(units) + schedule.plateau)
         self.configs = streaming_nodes(words=sum(unit.length for unit in units), planes=self.optimizer.planes,
                                    window=window, windows=windows)
@@ -82,8 +82,8 @@ class _StreamingRun:
         check_structure(self.structure, self.configs.worker, self.configs.server, planes=self.optimizer.planes)
 
     def open_files(self, console: Console) -> bool:
-        """Check that all results can be written; whether there is a checkpoint to resume from."""
-        # The bits of a run depend on these options.
+        """Check that all results can be written, and return whether there is a checkpoint to resume from."""
+        # The bits of a run depend on exactly these options.
         own = [name for name in self.schedule.options() if name not in ("server_far", "worker_far")]
         names = ["workload.seed", "model.hidden", "ring.nodes", "optimizer.learning_rate", "optimizer.momentum",
                  *(f"schedule.{name}" for name in own)]
@@ -93,7 +93,7 @@ class _StreamingRun:
         return open_files(self.spec, self.checkpointer, lambda line: console.print(line, soft_wrap=True)) is not None
 
     def carry_out(self, progress: Progress, *, kept: bool) -> None:
-        """Do all steps, until a signal comes."""
+        """Run all steps until a signal arrives."""
         schedule, spec = self.schedule, self.spec
         rules: list[Assessor] = [*([Plateau()] if schedule.plateau else []),
                                  *([Underflow()] if schedule.underflow else [])]
@@ -121,12 +121,12 @@ class _StreamingRun:
                 before = simulation.cycle
 
             stopped = until_signal(lambda signals: trainer.train(signals, on_block=block))
-            if stopped and not trainer.complete:  # the report has the steps that have ended
+            if stopped and not trainer.complete:  # the report contains the steps that have ended
                 self.stopped = stopped
                 self.checkpointer.write()
 
     def _report(self, run: NodeRun) -> dict[str, Any]:
-        """Report of the steps so far; only between two steps, since within one the golden nodes are ahead."""
+        """Report the steps so far; call it between steps, since golden nodes are ahead within a step."""
         accuracy, same = run.accuracy, run.same
         self.verdict = (f"{accuracy:.2%} of test examples · nodes have {'the' if same else 'OTHER'} bits "
                         f"{'of' if same else 'than'} golden ones · {' · '.join(edit.line for edit in run.log)}")
@@ -136,7 +136,7 @@ class _StreamingRun:
             self.spec, *run.server.masters)
 
     def write(self, console: Console) -> None:
-        """Print and write the report."""
+        """Print the report and write it to a file."""
         assert self.result is not None
         rows = self.result["per_step"]
         show(report.table(rows), report.link_line(rows[-1]), self.verdict, console=console)
@@ -144,8 +144,8 @@ class _StreamingRun:
 
 
 def train(spec: RunSpec) -> dict[str, Any] | None:
-    """Carry a run out, and return its report; ``ValueError`` if the run is impossible, ``typer.Exit`` after a signal,
-    and if nodes have other bits than golden ones."""
+    """Execute a run and return its report. Raises ``ValueError`` if the run is impossible, and ``typer.Exit`` after a
+    signal or if the nodes' bits differ from the golden nodes'."""
     run, console = _StreamingRun(spec), make_console()
     kept = run.open_files(console)
     with Progress(console) as progress:
@@ -160,12 +160,12 @@ def train(spec: RunSpec) -> dict[str, Any] | None:
 
 
 def check(spec: RunSpec) -> None:
-    """Raise ``ValueError`` if a run with all defaults is impossible."""
+    """Raise ``ValueError`` if a run, given by a description with all defaults set, is impossible."""
     _StreamingRun(spec)
 
 
 def _speed(what: str, text: str | None) -> Fraction:
-    """Words per cycle of a far memory."""
+    """Parse the words per cycle of a far memory."""
     try:
         speed = Fraction(text or "")
     except (ValueError, ZeroDivisionError):
@@ -176,7 +176,7 @@ def _speed(what: str, text: str | None) -> Fraction:
 
 
 def _row(run: NodeRun, number: int, cycles: int, *, speed: Fraction, far: Far) -> dict[str, Any]:
-    """Figures of a step, and of its timeline."""
+    """Return the figures of a step and of its timeline."""
     times, result = run.times[number - len(run.reports)], run.reports[number]
     costs, units = run.costs(times, rate=speed), result.structure.plan.units
     model, packets = run.timeline(number, rate=speed, far=far)

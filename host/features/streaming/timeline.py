@@ -1,23 +1,23 @@
-"""Timeline of a set of microbatches with layers that come from a server, one after the other.
+"""Timeline of a set of microbatches, with layers that a server provides one after another.
 
-A set is one update: forward through all units, backward through all of them, and the new weights at the server. A
-unit is a layer, or a part of its outputs. The link carries one thing at a time: FETCH brings a unit's weights into
-one of two windows, PUSH takes its gradients to the server out of one of two accumulators. Executions of a unit's
-microbatches follow each other.
+A set is one update: forward through all units, backward through all of them, and the update of the weights on the
+server. A unit is a layer, or a part of its outputs. The link transfers one unit at a time: FETCH brings a unit's
+weights into one of two windows, PUSH sends its gradients from one of two accumulators to the server. A unit's
+microbatches are executed one after another.
 
-- FETCH of a unit starts when the window that it overwrites has been used for the last time. That is not the window of
-  the execution before. A unit that is still in a window is not fetched.
-- An execution starts when the unit's weights are there; backward, also when the accumulator is empty, so after the
-  PUSH of the second unit before it.
-- PUSH of a unit goes before the FETCH for the execution after the next one: backward of layer l, then PUSH(l), then
+- FETCH of a unit starts when the window that it overwrites has been used for the last time. This is not the window
+  of the previous execution. A unit that is still in a window is not fetched.
+- An execution starts when the unit's weights have arrived; backward also requires an empty accumulator, and so
+  waits for the PUSH of the second unit before it.
+- PUSH of a unit precedes the FETCH for the execution after the next one: backward of layer l, then PUSH(l), then
   FETCH(l - 2).
-- A set begins when the last PUSH of the set before has ended.
+- A set begins when the last PUSH of the previous set has ended.
 
-:func:`streaming_timeline` has only layers. In :func:`program_run` a worker's program states the operations and their
-order. Executions take given cycles, FETCH and PUSH the cycles of their packets, and moves the cycles of the far
-memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one. Without moves, and
-without cycles between commands, both timelines are the same. :func:`set_times` has the cycles of a set that a worker
-has traced.
+:func:`streaming_timeline` models only layers. In :func:`program_run` a worker's program determines the operations and
+their order. Executions take given cycles, FETCH and PUSH the cycles of their packets, and moves the cycles of the far
+memory: outputs of a layer must be moved out before they can be moved in as inputs of the next one. Without moves and
+without cycles between commands, both timelines are the same. :func:`set_times` returns the cycles of a set that a
+worker has traced.
 """
 
 import collections
@@ -58,19 +58,19 @@ __all__ = [
 ]
 
 
-#: Cycles of a word on the link with headers and masks.
+#: Cycles per word on the link, including headers and masks.
 WORD = Fraction(33, 32)
 _CHAIN = "chains of nodes with links of 16 cycles"
 BEGIN = constant("layer streaming", 111, "a FETCH or PUSH by the formula, in addition to its words", _CHAIN)
 HOP = constant("layer streaming", 31, "a FETCH or PUSH by the formula, for each worker", _CHAIN)
 EXECUTION = constant("layer streaming", 100, "an execution, in addition to its products", "assumed")
-#: Executions that a backward pass takes: the forward pass once more, gradients of inputs, and of weights.
+#: Number of executions in a backward pass: forward again, gradients of inputs, and gradients of weights.
 BACKWARD = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Cycles of a unit: of FETCH and PUSH, and of one microbatch forward and backward."""
+    """Cycles of a unit: for FETCH, for PUSH, and for one microbatch forward and backward."""
 
     fetch: int
     push: int
@@ -80,12 +80,12 @@ class Costs:
 
 def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                 words_per_parameter: Fraction = Fraction(1), pushed: Fraction = Fraction(1)) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH of a unit by the formula that chooses microbatches, which gives more than packets
-    take.
+    """Cycles of FETCH and of PUSH of a unit, by the formula that chooses microbatches. Its results are higher than
+    those for packets.
 
-    In PUSH the server's far memory, of ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4 with
-    momentum, 6 for Adam. A parameter takes ``words_per_parameter`` in FETCH, by its format, and ``pushed`` words in
-    PUSH.
+    During PUSH the server's far memory, with ``rate`` words per cycle, moves 2 state words per parameter for SGD, 4
+    for momentum, 6 for Adam. A parameter is ``words_per_parameter`` words in FETCH, depending on its format, and
+    ``pushed`` words in PUSH.
     """
     if workers < 1:
         raise ValueError(f"Workers must be 1 or more, not {workers!r}")
@@ -97,12 +97,12 @@ def link_cycles(words: int, *, workers: int, state_words: int = 2, rate: Fractio
 
 
 def words_per_parameter(unit: Unit) -> Fraction:
-    """Words of a parameter of a unit in FETCH, by its format."""
+    """Number of words per parameter of a unit in FETCH, depending on its format."""
     return Fraction(WEIGHT_CODECS[unit.format].max_words(unit.words), unit.words)
 
 
 def execution_cycles(unit: Unit, *, microbatch: int, macs: int, recompute: bool = True) -> tuple[int, int]:
-    """Cycles of a microbatch forward and backward: modelled by full arrays."""
+    """Modelled cycles of a microbatch forward and backward, if the array is always full."""
     cycles = -(-microbatch * unit.inputs * unit.outputs // macs) + EXECUTION
     return cycles, (BACKWARD if recompute else BACKWARD - 1) * cycles
 
@@ -117,7 +117,7 @@ def costs_of(units: Sequence[Unit], *, workers: int, microbatch: int, macs: int,
 
 def microbatches(costs: Sequence[Costs]) -> int:
     """Smallest number of microbatches that hides the link: at least fetch / forward, and (fetch + push) / backward,
-    of the unit that is longest on the link, as if its neighbours were the same."""
+    for the unit that takes longest on the link, assuming equal neighbours."""
     if not costs:
         raise ValueError("Units must be one or more, not none")
     longest = max(costs, key=lambda cost: cost.fetch + cost.push)
@@ -126,8 +126,8 @@ def microbatches(costs: Sequence[Costs]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """``fetch``, ``push``, ``forward`` or ``backward`` of a unit, from its start to its end; in a window or an
-    accumulator, which have the same number. By a program also ``in`` and ``out``, moves for an execution of it."""
+    """``fetch``, ``push``, ``forward`` or ``backward`` of a unit, with its start, its end, and the number of its
+    window or accumulator. From a program there are also ``in`` and ``out``, the moves for an execution of it."""
 
     kind: str
     unit: int
@@ -137,20 +137,20 @@ class Event:
 
     @property
     def executes(self) -> bool:
-        """Whether it is an execution, and neither on the link nor a move."""
+        """Whether it is an execution, rather than a transfer on the link or a move."""
         return self.kind in ("forward", "backward")
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A set, from 0 on."""
+    """Timeline of a set that starts at cycle 0."""
 
-    #: In order of link and executions.
+    #: Events in the order of the link and of the executions.
     events: tuple[Event, ...]
 
     @property
     def end(self) -> int:
-        """End of the set, at the end of its last PUSH."""
+        """End of the set, which is the end of its last PUSH."""
         return max(event.end for event in self.events)
 
     @property
@@ -159,28 +159,28 @@ class Run:
 
     @property
     def busy(self) -> int:
-        """Cycles of executions."""
+        """Total cycles of executions."""
         return sum(event.end - event.start for event in self._executed)
 
     @property
     def stalled(self) -> int:
-        """Cycles without an execution between the first and the last one."""
+        """Cycles between the first and the last execution in which nothing is executed."""
         executed = self._executed
         return executed[-1].end - executed[0].start - self.busy
 
     @property
     def stall(self) -> float:
-        """Fraction of the time between the first and the last execution without any."""
+        """Fraction of the time between the first and the last execution in which nothing is executed."""
         return self.stalled / (self.stalled + self.busy)
 
     @property
     def idle(self) -> float:
-        """Fraction of the set before its first execution and after its last one."""
+        """Fraction of the set that is before its first execution or after its last one."""
         return 1 - (self.stalled + self.busy) / self.end
 
 
 class _Windows:
-    """Windows of weights, and the number of executions up to the last one that uses each."""
+    """Windows of weights, and for each the number of executions up to its last use."""
 
     def __init__(self) -> None:
         self._held: list[int | None] = [None, None]
@@ -188,7 +188,7 @@ class _Windows:
         self._last = 1
 
     def take(self, unit: int) -> tuple[int, bool]:
-        """Window of the next execution, and whether its unit must be fetched."""
+        """Return the window of the next execution, and whether its unit must be fetched."""
         for window in (self._last, 1 - self._last):
             if self._held[window] == unit:
                 self._last = window
@@ -199,21 +199,21 @@ class _Windows:
 
 
 class _Set:
-    """Commands of a set, on the link and executions, with their waits."""
+    """Commands of a set, on the link and for execution, with their waits."""
 
     def __init__(self) -> None:
         self.queues: tuple[list[golden.Timed], list[golden.Timed]] = ([], [])
-        #: Queue, kind, unit and window of each command, in order.
+        #: Queue, kind, unit and window of each command, in the order of the commands.
         self.order: list[tuple[int, str, int, int]] = []
 
     def append(self, queue: int, kind: str, unit: int, window: int, *, cycles: int, after: int) -> int:
-        """Append a command that waits for ``after`` of the other queue; return the number in its own queue."""
+        """Append a command that waits for ``after`` of the other queue; return its number in its own queue."""
         self.queues[queue].append(golden.Timed(kind, cycles, waits=((after, 0),)))
         self.order.append((queue, kind, unit, window))
         return len(self.queues[queue])
 
     def run(self) -> Run:
-        """Timeline of the commands."""
+        """Compute the timeline of the commands."""
         spans = {(span.queue, span.place): span for span in golden.timeline(self.queues, gap=0, delay=0)}
         places = [itertools.count(), itertools.count()]
         events = []
@@ -224,7 +224,7 @@ class _Set:
 
 
 def streaming_timeline(units: Sequence[Unit], costs: Sequence[Costs], count: int) -> Run:
-    """Timeline of a set of ``count`` microbatches."""
+    """Compute the timeline of a set of ``count`` microbatches."""
     if count < 1:
         raise ValueError(f"Microbatches must be 1 or more, not {count!r}")
     if not units or len(units) != len(costs):
@@ -257,13 +257,13 @@ def streaming_timeline(units: Sequence[Unit], costs: Sequence[Costs], count: int
 
 
 def uniform(layers: int, costs: Costs, count: int) -> Run:
-    """Timeline of layers that all cost the same."""
+    """Compute the timeline of layers with equal costs."""
     return streaming_timeline([Unit(number, 64, 64) for number in range(1, layers + 1)], [costs] * layers, count)
 
 
 _TRACES = "traces of workers with links of 16 cycles: docs/streaming.md"
 GAP = constant("layer streaming", 4, "the end of a command to the start of the next one in its queue", _TRACES)
-#: Elements of a packet.
+#: Number of elements in a packet.
 SEGMENT = 256
 WORDS = constant("layer streaming", 39, "a FETCH, in addition to its words", _TRACES)
 ROWS = constant("layer streaming", 110, "a FETCH through a codec, in addition to its rows", _TRACES)
@@ -271,7 +271,7 @@ SUM = constant("layer streaming", 180, "a PUSH, in addition to its words", _TRAC
 PUSH_HOP = constant("layer streaming", 76, "a PUSH, for each worker", _TRACES)
 UPDATE = constant("layer streaming", 20, "an update in a server's far memory, in addition to its words", _TRACES)
 READ = constant("layer streaming", 279, "the start of a PUSH to its gradients at the server", _TRACES)
-#: Elements of each far memory that a server reads until gradients arrive, and has not yet written.
+#: Elements of each far memory that a server reads before gradients arrive, ahead of its writes.
 AHEAD = 422
 
 
@@ -279,25 +279,25 @@ AHEAD = 422
 class Far:
     """Pace of a worker's far memory."""
 
-    #: Elements of a row.
+    #: Number of elements in a row.
     lanes: int = 4
     #: Words per cycle.
     rate: Fraction = Fraction(1)
-    #: Cycles from a request to its answer.
+    #: Cycles from a request until its answer.
     latency: int = 16
 
     def cycles(self, length: int, *, back: bool) -> int:
-        """Cycles of a move of ``length`` words; ``back`` if it is a MOVE_IN."""
+        """Cycles of a move of ``length`` words; ``back`` is true for a MOVE_IN."""
         return move_cycles(length, lanes=self.lanes, rate=float(self.rate), latency=self.latency, back=back)
 
 
 def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fraction = Fraction(4),
                   zeros: float = 0.0, lanes: int = 4) -> tuple[int, int]:
-    """Cycles of FETCH and of PUSH by their packets, in rows of ``lanes``; constants are fitted to gateware with
-    links of 16 cycles.
+    """Cycles of FETCH and of PUSH as sums over their packets, in rows of ``lanes``. The constants are fitted to
+    gateware with links of 16 cycles.
 
-    State words and rate are as for :func:`link_cycles`. The fraction ``zeros`` of the sums of gradients are zeros,
-    which PUSH does not send.
+    State words and rate are as for :func:`link_cycles`. The fraction ``zeros`` of the summed gradients is zero, and
+    is not sent by PUSH.
     """
     words, heads = unit.words, PACKET_OVERHEAD * -(-unit.words // SEGMENT)
     coded = words if unit.format == RAW else WEIGHT_CODECS[unit.format].max_words(words)
@@ -308,24 +308,24 @@ def packet_cycles(unit: Unit, *, workers: int, state_words: int = 2, rate: Fract
 
 
 def run_of(tasks: Sequence[Task], spans: Mapping[int, tuple[int, int]]) -> Run:
-    """Events of a set, of its commands and their starts and ends by index; executions first, then moves and link."""
+    """Events of a set from the start and end of each command; executions first, then moves and link."""
     events = []
     for task in sorted(tasks, key=lambda task: (task.queue != Queue.COMPUTE, task.place)):
         kind, *words = task.name.split()
-        if kind in ("in", "out"):  # such as: in forward 3 0 1
+        if kind in ("in", "out"):  # for example: in forward 3 0 1
             words = words[1:]
-        if words:  # and not: latch
+        if words:  # excludes latch
             events.append(Event(kind, int(words[0]), *spans[task.place], 0))
     return Run(tuple(events))
 
 
 def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | None, *, gap: int = GAP,
                 delay: int = golden.DELAY) -> Run:
-    """Timeline of a set on a worker, by its program, with cycles of each unit and the pace of moves; without a pace
-    these take no time.
+    """Timeline of a set on a worker by its program, with the cycles of each unit and the pace of moves. Without a
+    pace, moves take no time.
 
-    There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of one to the start of
-    another that waited for it.
+    There are ``gap`` cycles between two commands of a queue, and ``delay`` cycles from the end of a command to the
+    start of another one that has waited for it.
     """
     tasks = [[instruction.task for instruction in queue] for queue in program.queues]
 
@@ -344,22 +344,22 @@ def program_run(program: CompiledProgram, costs: Sequence[Costs], far: Far | Non
 
 @dataclasses.dataclass(frozen=True)
 class SetTimes:
-    """Cycles of a set on a worker."""
+    """Measured cycles of a set on a worker."""
 
-    #: FETCH, PUSH and each execution and move, in cycles from the first start on; without windows.
+    #: FETCH, PUSH, and each execution and move, in cycles relative to the first start; windows are not known.
     run: Run
-    #: Cycles of each execution, ``forward`` and ``backward``, by the number of the unit.
+    #: Cycles of each execution, by ``forward`` or ``backward`` and the number of the unit.
     executions: dict[tuple[str, int], list[int]]
-    #: From the first start of any command to the last end.
+    #: Cycles from the first start of any command to the last end.
     cycles: int
     #: Commands of the set.
     program: CompiledProgram
 
     @property
     def links(self) -> dict[tuple[str, int], int]:
-        """Cycles of ``fetch`` and ``push`` by unit: the fewest of a FETCH. A PUSH ends on a worker before the server
-        has updated its weights, so it is the time until the next FETCH has ended, less that FETCH; a unit with no
-        FETCH after its PUSH is left out."""
+        """Cycles of ``fetch`` and ``push`` by unit. For FETCH the minimum is given. A PUSH ends on a worker before
+        the server has updated its weights, so its cycles extend to the end of the next FETCH, minus that
+        FETCH's own cycles. A unit without a FETCH after its PUSH is omitted."""
         on_link = [event for event in self.run.events if event.kind in ("fetch", "push")]
         result: dict[tuple[str, int], int] = {}
         for event in on_link:
@@ -372,7 +372,7 @@ class SetTimes:
         return result
 
     def costs(self, links: Sequence[tuple[int, int]]) -> list[Costs]:
-        """Costs of each unit, with cycles of its FETCH and PUSH by ``links``."""
+        """Costs of each unit, with the cycles of its FETCH and PUSH given by ``links``."""
         def mean(kind: str, unit: int) -> int:
             cycles = self.executions[kind, unit]
             return round(sum(cycles) / len(cycles))
@@ -382,7 +382,7 @@ class SetTimes:
 
 
 def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
-    """Start and end of each command, by its tag, in cycles from the first record on; times wrap."""
+    """Start and end of each command by its tag, in cycles relative to the first record; times wrap."""
     origin = records[0].time
     starts: dict[int, int] = {}
     ranges: dict[int, tuple[int, int]] = {}
@@ -396,7 +396,7 @@ def _spans(records: Sequence[TraceRecord]) -> dict[int, tuple[int, int]]:
 
 
 def set_times(outcome: SetOutcome) -> SetTimes:
-    """Cycles of a set that was traced; ``TraceError`` if the trace lacks a command."""
+    """Measure the cycles of a traced set; raises ``TraceError`` if the trace lacks a command."""
     if not outcome.records:
         raise TraceError("Set must have been traced")
     spans = _spans(outcome.records)

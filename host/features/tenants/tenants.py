@@ -1,4 +1,4 @@
-"""Tenants of nodes, for their privileged host: memory windows, and the tenant that the nodes serve.
+"""Tenants of nodes, for their privileged host: memory windows, and the tenant that is served.
 
 Example
 -------
@@ -36,30 +36,30 @@ __all__ = ["SAVED", "NotAtRestError", "TenantDevice", "TenantHost"]
 
 _PRIVILEGED = frozenset(register(name).address for name in PRIVILEGED)
 
-#: Settings that belong to a tenant: kept for it while another one's commands are executed. RESUMED_SET is not one: a
-#: gradient that was resumed is dropped with all gradients that wait for a round.
+#: Settings that belong to a tenant, and are saved while another tenant's commands are executed. RESUMED_SET is not
+#: included: a resumed gradient is dropped together with all gradients that wait for a round.
 SAVED = tuple(entry.name for entry in REGISTERS
               if entry.access is Access.SETTING and entry.name not in (*PRIVILEGED, "RESUMED_SET"))
 
-#: The same settings after reset.
+#: The values of these settings after reset.
 _RESET = {entry.name: from_bits(entry, np.array([entry.reset], np.uint32), integers=False)
           for entry in REGISTERS if entry.name in SAVED}
 
-_PATIENCE = 100_000  # cycles that a node has for a QUIESCE
+_PATIENCE = 100_000  # cycles within which a node must complete a QUIESCE
 
-_TRIES = 1_000  # requests until a far memory must have given its answers
+_TRIES = 1_000  # requests within which a far memory must have given its answers
 
 
 class NotAtRestError(DeviceError):
-    """A node has commands, or events that have not been taken."""
+    """A node has commands to execute, or events that have not been taken."""
 
 
 class TenantDevice(Device):
-    """Node that its privileged host uses for the job of a tenant.
+    """A node that its privileged host uses for the job of a tenant.
 
-    Requests are the tenant's, except writes of privileged registers. So a ring of such devices can be used like a
-    ring without tenants, while the nodes execute the tenant's commands; addresses are in its windows, which have a
-    base and a length for each memory. ``device`` is the node of the privileged host.
+    Requests are made on behalf of the tenant, except for writes of privileged registers. A ring of such devices can
+    be used like a ring without tenants while the nodes execute the tenant's commands. Addresses are relative to the
+    tenant's windows, which have a base and a length for each memory. ``device`` is the node of the privileged host.
     """
 
     def __init__(self, device: Device, *, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
@@ -81,34 +81,34 @@ class TenantDevice(Device):
 
 
 class TenantHost:
-    """Privileged host of the nodes of a ring; all nodes have the same windows and the same tenant."""
+    """Privileged host of a ring. All nodes have the same windows and serve the same tenant."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         for device in devices:
             if not device.config.has("tenants"):
                 raise ValueError("Nodes must have two tenants: take a configuration with feature Tenants()")
         self._devices = list(devices)
-        #: Settings and flags of each node by tenant, as they were when the tenant's turn ended.
+        #: Settings and flags of each node by tenant, as they were when the nodes stopped serving the tenant.
         self._kept: dict[int, list[tuple[dict[str, int | float], int]]] = {}
         self._windows: dict[int, dict[str, tuple[int, int]]] = {}
-        self.tenant = int(PRIVILEGED_HOST)  # tenant that the nodes serve; 0 for this host
+        self.tenant = int(PRIVILEGED_HOST)  # tenant that the nodes serve; 0 is this host
 
     def windows(self, tenant: int) -> dict[str, tuple[int, int]]:
-        """Windows of a tenant: base and length by memory."""
+        """Return the windows of a tenant: a base and a length for each memory."""
         return dict(self._windows.get(tenant, {}))
 
     def devices(self, tenant: int) -> list[TenantDevice]:
-        """Nodes for the job of a tenant, with the windows that it has now."""
+        """Return the nodes for the job of a tenant, with the windows that it has at present."""
         return [TenantDevice(device, tenant=tenant, windows=self.windows(tenant)) for device in self._devices]
 
     def grant(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Give a tenant windows, filled with zeros, in place of its present ones.
+        """Give a tenant windows, filled with zeros, which replace its present ones.
 
-        Windows have a base and a length by memory, in elements: multiples of 32, within the memory, and apart from
-        the other tenant's. Other memories have none. ``far`` is the far memory of nodes that move activations.
+        Windows have a base and a length for each memory, in elements: multiples of 32, within the memory, and
+        disjoint from the other tenant's. Other memories have none; ``far`` belongs to nodes that move activations.
 
-        Raises ``NotAtRestError``: a node is busy, or has events although there is a window in its far memory; nothing
-        has changed.
+        Raises ``NotAtRestError`` if a node is busy, or if it has events and a window is in its far memory. In that
+        case nothing is changed.
         """
         self._check(tenant, windows)
         self._require_rest(events=FAR in {**windows, **self._windows.get(tenant, {})})
@@ -121,7 +121,7 @@ class TenantHost:
         self._windows[tenant] = dict(windows)
 
     def withdraw(self, tenant: int) -> None:
-        """Take all windows from a tenant, and fill them with zeros."""
+        """Remove all windows of a tenant, and fill them with zeros."""
         windows = self._windows.get(tenant, {})
         self._require_rest(events=FAR in windows)
         for device in self._devices:
@@ -131,12 +131,12 @@ class TenantHost:
         self._windows.pop(tenant, None)
 
     def change(self, tenant: int) -> None:
-        """Make the nodes execute the commands of another tenant, or, with 0, of this host.
+        """Make the nodes execute the commands of another tenant, or with 0 the commands of this host.
 
-        The settings and flags of the tenant before are kept, and the other tenant's are restored; at first these are
-        the settings after reset. Programs are overwritten in all banks, links reset, and counters cleared; gradients
-        that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, or has events, or its far
-        memory owes answers; nothing has changed.
+        The settings and flags of the previous tenant are saved, and the new tenant's are restored; initially
+        these are the values after reset. Programs are overwritten in all banks, links are reset, counters are
+        cleared, and gradients that wait for a round are dropped. Raises ``NotAtRestError`` if a node is busy, has
+        events, or waits for answers of its far memory; nothing is changed then.
         """
         if not PRIVILEGED_HOST <= tenant < MAX_TENANTS:
             raise ValueError(f"Tenant must be between 0 and {MAX_TENANTS - 1}, not {tenant!r}")
@@ -146,10 +146,10 @@ class TenantHost:
                                      int(device.read_register("FLAGS"))) for device in devices]
         for device in devices:
             self._forget_programs(device)
-            device.write_register("CONTROL", 1)  # so that the links forget the last collective
+            device.write_register("CONTROL", 1)  # makes the links forget the last collective
         kept = self._kept.get(tenant, [(_RESET, 0)] * len(devices))
         for device, (settings, flags) in zip(devices, kept, strict=True):
-            device.write_register("TENANT", tenant)  # flags, events and programs are gone with it
+            device.write_register("TENANT", tenant)  # this also clears flags, events and programs
             for name, value in settings.items():
                 device.write_register(name, value)
             device.write_register("RESUMED_SET", 0)
@@ -159,12 +159,12 @@ class TenantHost:
         self.tenant = tenant
 
     def set_budget(self, cycles: int) -> None:
-        """Set the cycles that a command of any tenant may take; 0 for any number."""
+        """Set the maximum cycles of a command of any tenant; 0 for no limit."""
         for device in self._devices:
             device.write_register("BUDGET", cycles)
 
     def quiesce(self) -> None:
-        """Wait for the commands before, on behalf of the present tenant. Its events must have been taken."""
+        """Wait for all previous commands, on behalf of the current tenant. Its events must have been taken."""
         for device in self._devices:
             device.push(Command(operation=Operation.QUIESCE, tenant=self.tenant))
         for device in self._devices:
@@ -173,7 +173,7 @@ class TenantHost:
                 raise NotAtRestError(f"{device.name}: QUIESCE ended with {event}")
 
     def _check(self, tenant: int, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Raise ``ValueError`` for an impossible tenant or window."""
+        """Raise ``ValueError`` if a tenant or a window is impossible."""
         if not PRIVILEGED_HOST < tenant < MAX_TENANTS:
             raise ValueError(f"Tenant must be between 1 and {MAX_TENANTS - 1}, not {tenant!r}")
         known = {name: None for device in self._devices for name in _spaces(device)}
@@ -208,16 +208,16 @@ class TenantHost:
 
     @staticmethod
     def _await_far(device: Device) -> None:
-        """Wait for answers of the far memory: the node is busy until they have come."""
+        """Wait for answers of the far memory; the node is busy until they have arrived."""
         for _ in range(_TRIES):
             with contextlib.suppress(ProgramRunningError):
-                device.write_register("WINDOW", 0)  # which sets none
+                device.write_register("WINDOW", 0)  # this write sets no window
                 return
         raise NotAtRestError(f"{device.name}: the far memory must give the answers that it owes")
 
     @contextlib.contextmanager
     def _privileged(self) -> Iterator[None]:
-        """Make the nodes execute this host's commands for a while, with any number of cycles."""
+        """Make the nodes execute this host's commands within a context, without a budget of cycles."""
         tenant, budgets = self.tenant, [device.read_register("BUDGET") for device in self._devices]
         if tenant != PRIVILEGED_HOST:
             self.change(PRIVILEGED_HOST)
@@ -229,10 +229,10 @@ class TenantHost:
             device.write_register("BUDGET", budget)
 
     def _scrub(self, windows: Mapping[str, tuple[int, int]]) -> None:
-        """Fill parts of memories with zeros."""
+        """Fill windows with zeros."""
         for device in self._devices:
             if device.config.is_server:
-                device.write_register("CONTROL", 2)  # so that lost words are noticed
+                device.write_register("CONTROL", 2)  # clears the status, so that lost words are noticed
             for name, (base, length) in windows.items():
                 if name in device.config.memory_map:
                     device.write_memory(device.config.memory_map[name].number, base, np.zeros(length, np.uint32))
@@ -250,7 +250,7 @@ class TenantHost:
 
     @staticmethod
     def _forget_programs(device: Device) -> None:
-        """Overwrite the programs of all queues, in all banks."""
+        """Overwrite the programs of all queues in all banks."""
         config = device.config
         for queue in range(config.queues if config.queues > 1 else 0):
             for idle in range(1 + config.has_banks):
@@ -260,7 +260,7 @@ class TenantHost:
 
 
 def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None:
-    """Set a window, in groups."""
+    """Set a window; the registers count in groups."""
     window = _spaces(device)[name].number | tenant << 4
     for setting, value in (("WINDOW_BASE", base // GROUP), ("WINDOW_BOUND", (base + length) // GROUP),
                            ("WINDOW", window | 1 << 6), ("WINDOW", window)):
@@ -268,5 +268,5 @@ def _set(device: Device, tenant: int, name: str, base: int, length: int) -> None
 
 
 def _spaces(device: Device) -> dict[str, MemorySpace]:
-    """Memory spaces of a node that have windows."""
+    """Return the memory spaces of a node that can have windows."""
     return {space.name: space for space in windowed(device.config)}

@@ -1,20 +1,20 @@
-"""Measured cycles against their bounds, of the ring and of every unit that has a benchmark.
+"""Measured cycles compared with their bounds, for the ring and for every unit that has a benchmark.
 
-A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``; less is better. Rows in cycles must not exceed
-their :func:`limit`. Other rows are only shown:
+A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``, where less is better. Rows in cycles must not
+exceed their :func:`limit`. The other rows are only shown:
 
-- rows in time, which depend on the machine;
-- the scatter-reduce phase of a plain all-reduce: its last sum is read and added while the phase lasts, but counts as
-  the first step of the all-gather, which sends it;
-- a reduce-scatter of sparse gradients: its bound has no room for the last sums;
-- with a codec of gradients, the phase of any collective, a plain all-reduce and a reduce-scatter: headers show in
-  packets of few words, and the bound has no room for the sum of each block that is not sent;
-- the effective bandwidth of an all-reduce, against the minimum that it should reach.
+- rows in seconds, which depend on the machine;
+- the scatter-reduce phase of a plain all-reduce: its last sum is read and added during the phase, but is attributed
+  to the first step of the all-gather, which sends it;
+- a reduce-scatter of sparse gradients, since its bound does not include the last sums;
+- with a codec of gradients, the phase of any collective, a plain all-reduce and a reduce-scatter: headers matter in
+  short packets, and the bound does not include the sum of each block that is not sent;
+- the effective bandwidth of an all-reduce, compared with the minimum that it should reach.
 
-An update in two dimensions is measured against the flat ring of its nodes, and against its commands one by one
-(:mod:`host.labs.bench.grid_speed`).
+An update in two dimensions is compared with the flat ring of its nodes, and with its commands when they run one by
+one (:mod:`host.labs.bench.grid_speed`).
 
-Weights are raw and gradients compressed by zero value unless a row states otherwise.
+Weights are raw, and gradients are compressed by zero value, unless a row states otherwise.
 """
 
 import importlib
@@ -53,7 +53,7 @@ __all__ = ["CODECS", "LENGTH", "NODES", "SCHEMA", "bandwidth_rows", "collect", "
 
 Row = dict[str, Any]
 
-#: Report of the benchmark.
+#: Schema of the benchmark's report.
 SCHEMA = Schema("gradring.bench", 2, (Column("rows", columns=columns_of("name config measured bound ratio unit")),))
 
 NODES = (2, 4, 8)
@@ -62,19 +62,19 @@ SPARSE = 0.1
 SIZE = 64
 SAMPLES = 16
 
-#: Codecs of weights and of gradients that rings are measured with, in addition to none.
+#: Codecs of weights and gradients with which rings are measured, in addition to rings without codecs.
 CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"))
 
-#: Maximum ratio of a row in cycles to its bound: collectives on dense and on sparse gradients, fused updates with
-#: codecs, and units, with their latency.
+#: Maximum ratio of a row in cycles to its bound, for collectives on dense and on sparse gradients, for fused updates
+#: with codecs, and for units, whose latency is included.
 _LIMITS = {"dense": 1.05, "sparse": 1.10}
 _CODEC_LIMIT = 1.25
 _UNIT_LIMIT = 1.05
 
-#: Kind of sparse gradients with other positions on each node, so that sums have fewer zeros at each hop.
+#: Sparse gradients with nonzero positions that differ between nodes, so that sums have fewer zeros at each hop.
 _APART = "sparse apart"
 
-#: Minimum effective bandwidth of an all-reduce, in terms of the link's, by codec of gradients and their kind.
+#: Minimum effective bandwidth of an all-reduce relative to the link's, by codec and kind of the gradients.
 _BANDWIDTH = {(ZERO_VALUE, "dense"): 0.95, (ZERO_VALUE, "sparse"): 5.0, (ZERO_VALUE, _APART): 1.0,
               ("mx9", "dense"): 3.35}
 
@@ -85,8 +85,8 @@ def _row(name: str, config: str, measured: int, bound: int) -> Row:
 
 
 def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int = LENGTH) -> list[Row]:
-    """Cycles of each all-reduce per word that a link would move if gradients were raw, 2 (N - 1) / N · K words: the
-    inverse of the effective bandwidth, in terms of the link's."""
+    """Cycles of each all-reduce per word that a link would transfer if gradients were raw, 2 (N - 1) / N · K words.
+    This is the inverse of the effective bandwidth relative to the link's bandwidth."""
     words = 2 * (nodes - 1) * length / nodes
     rows = []
     for row in measured:
@@ -101,7 +101,7 @@ def bandwidth_rows(measured: list[Row], *, nodes: int, codec: str, length: int =
 
 
 def limit(row: Row) -> float:
-    """Maximum ratio of a row."""
+    """Return the maximum ratio of a row, infinite if it has no limit."""
     name, config = row["name"], row["config"]
     if row["unit"] != "cycles":
         return math.inf
@@ -122,7 +122,7 @@ def exceeds_limit(row: Row) -> bool:
 
 
 def gradients(nodes: int, density: float, length: int = LENGTH, *, apart: bool = False) -> np.ndarray:
-    """Random gradients that are zero in the same positions on all nodes, or, ``apart``, each in its own."""
+    """Random gradients with zeros at equal positions on all nodes, or at different ones if ``apart``."""
     generator = np.random.default_rng(nodes)
     values = generator.standard_normal((nodes, length)).astype(np.float32)
     for ranks in np.arange(nodes)[:, np.newaxis] if apart else [slice(None)]:
@@ -131,7 +131,7 @@ def gradients(nodes: int, density: float, length: int = LENGTH, *, apart: bool =
 
 
 def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
-    """Least cycles of a fused update: the larger of the links' and the optimizer's.
+    """Minimum cycles of a fused update: the larger of the bounds of the links and of the optimizer.
 
     - Links, :class:`~sim.golden.ring.Traffic`: the sum, over the packets that the busiest rank sends, of the largest
       of a packet's words, elements / lanes and, with zero-value gradients, positions at the adder. For K elements
@@ -140,10 +140,10 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
           (N - 1) / N · K / S · (max(G, S / lanes) + max(W, S / lanes))
 
       with G words of a segment's gradients, 33/32 · S of dense ones in zero-value form, and W words of its weights, S
-      of raw ones: see the codecs of :mod:`hdl.compression.registry`; the words of a table depend on the weights. The
-      bound leaves out the reading of a codebook, and the latency of encoders and decoders.
-    - The optimizer: elements of the largest block, ceil(K / N) in groups of 32, times ``optimizer.interval``,
-      divided by ``optimizer.lanes``.
+      of raw ones: see the codecs of :mod:`hdl.compression.registry`. The words of a table depend on the weights. The
+      bound does not include reading a codebook, or the latency of encoders and decoders.
+    - The optimizer: number of elements of the largest block, ceil(K / N) in groups of 32, times
+      ``optimizer.interval``, divided by ``optimizer.lanes``.
     """
     config = ring.devices[0].config
     owned = largest_block(length, ring.nodes)
@@ -151,11 +151,11 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
 
 
 def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
-    """Plain and fused all-reduce of dense and of sparse gradients, the scatter-reduce phase of each, and a
-    reduce-scatter; and a plain all-reduce of gradients that are sparse in separate positions on each node.
+    """Measure a plain and a fused all-reduce of dense and of sparse gradients, the scatter-reduce phase of each, a
+    reduce-scatter, and a plain all-reduce of gradients that are sparse in different positions on each node.
 
-    The fused update is SGD's, and for dense gradients Adam's as well, which moves the most state. With codecs
-    gradients are dense, and a plain all-reduce without a codec is left out.
+    The fused update uses SGD, and for dense gradients also Adam, which moves the most state. With codecs gradients
+    are dense, and a plain all-reduce without a codec is omitted.
     """
     rows = []
     codecs = ring.formats.weight_codec, ring.formats.gradient_codec
@@ -186,7 +186,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
             cycles = getattr(ring.collectives, name)(length).cycles
             scatter = max(counters["SCATTER_REDUCE_CYCLES"] for counters in ring.counters.read())
             rows.append(_row(f"ring.{name}", config, cycles, bound))
-            if name != "reduce_scatter":  # which has no other phase
+            if name != "reduce_scatter":  # a reduce-scatter has no second phase
                 rows.append(_row(f"ring.{name}.scatter_reduce", config, scatter, traffic.scatter_bound))
         if not formats and kind == "dense":
             ring.memory.clear_state(length)
@@ -197,7 +197,7 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
 
 
 def infer_rows(ring: Ring) -> list[Row]:
-    """Two integer layers on every node, against the cycles with all lanes multiplying."""
+    """Measure two integer layers on every node; the bound is the cycles with all lanes multiplying."""
     generator = np.random.default_rng(0)
     layers = [Layer(codes=generator.integers(0, 16, (SIZE, SIZE)), offsets=np.full(SIZE, -8), variant=Variant.MIN,
                     bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),
@@ -209,7 +209,7 @@ def infer_rows(ring: Ring) -> list[Row]:
 
 
 def node_rows(ring: Ring) -> list[Row]:
-    """Masks that a node makes and that it fetches, and gradients made sparse: a row of memory per cycle at best."""
+    """Measure generated and fetched masks, and sparsification; the bound is one memory row per cycle."""
     rows = []
     generator = np.random.default_rng(0)
     matrices = generator.standard_normal((1, SIZE, SIZE)).astype(np.float32)
@@ -219,14 +219,14 @@ def node_rows(ring: Ring) -> list[Row]:
         jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
         cycles = known(ring.local.mask([jobs] * ring.nodes, alternative=-10000.0).cycles)
         rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.formats.lanes))
-    length = LENGTH // 2  # the errors follow the same number of weights
+    length = LENGTH // 2  # the errors are stored after the same number of weights
     cycles = known(ring.local.sparsify(length, threshold=0.5).cycles)
     rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.formats.lanes))
     return rows
 
 
 def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """All rows; ``announce`` is called with the name of each stage as it begins."""
+    """Measure all rows; ``announce`` is called with the name of each stage when it begins."""
     rows = []
     for module in ("sim.bench.zero_value", "sim.bench.round_trip", "sim.bench.optimizer", "sim.bench.product"):
         announce(module.rpartition(".")[2])
@@ -261,7 +261,7 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
 
 
 def table(rows: list[Row]) -> Table:
-    """The rows, the configuration below the name; marked are rows that exceed their limits."""
+    """Tabulate the rows, with configurations below names, and mark rows that exceed their limits."""
     def number(value: float) -> str:
         return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 

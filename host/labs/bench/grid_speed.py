@@ -1,7 +1,7 @@
-"""Cycles of fused updates in two dimensions, against a flat ring of the same nodes and against their own commands.
+"""Cycles of fused updates in two dimensions, compared with a flat ring and with their own commands.
 
-A row ``grid.fused_update`` compares with the fused update of the flat ring through all nodes. A row ``grid.commands``
-compares the three commands, queued one after the other, with the sum of the three one by one.
+A row ``grid.fused_update`` is compared with the fused update of the flat ring through all nodes. A row
+``grid.commands`` compares the three commands, queued one after another, with the sum of the same commands one by one.
 """
 
 import math
@@ -21,7 +21,7 @@ from host.transports.session import open_session
 
 __all__ = ["CODECS", "COMMANDS", "GRIDS", "LENGTH", "UPDATE", "limit", "measure", "rows"]
 
-#: Rows and columns of the grids that are measured, elements, and codecs of weights and of gradients.
+#: Rows and columns of the measured grids, number of elements, and codecs of weights and gradients.
 GRIDS = ((2, 3), (2, 4))
 LENGTH = 16384
 CODECS = (("raw", "raw"), ("raw", "zero_value"), ("mx9", "mx9"))
@@ -31,24 +31,24 @@ UPDATE, COMMANDS = "grid.fused_update", "grid.commands"
 
 _LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}  # maximum ratios of rows
 
-#: Fields of a command for its operands.
+#: Fields of a command that describe its operands.
 _FIELDS = ("gradient_base", "weight_base", "state_base", "length", "stride")
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.1, first_decay=0.9)
 
 
 def limit(row: dict[str, Any]) -> float:
-    """Maximum ratio of a row.
+    """Return the maximum ratio of a row.
 
-    An update with a codec of weights has no limit: the optimizer, one weight per cycle, and the decoder, one word per
-    cycle of all blocks, take longer than links in one of its commands; in a flat ring both run at once.
+    An update with a codec of weights has no limit: in one of its commands the optimizer, one weight per cycle, and
+    the decoder, one word per cycle of all blocks, take longer than links; in a flat ring both run simultaneously.
     """
     return math.inf if row["name"] == UPDATE and "weights raw" not in row["config"] else _LIMITS[row["name"]]
 
 
 def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
-    """Cycles of dense updates: of a flat ring, and of each command of a grid, one by one (``alone``) and queued; and
-    the words that each node of the grid sends for one update."""
+    """Measure the cycles of dense updates: in a flat ring, and for each command of a grid, one by one (``alone``) and
+    queued. Also return the words that each node of the grid sends for one update."""
     generator = np.random.default_rng(0)
     gradients = list(generator.standard_normal((grid.nodes, length)).astype(np.float32))
     weights = generator.standard_normal(length).astype(np.float32)
@@ -83,7 +83,7 @@ def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
 
 
 def rows(*, announce: Callable[[str], None] = lambda stage: None) -> list[dict[str, Any]]:
-    """Rows of the benchmark; the bound is the measurement that the grid is compared with."""
+    """Measure the rows of the benchmark; the bound is the measurement with which the grid is compared."""
     result = []
     for weights, gradients in CODECS:
         config = NodeConfig(weights=Weights(codec=weights), gradients=gradients, topology=Grid())

@@ -1,12 +1,12 @@
-"""Training of tables of centroids on a ring: how much accuracy do layers with indices in place of weights lose?
+"""Training of centroid tables on a ring: the accuracy lost if layers have indices instead of weights.
 
-The lab trains the digits classifier, 64-64-10, with some seeds; clusters the weights of each layer; and trains the
-tables, one for each layer and equal on all nodes, with assignments kept. In both parts the nodes of a simulated ring
-compute, sum the gradients and update the parameters, and are compared with the golden model after each step; they
+For each seed the lab trains the digits classifier, 64-64-10, clusters the weights of each layer, and trains the
+tables, one for each layer and equal on all nodes, with fixed assignments. In both parts the nodes of a simulated ring
+compute, sum the gradients and update the parameters; they are compared with the golden model after each step, and
 count their multiplications with centroids. With ``--compute host`` the host computes products and gradients by the
-golden models, to the same bits.
+golden models, with the same bits.
 
-Rows of seeds are kept in build/centroids/tables.json, so that a run continues an earlier one with the same options.
+Rows of seeds are stored in build/centroids/tables.json, and used by later runs with the same options.
 """
 
 import contextlib
@@ -40,15 +40,15 @@ from sim.verilated.native import Arithmetic
 
 __all__ = ["RATE", "CentroidClassifier", "Row", "centroids_lab", "compare", "nodes_for", "table"]
 
-#: Learning rate of tables at the first step, with a momentum of 0.9. The gradient of a centroid is the sum of the
-#: gradients of hundreds of weights.
+#: Learning rate of tables at the first step, with a momentum of 0.9. It is small, since the gradient of a centroid is
+#: the sum of the gradients of hundreds of weights.
 RATE = 0.003
 
 
 class CentroidClassifier(Classifier):
-    """A perceptron with a table of ``centroids`` centroids in each layer; its parameters are tables and biases.
+    """A perceptron with a table of ``centroids`` in each layer; its parameters are tables and biases.
 
-    It is made from the parameters of a dense perceptron by clustering the weights. Factors of products without
+    It is created from the parameters of a dense perceptron by clustering the weights. The factors of products without
     centroids have the format ``operands``.
     """
 
@@ -73,28 +73,28 @@ class CentroidClassifier(Classifier):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Outcome of a seed."""
+    """Results of one seed."""
 
     seed: int
-    #: Test accuracy of the dense perceptron, with clustered weights, and with tables that were trained.
+    #: Test accuracy of the dense perceptron, after clustering of its weights, and after training of the tables.
     dense: float
     clustered: float
     trained: float
 
-    #: Words that all nodes have sent in a step, on average, with dense weights and with tables.
+    #: Mean number of words that all nodes send in a step, with dense weights and with tables.
     dense_words: float
     table_words: float
 
-    steps: int  # steps of training of tables
-    #: Compute cycles of such a step, on the slowest node, on average; 0 if the host computes.
+    steps: int  # steps in the training of tables
+    #: Mean compute cycles of a step with tables, on the slowest node; 0 if the host computes.
     cycles: float
-    #: Multiplications with centroids for each output of a product, or of the sums for gradients, that a node has
-    #: counted; 0 if the host computes.
+    #: Multiplications with centroids counted by nodes, per output of a product or of the sums for gradients; 0 if the
+    #: host computes.
     multiplications: float
 
 
 def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingConfig, *, centroids: int = 16) -> Row:
-    """Train a dense perceptron and then tables on a ring; configurations of both have the same hidden layers."""
+    """Train a dense perceptron, then tables, on a ring; both configurations have the same hidden layers."""
     whole = Classifier(data, dense.hidden, align=dense.align)
     first = train(ring, whole, dense)
     task = CentroidClassifier(data, dense.hidden, whole.compact(whole.parameters), centroids=centroids,
@@ -105,7 +105,7 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
     def sent(training: Training) -> float:
         return float(np.mean([step.words_sent for step in training.steps]))
 
-    # Products forward and for the gradients of tables have the outputs of layers, products backward their inputs.
+    # Forward products and products for table gradients have the outputs of layers, backward products their inputs.
     outputs = tables.epochs * task.examples * sum(
         2 * layer.outputs + layer.inputs * (layer.number > 1) for layer in task.layers)
     return Row(seed=dense.seed, dense=first.measures[-1], clustered=clustered, trained=second.measures[-1],
@@ -116,18 +116,18 @@ def compare(ring: Ring, data: Dataset, dense: TrainingConfig, tables: TrainingCo
 
 
 def nodes_for(dense: TrainingConfig, tables: TrainingConfig, *, centroids: int, nodes: int) -> NodeConfig:
-    """Nodes for both parts of a seed, with room for lists and indices where they compute."""
+    """Configure nodes for both parts of a seed, with room for lists and indices if nodes compute."""
     node, data = NodeConfig(), digits()
     if tables.compute == HOST:
         return node
     whole = Classifier(data, dense.hidden)
-    whole.initialize(0)  # any weights do
+    whole.initialize(0)  # the values of the weights are irrelevant
     task = CentroidClassifier(data, dense.hidden, whole.parameters, centroids=centroids, align=tables.align)
     return engine_node(engine_node(node, whole, dense, nodes=nodes), task, tables, nodes=nodes)
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Rows of all seeds and their mean; accuracies in per cent."""
+    """Tabulate all seeds and their mean, with accuracies in per cent."""
     mean = Row(seed=-1, **{field.name: np.mean([getattr(row, field.name) for row in rows])
                            for field in dataclasses.fields(Row) if field.name != "seed"})
 
@@ -145,7 +145,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class TableOptions(Section):
-    """Tables and their training. Rows of an earlier run with other options are not kept."""
+    """Options of tables and their training. Rows of an earlier run with different options are discarded."""
 
     nodes: int = option(4, help="Nodes.", minimum=1, maximum=16)
     centroids: int = option(16, help="Entries of a table: 4, 8 or 16, or with --compute host 2 to 256.", minimum=2,
@@ -162,7 +162,7 @@ class TableOptions(Section):
                              f"of these, or --compute host")
 
     def configs(self, seed: int) -> tuple[TrainingConfig, TrainingConfig]:
-        """Training of dense weights, and of tables."""
+        """Training configurations of the dense weights, and of the tables."""
         return TrainingConfig(seed=seed, compute=self.compute), TrainingConfig(
             epochs=self.epochs, seed=seed, compute=self.compute,
             optimizer=SGD(learning_rate=self.learning_rate, momentum=0.9))
@@ -195,7 +195,7 @@ def centroids_lab(
 
 
 def _kept(path: Path, fields: dict[str, Any]) -> dict[int, Row]:
-    """Rows of an earlier run with the same options, by seed."""
+    """Read the rows of an earlier run with the same options, by seed."""
     try:
         content = json_files.read_sealed(path)
     except (FileNotFoundError, ValueError):

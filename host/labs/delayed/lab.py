@@ -1,9 +1,9 @@
-"""Cycles of a training step with weights that lack the last updates, on simulated nodes.
+"""Cycles of a training step with weights that lack the latest updates, on simulated nodes.
 
-The lab runs a deep network for some passes that overlap, with several numbers of delayed layers, and prints the
-cycles of a pass next to the serial schedule's, the bound, and the versions of weights that the layers have computed
-with. Compute is modelled, with dense random gradients, or with ``--compute node`` the nodes' engines compute, on
-random inputs.
+The lab runs several overlapping passes of a deep network, with different numbers of delayed layers, and prints the
+cycles of a pass next to the serial schedule's, the bound, and the versions of the weights with which the
+layers have computed. Compute is modelled, with dense random gradients; with ``--compute node`` the nodes' engines
+compute, on random inputs.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ from sim.golden.features.programs.program import GAP
 
 __all__ = ["SCHEMA", "Bench", "Row", "delayed_lab", "table"]
 
-#: Passes of a run, and first ones that fill the queues; the trace of a node holds four passes of the deep network.
+#: Passes of a run, and initial passes that fill the queues; a node's trace can hold four passes of the deep network.
 _PASSES, _FILLING = 4, 2
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01, first_decay=0.9)
@@ -49,28 +49,28 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Passes by a schedule."""
+    """Measured passes of one schedule."""
 
     schedule: str
-    #: From the last update of a pass to the last update of the next pass.
+    #: Cycles from the last update of a pass to the last update of the next pass.
     cycles: float
-    #: Cycles of all commands of a queue in a pass, on the node with the most.
+    #: Cycles of all commands of a queue in a pass, on the node with the largest sum.
     compute: float
     communicate: float
-    #: Commands of the queue that communicates.
+    #: Number of commands in the communicating queue.
     commands: int
-    #: Updates that the weights of each layer lack in the last pass.
+    #: Number of updates that the weights of each layer lack in the last pass.
     versions: list[int]
 
     @property
     def bound(self) -> float:
-        """Cycles of the longer queue, with the gaps of the queue that communicates."""
+        """Cycles of the longer queue, including the gaps of the communicating queue."""
         return max(self.compute, self.communicate + GAP * self.commands)
 
 
 class Bench:
-    """Nodes with two queues, master weights and versions, that measure a network; the second copy of weights is
-    ``distance`` elements after the first."""
+    """Nodes with two queues, master weights and versions, on which a network is measured. The second copy of the
+    weights is stored ``distance`` elements after the first."""
 
     def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):
         self._ring = ring
@@ -82,7 +82,7 @@ class Bench:
         self._staged = Buffer("gradients", self._length, self._length)
 
     def measure(self, schedule: Schedule) -> Row:
-        """Run passes of a schedule."""
+        """Run and measure passes of a schedule."""
         ring, stale = self._ring, schedule.kind is Kind.DELAYED
         copies = Copies(layers=schedule.behind, distance=self._distance) if stale else None
         computer = self._computer(copies) if ring.devices[0].config.compute else None
@@ -102,7 +102,7 @@ class Bench:
             run = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
                              after="backward 1" if computer is None else "forward 1",
                              give=lambda number: self._give(computer, number % 2))
-        else:  # passes without flags and second copies are separate runs
+        else:  # without flags and second copies, each pass is a separate run
             self._give(computer, 0)
             ring.settings.write(_SETTINGS)
             run = ring.programs.run(collectives=program.collectives)
@@ -116,7 +116,7 @@ class Bench:
         return Computer(self._ring, lists, self._length)
 
     def _give(self, computer: Computer | None, odd: int) -> None:
-        """Give nodes inputs and labels, or stage gradients of nodes without an engine."""
+        """Write inputs and labels to the nodes, or stage gradients if nodes have no engine."""
         ring, examples, random = self._ring, self._costs.examples, self._generator
         if computer is None:
             ring.memory.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
@@ -146,12 +146,12 @@ class Bench:
 #: Columns of rows in JSON.
 _COLUMNS = columns_of(Row, "bound")
 
-#: Report of the rows.
+#: Schema of the report.
 SCHEMA = Schema("gradring.delayed_updates", 1, columns_of("compute", Column("rows", columns=_COLUMNS)))
 
 
 def table(rows: Sequence[Row], *, compute: str) -> Table:
-    """The rows; the first is the serial one."""
+    """Tabulate the rows, starting with the serial schedule."""
     return Table(f"cycles of a pass; compute: {compute}", (
         Column("schedule"), Column("cycles", format=",.0f"),
         Column("of_serial", format=".3f", of=lambda row: row.cycles / rows[0].cycles),
@@ -161,7 +161,7 @@ def table(rows: Sequence[Row], *, compute: str) -> Table:
 
 
 class Engine(enum.StrEnum):
-    """Source of gradients."""
+    """Origin of the gradients."""
 
     MODELLED = "modelled"
     NODE = "node"
@@ -186,7 +186,7 @@ def delayed_lab(
     node = (node.replace(compute=Compute(rows=network.macs // node.lanes, activations=words))
             if compute is Engine.NODE else node.replace(stub=ComputeStub()))
     results = Results(output, "stale.json")
-    # The data of passes is written next to the timed run.
+    # The data of the passes is written during the timed run.
     with open_session(nodes=network.nodes, config=node, host_port=False) as session:
         bench = Bench(session.ring, layers, network.costs, distance=words // 2)
         rows = [bench.measure(schedule) for schedule in schedules]

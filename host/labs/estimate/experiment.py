@@ -1,4 +1,4 @@
-"""Estimates of targets, and their measured cycles."""
+"""Estimated cycles of targets, and their measured cycles."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -10,46 +10,46 @@ from host.labs.estimate.scaling import estimate, throttled
 
 __all__ = ["REGISTERS", "Bench", "Row", "check_delay", "compare", "rates_of", "ratios", "throttle"]
 
-#: Register, and lowest bit in it, of the throttle of each part.
+#: Register of each part's throttle, and its lowest bit in this register.
 REGISTERS = {"link": ("THROTTLE_LINK", 0), "memory": ("THROTTLE_MEMORY", 0), "compute": ("THROTTLE_COMPUTE", 0),
              "optimizer": ("THROTTLE_COMPUTE", 16), "host": ("THROTTLE_HOST", 0)}
 
-_LONGEST, _QUIET = 255, 300  # longest delay of a link, and cycles without a word before a new one counts
+_LONGEST, _QUIET = 255, 300  # longest delay of a link; cycles without words after which a new delay is valid
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Estimate of a program on a target."""
+    """Estimate and measurement of a program on a target."""
 
-    #: Names of the target and of the program.
+    #: Name of the target, and name of the program.
     target: str
     program: str
     length: int  # parameters of the network
-    overlapped: bool  # whether computing and communicating overlap
-    alpha: float  # factor of the throttled cycles
-    #: Cycles on the execution machine: without throttles, throttled, and with every rate halved again.
+    overlapped: bool  # whether computation and communication overlap
+    alpha: float  # factor by which the throttled cycles are multiplied
+    #: Cycles on the execution machine: without throttles, with throttles, and with all rates halved once more.
     execution: float
     first: float
     second: float
-    #: Estimated cycles of the target, and alpha times the throttled ones.
+    #: Estimated cycles of the target, and the throttled cycles times alpha.
     estimate: float
     plain: float
-    #: Estimates by one metric only: the cycles of the execution machine, by the ratio of its rate to the target's.
+    #: Estimates by single metrics: the cycles of the execution machine, scaled by the ratio of both rates.
     singles: dict[str, float]
     truth: float  # measured cycles of the target
 
     def error(self, value: float) -> float:
-        """Deviation of an estimate, as a fraction of the truth."""
+        """Relative deviation of an estimate from the measured cycles."""
         return value / self.truth - 1
 
     @property
     def best_single(self) -> tuple[str, float]:
-        """Metric with the closest estimate, and that estimate."""
+        """The metric with the closest estimate, and this estimate."""
         return min(self.singles.items(), key=lambda single: abs(self.error(single[1])))
 
     @property
     def better(self) -> bool:
-        """Whether the estimate is closer than the estimate by any single metric."""
+        """Whether the estimate is closer than the estimates by any single metric."""
         return abs(self.error(self.estimate)) < abs(self.error(self.best_single[1]))
 
 
@@ -65,7 +65,7 @@ def throttle(opened: Opened, registers: dict[str, int], *, delay: int = 0) -> No
 
 
 def check_delay(execution: Machine, target: Machine) -> int:
-    """Delay of the execution machine's links, in cycles, so that their latency is the target's."""
+    """Cycles by which the execution machine's links must be delayed to have the target's latency."""
     delay = target.latency - execution.latency
     if not 0 <= delay <= _LONGEST:
         raise ValueError(f"Latency of {target.name} must be {execution.latency} to {execution.latency + _LONGEST} "
@@ -74,7 +74,7 @@ def check_delay(execution: Machine, target: Machine) -> int:
 
 
 class Bench:
-    """The execution machine, with throttles in its nodes, and its measurements."""
+    """The execution machine, whose nodes have throttles, and its measurements."""
 
     def __init__(self, opened: Opened):
         self.machine = opened.machine
@@ -84,13 +84,13 @@ class Bench:
         self._known: dict[Case, Measured] = {}
 
     def untouched(self, case: Case) -> Measured:
-        """A step without throttles."""
+        """Measure a step without throttles."""
         if case not in self._known:
             self._known[case] = self._run(case, {}, 0)
         return self._known[case]
 
     def throttled(self, case: Case, registers: dict[str, int], *, delay: int) -> float:
-        """Cycles of a throttled step, with the weights of a step without throttles."""
+        """Measure the cycles of a throttled step, which starts from the weights of a step without throttles."""
         measured = self._run(case, registers, delay)
         if measured.weights != self.untouched(case).weights:
             raise AssertionError(f"Weights of {case} differ with throttles {registers}")
@@ -98,7 +98,7 @@ class Bench:
 
     def row(self, name: str, case: Case, own: dict[str, Fraction], rates: dict[str, Fraction], *, delay: int,
             truth: float) -> Row:
-        """Estimate from the rates of this machine and of a target."""
+        """Estimate a target from the rates of this machine and of the target."""
         shares = throttled(own, rates)
         first, second = (self.throttled(case, shares.registers(slower=slower), delay=delay) for slower in (1, 2))
         execution = self.untouched(case).cycles
@@ -116,8 +116,8 @@ class Bench:
 
 def rates_of(execution: Machine, target: Machine,
              cases: Iterable[Case]) -> list[tuple[dict[str, Fraction], dict[str, Fraction]]]:
-    """Rates of the execution machine and of a target, for each program; ``ValueError`` if one of them cannot run a
-    program, or the target cannot be estimated by the other."""
+    """Rates of the execution machine and of a target, for each program. Raises ``ValueError`` if one of the machines
+    cannot run a program, or if the target cannot be estimated by the execution machine."""
     check_delay(execution, target)
     pairs = []
     for case in cases:
@@ -131,8 +131,8 @@ def rates_of(execution: Machine, target: Machine,
 
 def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
             announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimates of programs on a target, which is built and run as well; ``ValueError``, before anything is built, if
-    the target cannot run a program or be estimated by this machine."""
+    """Estimate programs on a target, which is then built and run as well. Raises ``ValueError``, before anything is
+    built, if the target cannot run a program, or cannot be estimated by this machine."""
     cases, execution = list(cases), bench.machine
     rates, delay = rates_of(execution, target, cases), check_delay(execution, target)
     announce(f"{target.name}: build and run")
@@ -147,8 +147,8 @@ def compare(bench: Bench, target: Machine, cases: Iterable[Case], *,
 
 def ratios(bench: Bench, cases: Iterable[Case], pairs: Sequence[tuple[int, int]], *,
            announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
-    """Estimates of faster compute with the same link; the compute stub stands for engines of more units. Pairs are
-    multiply-adds per cycle of the execution machine and of the target, in place of the cases' own."""
+    """Estimate faster compute with the same link; the compute stub replaces engines with more units. Pairs contain
+    the multiply-adds per cycle of the execution machine and of the target, instead of the cases' own."""
     machine, rows = bench.machine, []
     for case in cases:
         for before, after in pairs:

@@ -1,4 +1,4 @@
-"""The lab `gradring lab estimate`: estimates of targets, in tables and a picture, next to their real cycles."""
+"""The lab `gradring lab estimate`: estimated and measured cycles of targets, as tables and a picture."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from host.schema import Schema
 
 __all__ = ["BARS", "SCHEMA", "describe", "draw", "estimate_lab", "limit", "summary", "tables"]
 
-#: Largest deviations from the truth, by the minimum parameters of their programs.
+#: Maximum relative deviations from the measurement, by the minimum number of parameters for which they apply.
 BARS = {"targets": {1024: 0.03, 0: 0.06}, "ratios": {0: 0.02}}
 
 _TITLES = {"targets": "Targets that are really built", "ratios": "Faster compute next to the same link"}
@@ -26,7 +26,7 @@ _COLORS = {"estimate": COLOURS[0], "plain": COLOURS[5], "single": FAINT}
 
 
 def limit(kind: str, row: Row) -> float:
-    """Largest deviation that a row may have."""
+    """Return the maximum deviation of a row."""
     return next(bar for least, bar in BARS[kind].items() if row.length >= least)
 
 
@@ -35,7 +35,7 @@ def _exceeds(kind: str, row: Row) -> bool:
 
 
 def _columns(kind: str) -> tuple[Column, ...]:
-    """Columns of rows in JSON."""
+    """Return the columns of rows in JSON."""
     return (*columns_of(Row), Column("error", of=lambda row: row.error(row.estimate)),
             Column("plain_error", of=lambda row: row.error(row.plain)),
             Column("best_single", of=lambda row: row.best_single[0]),
@@ -43,17 +43,17 @@ def _columns(kind: str) -> tuple[Column, ...]:
             Column("bar", of=lambda row: limit(kind, row)))
 
 
-#: Report of estimates.
+#: Schema of the report.
 SCHEMA = Schema("gradring.estimate", 1, tuple(Column(kind, columns=_columns(kind)) for kind in BARS))
 
 
 def describe(parts: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-    """The report."""
+    """Build the report."""
     return SCHEMA.report({kind: [record(_columns(kind), row) for row in rows] for kind, rows in parts.items()})
 
 
 def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
-    """All rows, marked where they miss their bar; and errors in percent, a row for each target."""
+    """Tabulate all rows, marked if they exceed their limit, and the errors of each target in per cent."""
     def error(value: str, form: str) -> Column:
         return Column(f"{value}_error", format=form, of=lambda row: row.error(getattr(row, value)))
 
@@ -84,7 +84,7 @@ def tables(kind: str, rows: Sequence[Row]) -> list[Table]:
 
 
 def summary(kind: str, rows: Sequence[Row]) -> str:
-    """Rows and targets within their bars, and programs with an estimate that is better than any single metric."""
+    """Count rows and targets within their limits, and programs with estimates better than any one metric."""
     names = dict.fromkeys(row.target for row in rows)
     better = [name for name in names if all(row.better for row in rows if row.target == name)]
     worst = max(rows, key=lambda row: abs(row.error(row.estimate)))
@@ -97,7 +97,7 @@ def summary(kind: str, rows: Sequence[Row]) -> str:
 
 
 def draw(parts: Mapping[str, Sequence[Row]], path: Path) -> None:
-    """Draw the deviations of all estimates, a panel for each part."""
+    """Draw the deviations of all estimates, with one panel for each part."""
     parts = {kind: rows for kind, rows in parts.items() if rows}
     most = max(map(len, parts.values()))
     with picture(path, size=(7.2 * len(parts), 1.6 + 0.22 * most), columns=len(parts)) as panels:
@@ -133,7 +133,7 @@ def estimate_lab(
              for length in chosen_names("Length", lengths, [str(length) for length in NETWORKS], ";")
              for overlapped in (False, True)]
     machines = [target for target in machine.TARGETS if target.name in chosen]
-    for target in machines:  # before anything is built
+    for target in machines:  # checked before anything is built
         experiment.rates_of(execution, target, cases)
     results = Results(output, "estimate.json", "estimate.png")
     parts: dict[str, list[Row]] = {kind: [] for kind in BARS}

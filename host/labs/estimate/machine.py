@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
-"""Machines for comparisons of time: nodes, links and host ports.
+"""Machines whose times are compared: nodes, links and host ports.
 
-Targets are really built, so that estimates can be compared with measurements.
+Targets are actually built, so that estimates can be compared with measurements.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from sim.verilated.ring import VerilatedRing
 
 __all__ = ["EXECUTION", "NODE", "NODES", "RATIOS", "TARGETS", "Machine", "Opened", "SlowPortNode", "built", "opened"]
 
-NODES = 2  # nodes of the ring of every machine
+NODES = 2  # number of nodes in the ring of every machine
 
-#: Node that runs programs: 8 multiply-adds per cycle.
+#: Node that runs programs, with 8 multiply-adds per cycle.
 NODE = NodeConfig(
     topology=SingleRing(max_nodes=4), memories=Memories(gradient=16384, weight=8192, state=4096, planes=1),
     masking=False, sparsify=False, programs=Programs(), compute=Compute(rows=2), stub=ComputeStub())
@@ -39,16 +39,16 @@ NODE = NodeConfig(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One machine."""
+    """A machine: nodes, links and host ports."""
 
     name: str
     node: NodeConfig = NODE
-    link: Fraction = Fraction(1)  # words per cycle of a link
-    latency: int = 16  # cycles of a link
-    host: int = 1  # cycles of a word of the host port
+    link: Fraction = Fraction(1)  # words per cycle on a link
+    latency: int = 16  # cycles of latency of a link
+    host: int = 1  # cycles per word at the host port
 
     def rates(self, compute_cycles: int) -> dict[str, Fraction]:
-        """Rates of all parts, for a program that takes ``compute_cycles`` cycles of compute on this machine."""
+        """Rates of all parts, for a program with ``compute_cycles`` compute cycles on this machine."""
         return {"link": self.link, "memory": Fraction(self.node.lanes), "compute": Fraction(1, compute_cycles),
                 "optimizer": Fraction(self.node.optimizer.lanes, self.node.optimizer.interval),
                 "host": Fraction(1, self.host)}
@@ -57,14 +57,14 @@ class Machine:
 _HALF = Fraction(1, 2)
 _THROTTLED = NODE.replace(features=(Throttles(),))
 
-#: Machine that estimates; its nodes have throttles.
+#: Machine on which estimates are made; its nodes have throttles.
 EXECUTION = Machine(name="8 MACs", node=_THROTTLED)
 
-#: Multiply-adds per cycle of the execution machine and of the target, in ratios of compute to link.
+#: Multiply-adds per cycle of the execution machine and of the target, for ratios of compute to link.
 RATIOS = ((8, 12), (8, 16), (4, 16))
 
 
-#: Targets. Where only links differ, nodes are the estimating machine's, with throttles off.
+#: Targets. If only links differ, the nodes are the execution machine's, with throttles off.
 TARGETS = (
     Machine(name="16 MACs", node=NODE.replace(compute={"rows": 4})),
     Machine(name="4 MACs", node=NODE.replace(compute={"rows": 1})),
@@ -80,9 +80,9 @@ TARGETS = (
 
 
 class SlowPortNode(wiring.Component):
-    """A node after a host port that moves one word each way every ``cycles`` cycles, 2 or more, without a throttle.
+    """A node whose host port moves one word each way every ``cycles`` cycles, at least 2; no throttle.
 
-    Its members are as in :class:`~hdl.node.Node`.
+    It has the members of :class:`~hdl.node.Node`.
     """
 
     def __init__(self, config: NodeConfig, *, cycles: int):
@@ -106,8 +106,8 @@ class SlowPortNode(wiring.Component):
 
 
 def built(machine: Machine, announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """Library of a machine's ring. Arithmetic of nodes without throttles is the processor's own: the same bits and
-    cycles, built sooner."""
+    """Build the library of a machine's ring. Nodes without throttles use the processor's arithmetic, with the same
+    bits and cycles, since it is built faster."""
     if machine.host == 1:
         node, identity = node_of(machine.node), f"Node({machine.node})"
     else:
@@ -122,18 +122,18 @@ class Opened:
     """A running machine."""
 
     machine: Machine
-    nodes: OpenRing  # its simulated nodes
-    ring: Ring = dataclasses.field(init=False)  # driver of the nodes, connected by :meth:`restart`
+    nodes: OpenRing  # simulated nodes of the machine
+    ring: Ring = dataclasses.field(init=False)  # driver of the nodes, which :meth:`restart` connects
 
     @property
     def simulation(self) -> VerilatedRing:
         return self.nodes.simulation
 
     def restart(self) -> None:
-        """Reset and connect all nodes, so that a measurement depends on nothing before it.
+        """Reset and connect all nodes, so that a measurement does not depend on previous ones.
 
         Without a reset the accumulators of throttles and links, and the phases of memories and of the optimizer,
-        would be left over from the last program.
+        would keep their values from the previous program.
         """
         self.simulation.reset()
         self.ring = Ring([Device(transport, self.machine.node, name=f"{self.machine.name}, node {rank}")
@@ -143,7 +143,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(machine: Machine, *, announce: Callable[[str], None] = lambda stage: None) -> Iterator[Opened]:
-    """A machine's ring, connected; everything passes through the host ports."""
+    """Open and connect a machine's ring; everything is transferred through the host ports."""
     with OpenRing(built(machine, announce), nodes=NODES, threads=1) as nodes:
         for link in nodes.simulation.links:
             link.set_latency(data=machine.latency, credit=machine.latency)

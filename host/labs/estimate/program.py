@@ -1,4 +1,4 @@
-"""Programs for estimates of time: a training step of a perceptron, by a schedule."""
+"""Programs whose time is estimated: a training step of a perceptron, by a schedule."""
 
 import dataclasses
 import functools
@@ -25,10 +25,10 @@ from sim.golden.features.compute.vector_cycles import VectorCycles
 
 __all__ = ["NETWORKS", "Case", "Measured", "Step", "check", "compute_cycles", "prepare"]
 
-#: Widths of perceptrons, by their numbers of parameters.
+#: Widths of perceptrons, by number of parameters.
 NETWORKS = {256: (8, 16, 5), 1024: (24, 32, 6), 4832: (64, 64, 10)}
 
-#: Runs of a short step, with at most ``_SHORT`` parameters; in longer ones the start of nodes makes no difference.
+#: Runs of a short step, which has at most ``_SHORT`` parameters; in longer steps the start of nodes is negligible.
 _RUNS, _SHORT = 4, 1024
 
 _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.01, first_decay=0.9)
@@ -36,13 +36,13 @@ _SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.125, learning_rate=0.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A program."""
+    """A program, given by its network and schedule."""
 
-    length: int  # parameters of the network: a key of :data:`NETWORKS`
-    overlapped: bool  # whether layers are updated while other layers compute, rather than all after the last one
-    #: Multiply-adds per cycle of COMPUTE, in place of an engine; 0 for the engines of the nodes.
+    length: int  # number of parameters of the network: a key of :data:`NETWORKS`
+    overlapped: bool  # whether layers are updated while other layers compute, or all after the last one
+    #: Multiply-adds per cycle modelled by COMPUTE; 0 if the nodes' engines compute.
     macs: int = 0
-    examples: int = 8  # examples of each node
+    examples: int = 8  # number of examples of each node
 
     @property
     def layers(self) -> list[Dense]:
@@ -62,7 +62,7 @@ def _lists(machine: Machine, case: Case) -> Lists:
 
 
 def check(machine: Machine, case: Case) -> None:
-    """Raise ``ValueError`` if a machine cannot run a case, before it is built."""
+    """Raise ``ValueError`` if a machine, which need not be built yet, cannot run a case."""
     node, words = machine.node, case.length * (2 if case.macs else 1)
     if node.queues < 2:
         raise ValueError(f"Nodes of {machine.name} must have two queues to run programs, not {node.queues}")
@@ -85,7 +85,7 @@ def check(machine: Machine, case: Case) -> None:
 
 @functools.cache
 def compute_cycles(machine: Machine, case: Case) -> int:
-    """Cycles of all commands of a step that compute, by the golden models of the engine, in idle memories."""
+    """Cycles of all compute commands of a step, by the golden models of the engine, with idle memories."""
     if case.macs:
         costs = Costs(examples=case.examples, macs=case.macs)
         return sum(costs.compute(layer.multiplications(backward=backward))
@@ -104,16 +104,16 @@ def compute_cycles(machine: Machine, case: Case) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A step."""
+    """Result of a measured step."""
 
-    #: From the first word of the inputs at the host ports, or from the first start of a command where gradients were
-    #: staged before, to the last end of a command; the mean of several runs, with different starts of nodes.
+    #: Cycles from the first input word at the host ports, or from the first start of a command if gradients were
+    #: staged, to the last end of a command; the mean of several runs in which nodes start at different times.
     cycles: float
     weights: bytes
 
 
 class Step:
-    """A training step on a running machine, with all its data for all steps already loaded."""
+    """A training step on a running machine, with all data already loaded."""
 
     def __init__(self, opened: Opened, case: Case):
         self._opened, self._case = opened, case
@@ -148,12 +148,12 @@ class Step:
     def _measure(self) -> tuple[int, bytes]:
         begun, run = self.run()
         cycles = known(run.outcome.cycles)
-        if self._computer is not None:  # nodes count their time from the first cycle of the simulation on
+        if self._computer is not None:  # nodes count time from the first cycle of the simulation on
             cycles = max(record.time for trace in run.traces for record in trace) - begun
         return cycles, self._ring.memory.read_weights(self._length).tobytes()
 
     def run(self) -> tuple[int, Passes]:
-        """Run the step once; return the first cycle of the inputs, and the run of the program."""
+        """Run the step once; return the first cycle of its inputs, and the passes of the program."""
         self._ring.collectives.distribute(self._weights)
         self._ring.memory.clear_state(self._length)
         begun = self._opened.simulation.cycle

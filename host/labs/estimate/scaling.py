@@ -1,20 +1,20 @@
-"""Time of a program on another machine, from runs on one that is throttled to the same proportions.
+"""Time of a program on a target machine, from runs on one that is throttled to equal proportions.
 
-Machine e runs the program, machine t is the target. Both have a rate for each of their parts: words per cycle of a
-link, elements per cycle of a memory, the program per cycle of compute. Throttles can only slow e, so the ratio of its
-rates to the rates of t is
+Machine e executes the program, and machine t is the target. Both have a rate for each part: words per cycle of a
+link, elements per cycle of a memory, programs per cycle of compute. Throttles can only slow e down, so the ratio of
+its rates to the rates of t is
 
     alpha = min(e_i / t_i),
 
-and part i of e is throttled to alpha * t_i. Latencies are t's own, in cycles: they are not scaled. A run at these
-rates takes T1, with a constant that does not depend on them. A second run, with every rate halved again, takes T2 and
-separates the constant, since T(s) = a + b * s for rates s times slower than t's:
+and part i of e is throttled to alpha * t_i. Latencies are t's own in cycles, and are not scaled. A run at these
+rates takes time T1, which includes a constant that does not depend on the rates. A second run, with every rate halved
+once more, takes T2 and separates the constant, since T(s) = a + b * s for rates s times slower than t's:
 
     T = alpha * (T2 - T1) + 2 * T1 - T2.
 
-alpha * T1 on its own assumes a = 0. Source: US 2020/0065214 A1 (performance on a target from an execution system with
-metrics throttled to one ratio); this corrects its form alpha * T1. US 10,453,167 B2 (only the ratio of compute to
-link, emulated by delays of transfers) is the case where e and t differ only in compute.
+alpha * T1 on its own would assume a = 0. Sources: US 2020/0065214 A1 (performance of a target from an execution
+system with metrics throttled to one ratio), whose form alpha * T1 is corrected here. US 10,453,167 B2 (only the ratio
+of compute to link, emulated by delays of transfers) is the case in which e and t differ only in compute.
 """
 
 import dataclasses
@@ -23,18 +23,18 @@ from fractions import Fraction
 
 __all__ = ["FULL", "Throttled", "estimate", "throttled"]
 
-FULL = 1 << 16  # cycles that a rate of a throttle counts in
+FULL = 1 << 16  # number of cycles to which the rate of a throttle refers
 
 
 @dataclasses.dataclass(frozen=True)
 class Throttled:
-    """Rates of the execution machine in one ratio to the target's."""
+    """Rates of the execution machine that are proportional to the target's."""
 
     alpha: Fraction
-    shares: dict[str, Fraction]  # rate of each part, of its full rate: more than 0, and 1 for at least one
+    shares: dict[str, Fraction]  # fraction of each part's full rate: more than 0, and 1 for at least one part
 
     def registers(self, *, slower: int = 1) -> dict[str, int]:
-        """Working cycles of each part in 65,536, ``slower`` times slower; 0 does not throttle."""
+        """Working cycles of each part in 65,536, ``slower`` times slower; 0 means that it is not throttled."""
         return {metric: _register(metric, share / slower) for metric, share in self.shares.items()}
 
 
@@ -46,8 +46,8 @@ def _register(metric: str, share: Fraction) -> int:
 
 
 def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction]) -> Throttled:
-    """Rates that the execution machine is throttled to; ``ValueError`` if a rate is not positive, or would be less
-    than one cycle of 65,536 even in the second run, or the machines have rates of different parts."""
+    """Choose the rates to which the execution machine is throttled. Raises ``ValueError`` if a rate is not positive,
+    or would be below one cycle in 65,536 even in the second run, or if the machines have rates of different parts."""
     if execution.keys() != target.keys() or not execution:
         raise ValueError(f"Machines must have rates of the same parts, not {', '.join(execution) or 'none'} and "
                          f"{', '.join(target) or 'none'}")
@@ -62,5 +62,5 @@ def throttled(execution: Mapping[str, Fraction], target: Mapping[str, Fraction])
 
 
 def estimate(alpha: Fraction, first: float, second: float) -> float:
-    """Time on the target, from the times at the throttled rates and with every rate halved again."""
+    """Compute the time on the target from the times at throttled rates, and at half of these rates."""
     return float(alpha) * (second - first) + 2 * first - second

@@ -1,5 +1,5 @@
-"""Fused updates in the interleaved order, measured with credits next to the other order, and modelled in slots: the
-table of docs/ring/interleaved.md."""
+"""Fused updates in the interleaved order, measured with credits and compared with the default order, and modelled in
+slots. The results are the table of docs/ring/interleaved.md."""
 
 import dataclasses
 import functools
@@ -18,12 +18,12 @@ _DENSE = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A vector on a ring."""
+    """A fused update of a vector on a ring."""
 
     nodes: int
     length: int
-    density: float = 1.0  # fraction of the gradients that are not zero
-    codec: str = "dense"  # ``dense``: zero-value gradients and raw weights; ``mx9``: both in that format
+    density: float = 1.0  # fraction of nonzero gradients
+    codec: str = "dense"  # ``dense``: zero-value gradients and raw weights; ``mx9``: both in format mx9
 
 
 CASES = tuple(Case(nodes=nodes, length=length, density=density, codec=codec)
@@ -32,7 +32,7 @@ CASES = tuple(Case(nodes=nodes, length=length, density=density, codec=codec)
 
 
 def measure() -> Iterator[tuple[Case, int, int]]:
-    """Measure cycles with credits, in the order without the option and in the interleaved one."""
+    """Measure cycles with credits, in the default order and in the interleaved order."""
     def cycles(case: Case, *, interleaved: bool) -> int:
         config = _DENSE.replace(role=Peer(interleaved=interleaved))
         if case.codec != "dense":
@@ -45,7 +45,7 @@ def measure() -> Iterator[tuple[Case, int, int]]:
 
 
 def modelled(case: Case) -> dict[str, int]:
-    """Cycles in slots by the model; packets have the words of dense ones, since all slots have one length."""
+    """Model cycles in slots; packets have the words of dense ones, since all slots have the same length."""
     form = MX9 if case.codec == "mx9" else DENSE
     update = functools.partial(slot_cycles, case.length, case.nodes, latency=LATENCY, form=form)
     return {"one lap": update(laps=1).cycles, "two laps": update().cycles,
@@ -53,7 +53,7 @@ def modelled(case: Case) -> dict[str, int]:
 
 
 def table(rows: Iterable[tuple[Case, int, int]]) -> Table:
-    """Cycles of cases, and their ratios to the order without the option."""
+    """Tabulate the cycles of cases, and their ratios to the default order."""
     records = [{**dataclasses.asdict(case), "other": other, "interleaved": interleaved, **modelled(case),
                 "kind": case.codec if case.density == 1 else f"{case.density:.0%} not zero"}
                for case, other, interleaved in rows]

@@ -1,4 +1,4 @@
-"""Processor time of a job's all-reduces, and of the training of a perceptron; its nodes are built first, once."""
+"""Processor time of a job's all-reduces and of training a perceptron; nodes are built beforehand."""
 
 import time
 
@@ -15,16 +15,16 @@ from host.training.optimizers import Adam
 
 __all__ = ["job_speed_lab", "train"]
 
-_STEPS = 10  # steps of the training
+_STEPS = 10  # number of training steps
 
 
 def train(steps: int, *, inputs: int = 784, hidden: int = 128, batch: int = 128
           ) -> tuple[list[float], Figures, float]:
-    """Train a perceptron 784-128-10 on digits by Adam on the nodes; return the loss of each step's batch, the sum of
+    """Train a perceptron 784-128-10 on digits by Adam on the nodes. Returns the loss of each step's batch, the sum of
     the figures of all steps, and the processor seconds of the steps on the ring, without the host's gradients."""
     data = digits()
     side, pixels = int(inputs ** 0.5), data.train_x.reshape(-1, 8, 8)
-    block = np.arange(side) * 8 // side  # each pixel as a block of pixels
+    block = np.arange(side) * 8 // side  # maps each pixel to a pixel of the smaller image
     images = pixels[:, block][:, :, block].reshape(-1, inputs)
     model = perceptron(inputs, [hidden], data.classes)
     model.initialize(0)

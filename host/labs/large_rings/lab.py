@@ -1,5 +1,5 @@
-"""Collectives on simulated rings of more than 16 nodes, an all-reduce and a fused update: bits and words against the
-golden model, cycles against the prediction, and the speed of the simulation. ``make large-rings`` prints them.
+"""Collectives on simulated rings of more than 16 nodes, an all-reduce and a fused update. Bits and words are compared
+with the golden model, cycles with the prediction, and the speed of the simulation is measured (``make large-rings``).
 """
 
 import sys
@@ -26,8 +26,8 @@ _SCALARS = {"rule": Rule.SGD, "gradient_scale": 0.25, "learning_rate": 0.1}
 
 
 def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.ndarray) -> tuple[int, int, float]:
-    """Cycles of a collective, words of the node that sends most, and cycles simulated per processor second;
-    ``ValueError`` if a bit is wrong."""
+    """Run a collective; return its cycles, words of the node that sends the most, and cycles simulated per processor
+    second. Raises ``ValueError`` if a bit is wrong."""
     ring, length = session.ring, len(weights)
     ring.memory.write_weights(weights)
     ring.memory.write_gradients(list(gradients))
@@ -50,7 +50,7 @@ def _run(session: Session, kind: Collective, gradients: np.ndarray, weights: np.
 
 
 def _rows(session: Session, *, latency: int, length: int, seed: int) -> list[dict[str, Any]]:
-    """Rows of the table of one ring."""
+    """Measure the rows of the table for one ring."""
     ring = session.ring
     generator = np.random.default_rng([seed, ring.nodes])
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)

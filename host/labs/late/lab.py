@@ -1,11 +1,11 @@
-"""Ways to treat late gradients, by loss and accuracy over cycles, on golden nodes or on simulated ones.
+"""Loss and accuracy over cycles by treatment of late gradients, on golden or simulated nodes.
 
-The lab trains the digits classifier on a ring with a straggler, for a number of cycles, by each way to treat late
+The lab trains the digits classifier on a ring with a straggler for a number of cycles, with each treatment of late
 gradients: wait for them, drop them, or apply them in a later round. Time is modelled: a computation takes the cycles
-of an engine, times the straggler's factor, and rounds are closed by the rules of
+of an engine times the straggler's factor, and rounds are closed by the rules of
 :class:`sim.golden.features.quorum.rounds.Closer`. Golden nodes compute sums, weights and updates.
 
-With ``--simulated`` nodes choose the gradients of a round, and measure all cycles except computations.
+With ``--simulated``, nodes select the gradients of a round, and all cycles except computations are measured.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ from sim.golden.features.quorum.rounds import Closer, QuorumRounds
 
 __all__ = ["SCHEMA", "draw_report", "draw_runs", "late_lab", "learn", "percentages", "train"]
 
-#: Report of runs by several ways to treat late gradients.
+#: Schema of the report of runs with several treatments of late gradients.
 SCHEMA = Schema("gradring.late", 1, columns_of(
     "compute", Column("runs", columns=columns_of("skew late seed", Outcome, "masks"))))
 
@@ -55,12 +55,12 @@ _number = number(-1e300, 1e300)
 _RUN = having(skew=_number, late=choice(_COLOURS), cycles=several(_number, 1, 1 << 22),
               losses=several(optional(_number), 1, 1 << 22), measured=several(several(_number, 2, 2), 1, 1 << 22))
 _RUNS = several(_RUN, 1, 1024)
-#: Points of a mean over seeds: their updates end at different cycles.
+#: Number of points in a mean over seeds, since the updates of different seeds end in different cycles.
 _POINTS = 120
 
 
 class _ModelledExecutor(Executor[None]):
-    """Rounds on golden nodes, each at a modelled time, until the cycles are over; measured about ``points`` times."""
+    """Rounds on golden nodes at modelled times, with about ``points`` measurements until the end."""
 
     def __init__(self, ring: Ring, data: Dataset, config: LateConfig, points: int):
         self._ring, self._config, self._points = ring, config, points
@@ -70,14 +70,14 @@ class _ModelledExecutor(Executor[None]):
         self._closer = Closer(nodes=config.workers, quorum=config.closing, deadline=config.closing_deadline,
                               weights=config.weights)
         self._rounds = QuorumRounds(nodes=config.workers, length=self._workers.length, weights=config.weights)
-        self._free = [0] * config.workers  # end of the present or last computation
-        self._computing: list[tuple[int, int, int, Array]] = []  # cycle of the end, worker, round, and gradient
+        self._free = [0] * config.workers  # end of each worker's current or last computation
+        self._computing: list[tuple[int, int, int, Array]] = []  # cycle of its end, worker, round and gradient
         self._now, self._over = 0, False
         self.outcome = Outcome()
 
     @property
     def left(self) -> int:
-        """One round more, until the cycles are over."""
+        """One more round, until the cycles are used up."""
         return int(not self._over)
 
     def begin(self) -> None:
@@ -86,7 +86,7 @@ class _ModelledExecutor(Executor[None]):
 
     def execute(self, first: int, batches: Sequence[Batch]) -> list[None]:
         number, config, ring = first - 1, self._config, self._ring  # rounds are numbered from 0
-        # Each worker begins for this round at once, or after its computation, unless the round is closed by then.
+        # Each worker starts for this round immediately or after its computation, unless the round is closed by then.
         for cycle, rank in sorted((max(free, self._now), rank) for rank, free in enumerate(self._free)):
             known = self._closer.time(number, self._now)
             if known is None or cycle < known:
@@ -125,7 +125,7 @@ class _ModelledExecutor(Executor[None]):
 
 
 def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
-    """Train on golden nodes until the modelled cycles are over, measured about ``points`` times."""
+    """Train on golden nodes until the modelled cycles are used up, with about ``points`` measurements."""
     length = Workers(data, config).length
     node = fitted(NodeConfig(), [Allocation(length=length, planes=1)], nodes=config.workers)
     with open_session(node, nodes=config.workers, transport=TransportName.GOLDEN) as session:
@@ -137,7 +137,7 @@ def learn(data: Dataset, config: LateConfig, *, points: int = 20) -> Outcome:
 
 
 def train(data: Dataset, config: LateConfig) -> QuorumExecutor:
-    """Train on simulated nodes; return the executor at the end of the run."""
+    """Train on simulated nodes, and return the executor at the end of the run."""
     node = node_for(Workers(data, config).length, nodes=config.workers)
     with open_session(node, nodes=config.workers, host_port=False, threads=1,
                       timeout=patience_of(data, config)) as session:
@@ -148,12 +148,12 @@ def train(data: Dataset, config: LateConfig) -> QuorumExecutor:
 
 
 def percentages(accuracies: Iterable[float]) -> str:
-    """Accuracies of each seed in per cent."""
+    """Format the accuracies of all seeds in per cent."""
     return ", ".join(f"{100 * accuracy:.2f}" for accuracy in accuracies)
 
 
 def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
-    """Mean accuracies of all seeds."""
+    """Tabulate the mean accuracies over all seeds."""
     def mean(status: str) -> Column:
         return Column(status, format=".0f", of=lambda row: np.mean([run.counts[status] for run in row[1]]))
 
@@ -168,7 +168,7 @@ def table(results: dict[tuple[float, Late], list[Outcome]]) -> Table:
 
 
 def draw_runs(report: dict[str, Any], path: Path) -> None:
-    """Draw the loss of each seed, smoothed over some updates, and its mean, in a panel for each skew."""
+    """Draw the loss of each seed, smoothed over several updates, and the mean; one panel for each skew."""
     skews = sorted({run["skew"] for run in report["runs"]})
     with picture(path, size=(6 * len(skews), 4.5), columns=len(skews),
                  title="Loss over cycles, compute: modelled") as panels:
@@ -194,7 +194,7 @@ def draw_runs(report: dict[str, Any], path: Path) -> None:
 
 
 def draw_report(folder: Path) -> Path:
-    """Draw the late.json of a folder; return the path of the picture."""
+    """Draw the late.json in a folder, and return the path of the picture."""
     path = folder / "late.json"
     report = read_report(path, SCHEMA)
     if not _RUNS(report.get("runs")) or not all(len(run["cycles"]) == len(run["losses"]) for run in report["runs"]):
@@ -208,7 +208,7 @@ _DEFAULT = LateConfig()
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(Section):
-    """Training of each run, and the ways that are compared."""
+    """Options of each run's training, and the treatments to compare."""
 
     skew: str = option("0,0.9", help="Shares of own classes, with commas between them.")
     late: str = option("apply-late,wait,drop", help="Ways to treat late gradients, with commas between them.")
@@ -226,7 +226,7 @@ class RunOptions(Section):
     cycles: int = option(_DEFAULT.cycles, help="Cycles of a run.", minimum=1, maximum=COUNT)
 
     def configs(self) -> list[LateConfig]:
-        """Configurations of all runs."""
+        """Create the configurations of all runs."""
         late = chosen_names("Late gradients", self.late, [way.value for way in Late])
         plain = {name: getattr(self, name) for name in (
             "quorum", "deadline", "factor", "batch", "learning_rate", "cycles")}
@@ -266,7 +266,7 @@ def late_lab(
 
 
 def _simulated(data: Dataset, config: LateConfig) -> tuple[Outcome, dict[str, Any]]:
-    """Outcome of a run on simulated nodes, and the masks of its rounds."""
+    """Run on simulated nodes; return the outcome and the masks of all rounds."""
     run = train(data, config)
     outcome = run.outcome
     ledger = ", ".join(f"{count} {status}" for status, count in outcome.counts.items())

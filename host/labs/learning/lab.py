@@ -1,11 +1,11 @@
-"""Test accuracy by schedule or by format, with several seeds, on golden nodes.
+"""Test accuracy of several seeds, by schedule or by format, on golden nodes.
 
-Study ``schedules`` trains a deep network, 64-32x9-10, by programs. No bit depends on the schedule, except with layers
-that compute with weights without the last update.
+Study ``schedules`` trains a deep network, 64-32x9-10, by programs. The bits do not depend on the schedule, unless
+layers compute with weights that lack the last update.
 
-Study ``formats`` trains a network of one hidden layer with each format in both directions, gradients with residuals;
-with ``--compute``, formats are of the factors of matrix products, and weights and gradients are raw. The bits are
-the same as with ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
+Study ``formats`` trains a network with one hidden layer, with each format for weights and gradients, and with
+residuals of gradients. With ``--compute`` the formats apply to the factors of matrix products, and weights and
+gradients are raw. The bits are the same as with ``make sim WEIGHTS=… GRADIENTS=…`` or ``make sim COMPUTE_FORMAT=…``.
 """
 
 import dataclasses
@@ -36,14 +36,14 @@ __all__ = ["learn", "learning_lab"]
 
 
 class Study(enum.StrEnum):
-    """Subject of the comparison."""
+    """Property of the training that is varied."""
 
     SCHEDULES = "schedules"
     FORMATS = "formats"
 
 
 class _Defaults(NamedTuple):
-    """Defaults of a study."""
+    """Default options of a study."""
 
     values: str
     hidden: str
@@ -62,7 +62,7 @@ _STUDIES = {
 def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str | None = None,
           on_step: Callable[[Training], None] = lambda training: None) -> float:
     """Train a perceptron on golden nodes, and return its test accuracy. Weights and gradients may have a format;
-    errors of gradients are added to the gradients of the next step."""
+    rounding errors of gradients are added to the gradients of the next step."""
     task = Classifier(data, config.hidden, align=config.align, operands=config.compute_format)
     length = task.parameters.size
     node = NodeConfig() if format is None else NodeConfig(weights=Weights(codec=format), gradients=format)
@@ -75,7 +75,7 @@ def learn(data: Dataset, config: TrainingConfig, *, nodes: int = 4, format: str 
 
 @dataclasses.dataclass(frozen=True)
 class CaseOptions(Section):
-    """Training of each row."""
+    """Options of the training in each row."""
 
     values: str | None = option(None, help="Schedules, as layers,delayed:2, or formats, as raw,mx9.")
     compute: bool = option(False, "--compute", help="Formats are those of products.")
@@ -88,7 +88,7 @@ class CaseOptions(Section):
                                        shown_default="0.02, formats 0.1")
 
     def cases(self, study: Study) -> Iterator[tuple[str, TrainingConfig, str | None]]:
-        """Name, configuration and format of each row."""
+        """Name, training configuration and format of each row."""
         usual = _STUDIES[study]
         text = self.values or usual.values
         known = [name for name in GRADIENT_CODECS if name in WEIGHT_CODECS]

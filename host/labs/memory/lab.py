@@ -1,7 +1,7 @@
-"""The lab `gradring lab memory`: results of the planner and of the timeline of memory, in parts that are kept.
+"""The lab `gradring lab memory`: results of the memory planner and of its timeline, in stored parts.
 
 Cycles are modelled (:mod:`host.features.compute.memory.chain`, :mod:`host.features.compute.memory.steps`), except in
-parts ``nodes`` and ``text nodes``, where a simulated node takes them.
+the parts ``nodes`` and ``text nodes``, where they are measured on a simulated node.
 """
 
 import contextlib
@@ -36,29 +36,29 @@ from sim.arithmetic.functions import column_sums
 __all__ = ["CHAINS", "INJECTED", "PARTS", "PASSES", "Parts", "bits", "chains", "checks", "differentiated", "far",
            "memory_lab", "nodes", "programs", "text_nodes"]
 
-#: Overlaps that are put into plans, passes of plans that are right, and random chains.
+#: Numbers of overlaps injected into plans, of passes with correct plans, and of random chains.
 INJECTED, PASSES, CHAINS = 100, 1000, 250
-_CHAINS = 50  # random chains of a part
-#: Fraction of them with the best plan found by a greedy search, and the maximum by which it may be slower.
+_CHAINS = 50  # random chains in each part
+#: Minimum fraction of chains for which greedy search finds the best plan, and maximum slowdown otherwise.
 _EQUAL, _MOST = 0.95, 1.06
-#: Words that the text model's buffers may take, and the minimum fraction that the strict rule saves in its lists.
+#: Words available to the text model's buffers, and minimum fraction that the strict rule must save in its lists.
 _ACTIVATIONS, _STRICT = 8192, 0.45
-#: Perceptrons, with batches of 32, on arrays of 4 by 4.
+#: Widths of perceptrons, for batches of 32 and arrays of 4 by 4.
 _WIDTHS = ((64, 64, 10), (64, *[64] * 9, 10), (64, 128, 96, 48, 10))
 _EXAMPLES, _ARRAY = 32, Array(rows=4, lanes=4)
-#: Options of the text model's programs.
+#: Options of the programs of the text model.
 _TEXT: Mapping[str, dict[str, Any]] = {
     "text, as it is": {}, "text, normals scaled again": {"scaled_again": True}, "text, in place": {"in_place": True},
     "text, both": {"scaled_again": True, "in_place": True}}
-#: Lists of the text model: whether normals are scaled again in backward.
+#: Lists of the text model, by whether normalised rows are scaled again in backward.
 _LISTS = {"lists of text": False, "lists of text, normals scaled again": True}
-#: Chains, budgets as shares of the saved words, and words per cycle of far memory.
+#: Chains, budgets as fractions of the saved words, and words per cycle of far memory.
 _FAR = (("text", 0.6, 1 / 4), ("text", 0.75, 1 / 8), ("layers", 0.5, 1 / 8), ("text", 0.6, 1 / 8),
         ("text", 0.5, 1 / 4), ("text", 0.5, 1 / 2), ("text", 0.6, 1 / 2), ("layers", 0.5, 1 / 2))
-#: Budgets and rates of steps on a simulated node, of the second perceptron.
+#: Budgets and rates for steps of the second perceptron on a simulated node.
 _NODES = ((0.5, 1 / 16), (0.5, 1 / 8), (0.5, 1 / 2))
-_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # the same of the text model
-#: Fractions of cycles by which a node may differ from a timeline, and two equally fast steps from each other.
+_TEXT_NODES = ((0.6, 1 / 4), (0.75, 1 / 8), (0.5, 1 / 4), (0.5, 1 / 2), (0.6, 1 / 2))  # for the text model
+#: Maximum relative deviation of a node's cycles from a timeline, and of two equally fast steps from each other.
 _NEAR, _EVEN = 0.03, 0.001
 
 
@@ -68,7 +68,7 @@ def _name(widths: tuple[int, ...]) -> str:
 
 
 def _row(name: str, profile: Profile) -> dict[str, Any]:
-    """Words of a program by every method, with both checks of each."""
+    """Return the words of a program by every method, each with the results of both checks."""
     places = {method: dict(zip(profile.words, bases, strict=True))
               for method, bases in planned(profile.lifetimes).items()}
     words = {method: max(base + profile.words[name] for name, base in bases.items())
@@ -79,7 +79,7 @@ def _row(name: str, profile: Profile) -> dict[str, Any]:
 
 
 def programs() -> list[dict[str, Any]]:
-    """Words of the lists of perceptrons and of the text model, and of programs of steps of both."""
+    """Words of the lists of perceptrons and of the text model, and of both models' programs of steps."""
     profiles: dict[str, Profile] = {}
     for widths in _WIDTHS:
         lists = compile_lists(layers_of(widths), array=_ARRAY, examples=_EXAMPLES, words=1 << 20)
@@ -93,9 +93,9 @@ def programs() -> list[dict[str, Any]]:
 
 
 def checks() -> dict[str, int]:
-    """Overlaps put into plans of random programs, how often both checks find them, and alarms in right plans.
+    """Count overlaps injected into random plans, detections by both checks, and false alarms.
 
-    A pass is a random program that is carried out under its plan.
+    A pass is the execution of a random program under a correct plan.
     """
     generator = np.random.default_rng(0)
     count = {"injected": 0, "overlaps": 0, "dead_reads": 0, "passes": 0, "alarms": 0}
@@ -114,9 +114,9 @@ def checks() -> dict[str, int]:
 
 
 def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bool, int]:
-    """Whether loss and gradient of a random sequence, in the words of a plan, have the host's bits; and the words.
+    """Differentiate a random sequence in a plan's words; return whether bits are the host's, and words.
 
-    Padding follows ``length`` characters. Options are as for
+    Padding follows ``length`` characters. The options are as for
     :func:`~host.features.compute.text_steps.text_program`.
     """
     generator, context = np.random.default_rng(length), model.config.context
@@ -133,7 +133,7 @@ def differentiated(model: Transformer, length: int, **options: bool) -> tuple[bo
 
 
 def bits() -> list[dict[str, Any]]:
-    """The text model's programs in the words of their plans: lengths at which they have the host's bits."""
+    """Run the text model's programs in the words of their plans, and count lengths with the host's bits."""
     model = Transformer(CONFIG)
     model.initialize(0)
     rows = []
@@ -145,7 +145,7 @@ def bits() -> list[dict[str, Any]]:
 
 
 def far() -> list[dict[str, Any]]:
-    """Modelled cycles with far memory, divided by the cycles of a step that keeps all maps."""
+    """Modelled cycles with far memory, relative to a step that keeps all maps."""
     chains: dict[str, Chain] = {"text": text_chain(), "layers": layers_chain(9, width=64, examples=32)}
     rows: list[dict[str, Any]] = []
     for name, share, rate in _FAR:
@@ -163,26 +163,26 @@ def far() -> list[dict[str, Any]]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Steps of a perceptron on a simulated node with a far memory, under each policy."""
+    """Run a perceptron on a simulated node with a far memory, under each policy."""
     return [row for share, rate in _NODES for row in _steps(
         _name(_WIDTHS[1]), share, rate, far_steps(_WIDTHS[1], examples=_EXAMPLES, share=share, rate=rate))]
 
 
 def text_nodes() -> list[dict[str, Any]]:
-    """A sequence of the text model on a simulated node with a far memory, under each policy."""
+    """Run a sequence of the text model on a simulated node with a far memory, under each policy."""
     return [row for share, rate in _TEXT_NODES
             for row in _steps("text", share, rate, far_text_steps(share=share, rate=rate))]
 
 
 def _steps(chain: str, share: float, rate: float, steps: list[FarStep]) -> list[dict[str, Any]]:
-    """Rows of steps, with their cycles divided by the first step's, which keeps all maps."""
+    """Build rows of steps, with cycles relative to the first step, which keeps all maps."""
     return [{"chain": chain, "share": share, "rate": rate, **dataclasses.asdict(step),
              "policies": [policy.name.lower() for policy in step.policies], "factor": step.cycles / steps[0].cycles}
             for step in steps]
 
 
 def chains(seed: int) -> list[float]:
-    """Cycles of greedy plans divided by cycles of exhaustive ones, of random chains that some plan fits."""
+    """Cycles of greedy plans over cycles of exhaustive ones, for random chains that some plan fits."""
     generator = np.random.default_rng(seed)
     ratios: list[float] = []
     while len(ratios) < _CHAINS:
@@ -193,7 +193,7 @@ def chains(seed: int) -> list[float]:
     return ratios
 
 
-#: Parts of the results, by name.
+#: Functions that compute the parts of the results, by name.
 PARTS: Mapping[str, Callable[[], Any]] = {
     "programs": programs, "checks": checks, "bits": bits, "far": far, "nodes": nodes,
     "text nodes": text_nodes,
@@ -201,31 +201,31 @@ PARTS: Mapping[str, Callable[[], Any]] = {
 
 
 def _sources() -> list[Path]:
-    """Modules with results that are kept."""
+    """Modules on which the stored results depend."""
     folder = Path(__file__).parents[2]
     return [Path(__file__), *(path for name in ("features/compute", "features/far", "models")
                               for path in sorted((folder / name).rglob("*.py")))]
 
 
 def _digest() -> str:
-    """SHA-256 of the modules with results that are kept."""
+    """SHA-256 of the modules on which the stored results depend."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()
 
 
 class Parts:
-    """Parts that are kept in a JSON file, unless it is damaged or of another version of the planner."""
+    """Results in parts, read from a JSON file unless it is damaged or from a different planner version."""
 
     def __init__(self, path: Path):
         self._path = path
         self._source = _digest()
-        self.parts: dict[str, Any] = {}  # results of the parts that are there
+        self.parts: dict[str, Any] = {}  # available parts of the results
         with contextlib.suppress(FileNotFoundError, ValueError):
             kept = json_files.read_sealed(path)
             if kept["source"] == self._source:
                 self.parts = kept["parts"]
 
     def complete(self) -> Iterator[str]:
-        """Yield the name of each part that is missing, then make it and write the file."""
+        """Yield the name of each missing part, then compute the part and write the file."""
         for name, part in PARTS.items():
             if name not in self.parts:
                 yield name
@@ -234,11 +234,11 @@ class Parts:
 
     @property
     def ratios(self) -> list[float]:
-        """Cycles of greedy plans divided by cycles of exhaustive ones."""
+        """Cycles of greedy plans divided by cycles of exhaustive plans."""
         return [ratio for name, part in self.parts.items() if name.startswith("chains") for ratio in part]
 
     def failures(self) -> list[str]:
-        """Statements that the results should meet, but do not."""
+        """Requirements that the results do not meet."""
         checks, ratios = self.parts["checks"], self.ratios
         rows = {row["program"]: row for row in self.parts["programs"]}
         again = [rows[name] for name in ("text, normals scaled again", "lists of text, normals scaled again")]
@@ -273,7 +273,7 @@ class Parts:
         return [name for name, failed in statements.items() if failed]
 
     def tables(self) -> list[Table]:
-        """Words of programs, modelled plans with far memory, and steps on a simulated node."""
+        """Tabulate words of programs, modelled plans with far memory, and steps on a simulated node."""
         parts = self.parts
         return [
             Table("words of the activation memory", _PROGRAM, parts["programs"]),
@@ -284,7 +284,7 @@ class Parts:
               for part in ("nodes", "text nodes"))]
 
     def lines(self) -> list[str]:
-        """Other results, in lines."""
+        """Describe all other results, one per line."""
         checks, ratios = self.parts["checks"], self.ratios
         return [
             f"overlaps: of {checks['injected']} put into plans, {checks['overlaps']} found by lifetimes and "
@@ -299,18 +299,18 @@ class Parts:
 
 
 def _words(method: str) -> Column:
-    """Words by a method, and the saving against naive plans."""
+    """Column of the words by a method, and of the saving compared with naive plans."""
     return Column(method, format=str, of=lambda row: (
         f"{row['words'][method]:,} ({row['words'][method] / row['naive'] - 1:+.1%})"))
 
 
 def _factor(kind: str) -> Column:
-    """Cycles of a kind of plan, divided by the cycles of a step that keeps all maps."""
+    """Column of the cycles of a kind of plan, relative to a step that keeps all maps."""
     return Column(kind, format=str, of=lambda row: f"{row[kind]['factor']:.3f}" if row[kind] else "no room")
 
 
 def _policies(policies: Sequence[str]) -> str:
-    """Plan of maps by the first letters of keep, swap and recompute."""
+    """Abbreviate the policies of maps by the initials of keep, swap and recompute."""
     return "".join(policy[0] for policy in policies)
 
 

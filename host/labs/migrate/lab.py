@@ -35,17 +35,17 @@ __all__ = ["migrate_lab"]
 
 _FILES = ("migrate.json", "ledger.json", "source/checkpoint.tar", "target/checkpoint.tar")
 _OPTIMIZERS, _TRANSPORTS = ("momentum", "adam"), ("verilated", "board", "serial")
-#: Boards with nodes that train in binary32.
+#: Boards with nodes that can train in binary32.
 _JOBS = [name for name in BOARDS.present if BOARDS[name].node.has_ring]
 
-#: Report of a migration.
+#: Schema of a migration's report.
 SCHEMA = Schema("gradring.migration", 1, columns_of(
     Downtime, "cycles bound nodes steps after optimizer weights gradients transport source board line bit_exact"))
 
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions(Section):
-    """The job that is moved."""
+    """Options of the job that is moved."""
 
     steps: int = option(24, help="Steps of the run.", minimum=1, maximum=100_000)
     after: int = option(11, help="Steps after which the job is moved.")
@@ -65,19 +65,19 @@ class JobOptions(Section):
             raise ValueError(f"Codec of weights must have no codebook here, not be {self.weights!r}")
 
     def config(self, seed: int) -> TrainingConfig:
-        """Training of the job."""
+        """Training configuration of the job."""
         return TrainingConfig(max_steps=self.steps, interval=self.steps, hidden=widths(self.hidden), seed=seed,
                               optimizer=create(OptimizerName(self.optimizer)))
 
     def node(self, interval: int) -> NodeConfig:
-        """Node of a site, with an optimizer that takes ``interval`` cycles for an element."""
+        """Configure the node of a site, whose optimizer takes ``interval`` cycles per element."""
         return NodeConfig(optimizer=Optimizer(interval=interval), weights=Weights(codec=self.weights),
                           gradients=self.gradients, masking=False, sparsify=False, features=(SettableVersion(),))
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetOptions(Section):
-    """The ring of the target."""
+    """Options of the target's ring."""
 
     latency: int = option(40, help="Cycles of the target's links.", label="Latency of the target's links", minimum=1,
                           maximum=MAX_LATENCY)
@@ -87,7 +87,7 @@ class TargetOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class SiteOptions(Section):
-    """Nodes of the sites."""
+    """Options of the nodes at both sites."""
 
     transport: str = option("verilated",
                             help="Target: verilated, board for a simulated one, or serial for the one at --device.")
@@ -112,11 +112,11 @@ class SiteOptions(Section):
 
     @property
     def built(self) -> BoardConfig | None:
-        """The board, if there is one."""
+        """The board, or None without a board."""
         return None if self.board is None else BOARDS[self.board]
 
     def count(self, nodes: int | None) -> int:
-        """Nodes of both rings."""
+        """Number of nodes in each of the two rings."""
         default = 4 if self.built is None else self.built.nodes
         if self.built is not None and nodes not in (None, default):
             raise ValueError(f"Nodes must be the {default} of {self.board}, not {nodes}")
@@ -126,14 +126,14 @@ class SiteOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class KeyOptions(Section):
-    """Files of keys."""
+    """Files that contain keys."""
 
     key: Path | None = option(None, help="File of the key of manifests.", shown_default="the user's key")
     owner_key: Path | None = option(None, help="File of the key of the model's owner.",
                                     shown_default="owner.key in the output folder")
 
     def keys(self, output: Path) -> Keys:
-        """Keys of a migration, once its output folder has been prepared; a key that is missing is made."""
+        """Load the keys of a migration after its output folder was prepared; missing keys are generated."""
         manifest = user_key() if self.key is None else read_key(self.key)
         owner = None if self.owner_key is None else read_key(self.owner_key)
         prepare(output, files=_FILES[:2])
@@ -178,7 +178,7 @@ def migrate_lab(
 
 def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: int, config: TrainingConfig,
            keys: Keys, output: Path) -> list[Site]:
-    """The source, the target, and the site of the run that stays; ``ValueError`` if a board has no room."""
+    """Create source, target, and the site of the staying job; ``ValueError`` if a board lacks room."""
     data, built = digits(), ends.built
     length = Classifier(data, config.hidden).parameters.size
     need = [config.allocation(length)]
@@ -198,8 +198,8 @@ def _sites(job: JobOptions, target: TargetOptions, ends: SiteOptions, *, nodes: 
 
 def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progress: Progress) -> (
         tuple[Downtime, dict[str, int], bool]):
-    """Do the run that stays and the run that moves; return the downtime of the job, cycles of a pass on the
-    line of each site, and whether both runs end with the same bits."""
+    """Run a job that stays and a job that moves. Returns the downtime, the cycles of a pass on the line of each site,
+    and whether both runs end with the same bits."""
     source, target, stays = sites
     try:
         progress.stage("run that stays", steps)
@@ -222,7 +222,7 @@ def _compare(sites: list[Site], ledger: Ledger, *, after: int, steps: int, progr
 def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: int = 1,
             transport: TransportName = TransportName.VERILATED, board: BoardConfig | None = None,
             device: str | None = None) -> Iterator[Fabric]:
-    """A ring, or a board; a ``board`` gives its configuration, clock and baud rate."""
+    """Open a ring or a board; ``board`` gives the board's configuration, clock and baud rate."""
     options: dict[str, Any] = {"latency": latency, "threads": threads}
     line = None
     if transport is not TransportName.VERILATED:
@@ -233,14 +233,14 @@ def _fabric(config: NodeConfig, *, nodes: int, latency: int = LATENCY, threads: 
         assert line is not None
         options = {"device": device, "frequency": line[0], "baud": line[1]}
     with open_session(config, nodes=nodes, transport=transport, **options) as session:
-        # A load clears the cycles that a board counts, so time is taken from the host's clock there.
+        # A load clears the cycle counter of a board, so its time is taken from the host's clock.
         clock = ((lambda: int(time.monotonic() * line[0])) if transport is TransportName.SERIAL and line
                  else (lambda: session.cycle))
         yield Fabric(session.ring, clock, line)
 
 
 def _finish(site: Site, progress: Progress) -> tuple[list[bytes], list[float]]:
-    """Do the rest of a run: bits of the nodes, equal to the golden model's, and losses."""
+    """Complete a run; return the bits of the nodes, which must equal the golden model's, and the losses."""
     run = site.run
     assert run is not None
     training = run.executor.training

@@ -20,7 +20,7 @@ __all__ = ["predict_lab"]
 
 @dataclasses.dataclass(frozen=True)
 class ComparedOptions(Section):
-    """Model and formats."""
+    """Options of the model and the formats."""
 
     model: str = option("digits", help="digits, widths of layers as 784,128,10, or a number of parameters, whose "
                                        "computation is not predicted, as 25M.")
@@ -36,13 +36,13 @@ class ComparedOptions(Section):
 
     @property
     def names(self) -> list[str]:
-        """Formats."""
+        """Names of the formats."""
         return [name.strip() for name in self.formats.split(",")]
 
 
 @dataclasses.dataclass(frozen=True)
 class RingOptions(Section):
-    """Links and clock."""
+    """Options of links and clock."""
 
     link_latency: int = option(LATENCY, help="Cycles from one node to the next.", minimum=1, maximum=COUNT)
     clock: float = option(CLOCK / 1e6, help="Cycles of the nodes per second, in MHz.")
@@ -106,12 +106,12 @@ def predict_lab(
 
 
 def _file_name(form: str) -> str:
-    """Name of a format, as a part of a file's name."""
+    """Name of a format as it is used in file names."""
     return form.replace("%", "pct").replace("/", "-")
 
 
 def _validate() -> None:
-    """Print the errors of all points that were measured, and each error above its limit."""
+    """Print the prediction errors of all measured points, and list the errors that exceed the limit."""
     measured = points.load()
     off = []
     for name, rings in (("chosen", "up to 16 nodes"), ("large", "more than 16 nodes")):

@@ -1,7 +1,7 @@
-"""Prediction of a training step: its collectives by the walk, its products by the array's cycle model, and their
-overlap by the golden timeline of the step's program.
+"""Prediction of a training step: collectives by simulating the sequence of packets, products by the array's cycle
+model, and their overlap by the golden timeline of the step's program.
 
-Predictions are shown as a table, as JSON, and as a picture of time over nodes.
+Predictions are shown as a table, as JSON, and as a picture of step time over ring size.
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ from sim.golden.features.programs.program import Span, makespan, timeline
 __all__ = ["SCHEMA", "Model", "Prediction", "Step", "describe", "draw", "format_of", "model_of", "predict",
            "sizes", "table"]
 
-#: Rows and lanes of an array, by its multiply-adds per cycle.
+#: Rows and lanes of arrays, by multiply-adds per cycle.
 _ARRAYS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8)}
-#: Widths of the digits classifier: its inputs, its hidden layers by default, and its classes.
+#: Widths of the digits classifier: inputs, default hidden layers, and classes.
 _DIGITS = (64, *TrainingConfig.hidden, 10)
-#: Collectives of execution traces: a fused update is an all-reduce with the optimizer in its middle.
+#: Collectives in execution traces; a fused update is an all-reduce with the optimizer in the middle.
 _KINDS = {"FUSED_UPDATE": chakra.Kind.ALL_REDUCE, "REDUCE_SCATTER": chakra.Kind.REDUCE_SCATTER,
           "ALL_GATHER": chakra.Kind.ALL_GATHER}
 _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
@@ -48,22 +48,22 @@ _UNITS = {"": 1, "k": 10 ** 3, "M": 10 ** 6, "G": 10 ** 9}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Model that is trained: a perceptron, or a vector of parameters without a prediction of its computation."""
+    """Model to train: a perceptron, or a vector of parameters whose computation is not predicted."""
 
     name: str
-    #: Elements of the vector that nodes reduce.
+    #: Number of elements in the vector that nodes reduce.
     parameters: int
-    #: Inputs and outputs of all layers, or nothing.
+    #: Inputs of the first layer and outputs of all layers; empty for a vector.
     widths: tuple[int, ...] = ()
 
     @property
     def layers(self) -> list[Dense]:
-        """Layers, one after the other."""
+        """Layers in the order of forward."""
         return layers_of(self.widths) if self.widths else [Dense(1, self.parameters - 1, 1, 0)]
 
 
 def model_of(text: str) -> Model:
-    """The model that a text names: ``digits``, widths as ``784,128,10``, or a number of parameters as ``25M``."""
+    """Parse a model: ``digits``, widths such as ``784,128,10``, or a parameter count such as ``25M``."""
     if text == "digits":
         widths = _DIGITS
     elif re.fullmatch(r"\d+(,\d+)+", text):
@@ -81,11 +81,11 @@ def model_of(text: str) -> Model:
 
 
 def format_of(text: str) -> Format:
-    """The format that a text names.
+    """Parse a format.
 
-    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart`` each node has zeros
-    in its own positions. A codec is for gradients and weights, and ``mx9/zero_value`` names one for weights and one
-    for gradients.
+    ``dense`` and ``10%`` are gradients in zero-value form, with raw weights; with ``10%-apart`` the zeros of each
+    node have different positions. A codec applies to gradients and weights, while ``mx9/zero_value`` names a codec
+    for weights and one for gradients.
     """
     if text == "dense":
         return Format()
@@ -104,10 +104,10 @@ def format_of(text: str) -> Format:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A step, predicted."""
+    """Predicted training step."""
 
     form: str
-    #: Cycles of the step, of all computation and of all communication; and words of the node that sends most.
+    #: Cycles of the step, of all computation, and of all communication; and words of the node that sends the most.
     nodes: int
     cycles: int
     compute: int
@@ -115,15 +115,15 @@ class Prediction:
     words: int
 
     seconds: float
-    #: Timeline of one node.
+    #: Timeline of one of the nodes.
     spans: list[Span] = dataclasses.field(repr=False)
-    #: The same as commands of an execution trace.
+    #: The timeline as commands of an execution trace.
     commands: list[chakra.Command] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Predicted(Costs):
-    """Durations of commands by the walk, which keeps the result of each collective."""
+    """Predicted durations of commands; the result of each collective is kept in ``walks``."""
 
     form: Format
     timing: Timing
@@ -131,7 +131,7 @@ class _Predicted(Costs):
     walks: list[CollectiveCycles] = dataclasses.field(default_factory=list)
 
     def collective(self, kind: Collective, length: int, *, nodes: int) -> int:
-        if nodes == 1:  # the update of owned blocks, with gradients that are there
+        if nodes == 1:  # an update of owned blocks, whose gradients are already on the node
             return self.timing.alone(length=length)
         walk = collective_cycles(kind, self.form, self.timing, length=length, nodes=nodes, latency=self.latency)
         self.walks.append(walk)
@@ -139,7 +139,7 @@ class _Predicted(Costs):
 
 
 def _product(array: Array, job: GemmJob) -> int:
-    """Cycles of a product with the factors that take the fewest, about."""
+    """Estimate the cycles of a product, with the factors that take the fewest."""
     factors = best_factors(array, (job.m, job.k, job.n), transpose_a=bool(job.transpose_a),
                            transpose_b=bool(job.transpose_b), ones=job.a.place == ONES, starts=bool(job.initial),
                            gated=bool(job.gated))
@@ -149,7 +149,7 @@ def _product(array: Array, job: GemmJob) -> int:
 
 @functools.cache
 def _computed(widths: tuple[int, ...], share: int, macs: int) -> dict[str, int]:
-    """Cycles of the forward and backward commands of each layer, for the examples of a node."""
+    """Cycles of each layer's forward and backward commands, for the examples of one node."""
     rows, lanes = _ARRAYS[macs]
     array = Array(rows=rows, lanes=lanes)
     cycles: dict[str, int] = {}
@@ -161,7 +161,7 @@ def _computed(widths: tuple[int, ...], share: int, macs: int) -> dict[str, int]:
 
 
 def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
-    """Commands that compute."""
+    """Create the compute commands of a step."""
     layers = model.layers
     staged = sum(layer.length for layer in layers)
     computed = _computed(model.widths, examples, macs) if model.widths and macs else {}
@@ -171,7 +171,7 @@ def _commands(model: Model, *, examples: int, macs: int) -> list[Work]:
 
 @dataclasses.dataclass(frozen=True)
 class Step(Section):
-    """Work of nodes in a step, and its schedule; a model without layers has only ``none``."""
+    """Work of the nodes in a step, and its schedule; a model without layers supports only ``none``."""
 
     examples: int = option(32, help="Examples of each node in a step.", minimum=1, maximum=4095)
     macs: int = option(
@@ -188,16 +188,16 @@ class Step(Section):
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule."""
+        """The schedule of the step."""
         return Schedule.parse(self.overlap)
 
 
 def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, clock: float,
             node: NodeConfig | None = None) -> Prediction:
-    """Predict a training step in a format of :func:`format_of`, on two or more nodes.
+    """Predict a training step with a format of :func:`format_of`, on two or more nodes.
 
-    Latency is of a link, in cycles, and the clock in cycles per second. The node is the configuration of the nodes
-    except for their codecs, by default :class:`~hdl.config.NodeConfig`.
+    ``latency`` is the latency of a link in cycles, and ``clock`` is in cycles per second. ``node`` is the
+    configuration of the nodes except for their codecs, by default :class:`~hdl.config.NodeConfig`.
     """
     if not model.widths and step.schedule.kind is not Kind.NONE:
         raise ValueError(f"Schedule of a model without layers must be none, not {step.schedule}")
@@ -219,10 +219,10 @@ def predict(model: Model, form: str, step: Step, *, nodes: int, latency: int, cl
 
 def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[CollectiveCycles],
            nodes: int) -> list[chakra.Command]:
-    """Commands of a step for an execution trace, with the waits of each."""
+    """Convert a step to commands of an execution trace, with their waits."""
     words = iter(walks)
     sizes: dict[str, tuple[chakra.Kind, int, int]] = {}
-    for task in compiled.tasks:  # in the order of addition, as their walks
+    for task in compiled.tasks:  # in the order in which they were added, like the walks
         if task.collective:
             walked = next(words)
             kind = _KINDS[task.operation]
@@ -239,7 +239,7 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
         rest = [other for other in range(len(compiled.queues)) if other != number]
         for position, instruction in enumerate(queue):
             span = times.get((number, position))
-            if span is None:  # takes no time
+            if span is None:  # the command takes no time
                 continue
             waits = [compiled.queues[other][wait.after - 1].task.name
                      for other, wait in zip(rest, instruction.waits, strict=True)
@@ -252,7 +252,7 @@ def _trace(compiled: CompiledProgram, spans: Sequence[Span], walks: Sequence[Col
 
 
 def sizes(nodes: int) -> list[int]:
-    """Ring sizes of a picture: powers of two, and the largest."""
+    """Ring sizes for a picture: powers of two, and the largest ring."""
     counts = [1 << bit for bit in range(1, nodes.bit_length()) if 1 << bit < nodes]
     return [*counts, nodes]
 
@@ -278,19 +278,19 @@ _FORMAT, _NODES, _CYCLES, _SECONDS, _COMPUTE, _COMMUNICATE, _WORDS = (
     Column("words", ","))
 _ROW = (_FORMAT, _NODES, _CYCLES, _SECONDS, _COMPUTE, _COMMUNICATE, _WORDS)
 
-#: Report of predictions.
+#: Schema of the report of predictions.
 SCHEMA = Schema("gradring.predict", 2, columns_of(
     "modelled model link_latency examples macs schedule clock parameters", Column("rows", columns=_ROW)))
 
 
 def describe(predictions: Sequence[Prediction], **asked: Any) -> dict[str, Any]:
-    """Content of predict.json: the request, and a row for each format and ring."""
+    """Build the content of predict.json: the request, and a row for each format and ring."""
     return SCHEMA.report({"modelled": True, **asked, "rows": [
         record(_ROW, prediction) for prediction in predictions]})
 
 
 def table(predictions: Sequence[Prediction], title: str) -> Table:
-    """Predictions of one ring size, a row for each format."""
+    """Tabulate the predictions for one ring size, with a row for each format."""
     return Table(f"{title}: modelled", (
         _FORMAT, _SECONDS, _CYCLES, _COMPUTE, _COMMUNICATE, _WORDS,
         Column("link", format=".0%", of=lambda row: row.words / row.communicate if row.communicate else 0.0)),
@@ -298,7 +298,7 @@ def table(predictions: Sequence[Prediction], title: str) -> Table:
 
 
 def draw(predictions: Sequence[Prediction], path: pathlib.Path, *, title: str, note: str) -> None:
-    """Draw the time of a step over the nodes of the ring, a line for each format."""
+    """Draw the time of a step over the ring size, with a line for each format."""
     with picture(path, size=(8.4, 5.2), title=title, note=note) as (axes,):
         for number, form in enumerate(dict.fromkeys(row.form for row in predictions)):
             chosen = [row for row in predictions if row.form == form]

@@ -1,7 +1,7 @@
-"""Points that predictions are compared with: collectives on simulated rings, measured by ``make predict-points``.
+"""Points to check predictions: collectives measured on simulated rings (``make predict-points``).
 
-Three sets are kept in ``points.csv``: one for the fit of the two constants of :mod:`host.cycles.timing`, and two that
-no fit has used, of rings of up to 16 nodes and of larger ones. :func:`compare` has the error of every measured point.
+``points.csv`` contains three sets: one for the fit of the two constants of :mod:`host.cycles.timing`, and two that
+were not used in the fit, for rings of up to 16 nodes and for larger ones. :func:`compare` returns all errors.
 """
 
 import csv
@@ -39,68 +39,68 @@ __all__ = ["FILE", "FORMATS", "SMALL", "WORST", "Compared", "Point", "compare", 
            "measure", "measure_all", "summary", "table"]
 
 FILE = Path(__file__).with_name("points.csv")
-#: Bytes of the file.
+#: Maximum size of the file in bytes.
 _LARGEST = 1 << 24
 
-#: Forms of gradients and weights that are measured: fields of a :class:`Format`.
+#: Forms of gradients and weights that are measured, as fields of a :class:`Format`.
 FORMATS: dict[str, dict[str, Any]] = {
     "dense": {}, "10%": {"density": 0.1}, "10%-apart": {"density": 0.1, "zeros": Zeros.APART},
     "mx9": {"gradients": "mx9", "weights": "mx9"},
 }
-#: A node of large rings, as small as there is one with the floating-point optimizer: one lane, and no state.
+#: Node of large rings, the smallest one with the floating-point optimizer: one lane, and no state planes.
 SMALL = NodeConfig(lanes=1, topology=SingleRing(max_nodes=MAX_NODES), masking=False, sparsify=False,
                    memories=Memories(gradient=8192, weight=8192, state=32, planes=0))
 
-#: Elements that a node of these points has room for.
+#: Maximum number of elements in these points.
 _LONGEST = 65536
 
-#: Sizes, lengths and latencies of both sets.
+#: Sizes, lengths and latencies of the points of both sets.
 _FITTED = ((2, 5), (64, 640), (4, 40))
 _NODES = (2, 3, 5, 7, 9, 12, 16)
 _SHORT, _LONG = (32, 333, 2500, 9000), (40_000, _LONGEST)
 _LATENCIES = (1, 6, 30, 100, 512)
 _KINDS = (Collective.FUSED_UPDATE, Collective.ALL_REDUCE)
-#: Lengths, and latencies in turn, of larger rings.
+#: Lengths, and alternating latencies, for larger rings.
 _LARGE = {64: ((2500, 8192), (100, 30, 1)), 255: ((8192,), (30, 6))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A collective on a ring, and its cycles and words if they were measured."""
+    """A collective on a ring, with its cycles and words if they have been measured."""
 
     kind: Collective
-    #: A name of :data:`FORMATS`.
+    #: Name in :data:`FORMATS`.
     form: str
     nodes: int
     length: int
     latency: int
-    #: Cycles on the slowest node, and words of the node that sends most.
+    #: Cycles on the slowest node, and words of the node that sends the most.
     cycles: int = 0
     words: int = 0
 
     def row(self) -> list[Any]:
-        """The point as a row of the file."""
+        """Return the point as a row of the file."""
         return [self.kind.name, *dataclasses.astuple(self)[1:]]
 
 
 def config_of(form: Format, nodes: int = SingleRing.max_nodes) -> NodeConfig:
-    """Node of the points of a format, in a ring of ``nodes`` nodes; a small one in a large ring."""
+    """Configure the node for points of a format in a ring of ``nodes``; large rings have small nodes."""
     codecs = {"gradients": form.gradients, "weights": Weights(codec=form.weights)}
     if nodes > SingleRing.max_nodes:
-        # Master weights are only of a block, and nodes without a codec have none.
+        # A node has master weights only for its block, and none without a codec.
         return SMALL.replace(memories={"state": SMALL.memories.state if form.weights == RAW else 512}, **codecs)
     return NodeConfig(memories=Memories(gradient=_LONGEST, weight=_LONGEST, state=_LONGEST // 2), masking=False,
                       sparsify=False, **codecs)
 
 
 def _fitted() -> list[Point]:
-    """Points for the two constants: only dense gradients."""
+    """Points for the fit of the two constants, only with dense gradients."""
     return [Point(kind=kind, form="dense", nodes=nodes, length=length, latency=latency)
             for nodes, length, latency, kind in itertools.product(*_FITTED, _KINDS)]
 
 
 def _chosen() -> list[Point]:
-    """Points for validation: short vectors with two latencies each, long ones with one, in turn."""
+    """Points for validation; short vectors have two latencies each and long ones one, in rotation."""
     points: list[Point] = []
     turn = itertools.count()
     for form, nodes, length in itertools.product(FORMATS, _NODES, (*_SHORT, *_LONG)):
@@ -111,7 +111,7 @@ def _chosen() -> list[Point]:
 
 
 def _large() -> list[Point]:
-    """Points for validation on larger rings: each length with one latency, which rotate from form to form."""
+    """Points for validation on larger rings; each length has one latency, in rotation over the forms."""
     points: list[Point] = []
     for index, (form, (nodes, (lengths, latencies))) in enumerate(itertools.product(FORMATS, _LARGE.items())):
         for turn, length in enumerate(lengths):
@@ -121,7 +121,7 @@ def _large() -> list[Point]:
 
 
 def gradients(point: Point) -> npt.NDArray[np.float32]:
-    """Random gradients, with zeros in the positions of the format."""
+    """Generate random gradients, with zeros in the positions that the format requires."""
     form = Format(**FORMATS[point.form])
     generator = np.random.default_rng(zlib.crc32(repr(point.row()[:-2]).encode()))
     shape = point.nodes, point.length
@@ -140,7 +140,7 @@ def _one(ring: FlatRing, point: Point) -> Point:
 
 
 def measure(points: Sequence[Point]) -> Iterator[Point]:
-    """Measure points on simulated rings, the points of one ring and latency together."""
+    """Measure points on simulated rings; points with the same ring and latency share a simulation."""
     def ring_of(point: Point) -> tuple[str, int, int]:
         return point.form, point.nodes, point.latency
 
@@ -153,14 +153,14 @@ def measure(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def load() -> dict[str, list[Point]]:
-    """The points of the file: ``fitted``, ``chosen`` and ``large``.
+    """Read the points from the file: ``fitted``, ``chosen`` and ``large``.
 
     Raises
     ------
     ValueError
-        The file is damaged, or not a file of points; the message names it.
+        The file is damaged, or is not a file of points; the message names the file.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         lines = read_bytes(FILE, largest=_LARGEST).decode("ascii").splitlines()
@@ -184,7 +184,7 @@ def load() -> dict[str, list[Point]]:
 
 
 def write(points: Mapping[str, Sequence[Point]]) -> None:
-    """Write the file."""
+    """Write the file of points."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["set", *(field.name for field in dataclasses.fields(Point))])
@@ -192,13 +192,13 @@ def write(points: Mapping[str, Sequence[Point]]) -> None:
     write_bytes(FILE, text.getvalue().encode())
 
 
-#: Largest error that a point may have; larger errors are listed.
+#: Maximum error of a point; larger errors are listed.
 WORST = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A measured point, and the cycles and words that are predicted for it."""
+    """A measured point, with its predicted cycles and words."""
 
     point: Point
     cycles: int
@@ -206,21 +206,21 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Predicted cycles less measured ones, relative to the measured ones."""
+        """Predicted cycles minus measured cycles, relative to the measured cycles."""
         return self.cycles / self.point.cycles - 1
 
     @property
     def line(self) -> str:
-        """The point as a line."""
+        """The point and its error, described in a line."""
         point = self.point
         return (f"{point.kind.name.lower()}, {point.form}, N={point.nodes}, K={point.length:,}, links of "
                 f"{point.latency}: {point.cycles:,} cycles, {self.cycles:,} predicted, {self.error:+.1%}")
 
 
 def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]:
-    """Predict points that were measured.
+    """Predict points that have been measured.
 
-    Zeros are expected by the density of the format or, ``counted``, counted in the gradients that were summed.
+    Zeros are estimated from the format's density, or, if ``counted``, counted in the gradients that are summed.
     """
     compared = []
     for point in points:
@@ -238,7 +238,7 @@ def compare(points: Sequence[Point], *, counted: bool = False) -> list[Compared]
 
 
 def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared]) -> Table:
-    """Errors of points on some rings, with zeros that are expected and with counted ones."""
+    """Tabulate the errors of points on some rings, with expected and with counted zeros."""
     rows = [(*row, *more[2:]) for row, more in zip(summary(expected), summary(counted), strict=True)]
     titles = {"points": "", "number": ",", "mean error": ".2%", "worst": ".2%", "zeros counted: mean": ".2%",
               "zeros counted: worst": ".2%"}
@@ -248,7 +248,7 @@ def table(rings: str, expected: Sequence[Compared], counted: Sequence[Compared])
 
 
 def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]]:
-    """All points, and points by common properties."""
+    """Yield all points, and then groups of points with a common property."""
     yield "all", list(compared)
     for title, of in (("", lambda point: f"{point.kind.name.lower()}, {point.form}"),
                       ("N=", lambda point: point.nodes), ("K=", lambda point: point.length),
@@ -261,13 +261,13 @@ def _groups(compared: Sequence[Compared]) -> Iterator[tuple[str, list[Compared]]
 
 
 def summary(compared: Sequence[Compared]) -> list[tuple[str, int, float, float]]:
-    """Groups of points: name, number, mean and largest error."""
+    """Summarise groups of points: name, number, mean error and largest error."""
     return [(name, len(group), statistics.mean(abs(entry.error) for entry in group),
              max(abs(entry.error) for entry in group)) for name, group in _groups(compared)]
 
 
 def measure_all() -> int:
-    """Measure all points, and write the file; return the number of points."""
+    """Measure all points, write them to the file, and return their number."""
     measured: dict[str, list[Point]] = {}
     for name, points in (("fitted", _fitted()), ("chosen", _chosen()), ("large", _large())):
         measured[name] = []

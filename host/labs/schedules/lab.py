@@ -1,7 +1,7 @@
-"""Cycles of a training step by each schedule, next to the serial time and the bound.
+"""Cycles of a training step by each schedule, compared with the serial time and the bound.
 
-The lab forecasts them by the golden model of time, with the durations of :mod:`host.cycles.estimate`; it simulates
-nothing. With ``--output`` it also writes the timeline of each schedule, as a trace and as a picture.
+The lab predicts the cycles by the golden model of time, with durations from :mod:`host.cycles.estimate`, without any
+simulation. With ``--output`` it also writes the timeline of each schedule, as a trace and as a picture.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ from sim.golden.features.programs.program import Span, makespan, timeline
 
 __all__ = ["CLASSES", "INPUTS", "NetworkOptions", "Row", "forecast", "schedules_lab", "table"]
 
-#: Pixels and classes of digits, and examples that training uses.
+#: Number of pixels and classes of digits; number of examples used for training.
 INPUTS, CLASSES = 64, 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A step by one schedule."""
+    """Predicted step of one schedule."""
 
     schedule: str
     cycles: int
-    #: Cycles of all commands of each queue, one after the other: no step is shorter than the larger sum.
+    #: Total cycles of the commands of each queue; no step can be shorter than the larger total.
     compute: int
     communicate: int
     spans: list[Span]
@@ -42,8 +42,8 @@ class Row:
 
 
 def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Row], list[str]]:
-    """Rows of all schedules of a perceptron, with chunks of all sizes, and the log of the search; ``sizes`` are the
-    widths with inputs and outputs."""
+    """Predict all schedules of a perceptron, with chunks of all sizes; ``sizes`` are the widths, including inputs and
+    outputs. Returns the rows and the log of the search."""
     layers = layers_of(sizes)
     staged = layers[-1].base + layers[-1].length
 
@@ -60,7 +60,7 @@ def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Ro
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The rows; the first is the serial one."""
+    """Tabulate the rows, starting with the serial schedule."""
     serial = rows[0].cycles
     return Table("cycles of a training step: modelled", (
         Column("schedule"), Column("cycles", format=","),
@@ -71,7 +71,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkOptions(Section):
-    """A network for digits, and the nodes that train it."""
+    """Options of a network for digits, and of the nodes that train it."""
 
     hidden: str = option("32x9", help="Widths of hidden layers.")
     batch: int = option(32, help="Examples in a step.", minimum=1, maximum=COUNT)
@@ -80,12 +80,12 @@ class NetworkOptions(Section):
 
     @property
     def sizes(self) -> list[int]:
-        """Widths of the network, inputs and outputs included."""
+        """Widths of the network, including inputs and outputs."""
         return [INPUTS, *widths(self.hidden), CLASSES]
 
     @property
     def costs(self) -> Costs:
-        """Costs of its commands."""
+        """Costs of the network's commands."""
         return Costs(examples=-(-self.batch // self.nodes), macs=self.macs)
 
 

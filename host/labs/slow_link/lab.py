@@ -1,6 +1,6 @@
-"""Fused updates on a ring with a slow link, measured and modelled: a block for each rank, or one root for all blocks.
+"""Fused updates on a ring with a slow link, measured and modelled, by owner: each rank, or one root.
 
-The rows of docs/ring/root_reduce.md; they are written to build/slow_link/slow_link.json.
+The results are the rows of docs/ring/root_reduce.md, and are written to build/slow_link/slow_link.json.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from sim.golden.ring_cycles import update_cycles
 
 __all__ = ["BARS", "CASES", "SCHEMA", "Case", "Row", "measure", "measured_update", "slow_link_lab", "table"]
 
-#: Limit of a root's cycles on a link of half rate, divided by cycles of a block for each rank on links of full rate,
-#: by nodes and elements.
+#: Maximum ratio of a root's cycles, on a ring with a link of half rate, to the cycles with a block for each rank on
+#: links of full rate, by nodes and elements.
 BARS = {(4, 16384): 1.36, (8, 16384): 1.18, (8, 4832): 1.26}
 
-#: Node of the rows, with room for the state of all groups.
+#: Node of all rows, with memory for the state of all groups.
 NODE = NodeConfig(role=RootReduce(), memories=Memories(state=16384, planes=1), masking=False, sparsify=False)
 
 _RATE = Fraction(1, 2)
@@ -37,19 +37,19 @@ _RATE = Fraction(1, 2)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A vector on a ring with a slow link."""
+    """A fused update of a vector on a ring with a slow link."""
 
-    #: Nodes of the ring, and elements of the vector.
+    #: Number of nodes in the ring, and number of elements in the vector.
     nodes: int
     length: int
 
     rate: Fraction = _RATE  # words per cycle of the slow link
-    link: int = 1  # rank that sends on it
-    density: float = 1.0  # fraction of the gradients that are not zero
-    latency: int = LATENCY  # cycles of each link
+    link: int = 1  # rank that sends on the slow link
+    density: float = 1.0  # fraction of nonzero gradients
+    latency: int = LATENCY  # cycles of latency of each link
 
 
-#: Rows of the page, including cases that gain nothing.
+#: Rows of the page, including cases in which a root gains nothing.
 CASES = (
     Case(nodes=4, length=16384), Case(nodes=8, length=16384), Case(nodes=8, length=4832), Case(nodes=4, length=4832),
     Case(nodes=8, length=1024), Case(nodes=4, length=1024), Case(nodes=2, length=16384),
@@ -64,28 +64,28 @@ class Row:
     """Cycles of one case."""
 
     case: Case
-    clean: int  # a block for each rank, all links at full rate
-    #: A block for each rank, and all blocks of the node that drives the slow link, with that link slow.
+    clean: int  # a block for each rank, with all links at full rate
+    #: Cycles with the slow link, if each rank owns a block, or if the node that sends on it owns all blocks.
     block_offset: int
     root_reduce: int
 
-    #: The same by the model, dense.
+    #: The same cycles by the model, for dense gradients.
     modelled_block_offset: float
     modelled_root_reduce: float
 
-    measured: float  # rate of the slow link that the host has measured
-    root: int | None  # root that the host chooses; None for a block for each rank
+    measured: float  # rate of the slow link as measured by the host
+    root: int | None  # root chosen by the host; None for a block for each rank
 
     @property
     def bar(self) -> float | None:
-        """Maximum of root_reduce / clean, if there is one."""
+        """Maximum of root_reduce / clean, or None without a limit."""
         size = self.case.nodes, self.case.length
         return BARS.get(size) if self.case == Case(nodes=size[0], length=size[1]) else None
 
 
 def measured_update(ring: Ring, length: int, density: float) -> int:
-    """Cycles of a fused update by SGD, compared bit for bit with the golden model, of random vectors with a fraction
-    ``density`` of gradients that are not zero."""
+    """Run a fused update by SGD on random vectors, compare it bit for bit with the golden model, and return its
+    cycles; a fraction ``density`` of the gradients is nonzero."""
     generator = np.random.default_rng(length)
     weights = generator.standard_normal(length).astype(np.float32)
     gradients = generator.standard_normal((ring.nodes, length)).astype(np.float32)
@@ -103,7 +103,7 @@ def measured_update(ring: Ring, length: int, density: float) -> int:
 
 
 def _update(ring: Ring, case: Case, root: int | None) -> int:
-    """Cycles of an update in a partition."""
+    """Return the cycles of an update with all blocks owned by ``root``, or by each rank if it is None."""
     ring.partition.set_root(root)
     cycles = measured_update(ring, case.length, case.density)
     ring.partition.set_root(None)
@@ -111,7 +111,7 @@ def _update(ring: Ring, case: Case, root: int | None) -> int:
 
 
 def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
-    """Measure all cases, in order; ``announce`` is called with the name of each stage of a build as it begins."""
+    """Measure all cases in order; ``announce`` is called with the name of each build stage at its start."""
     for case in CASES:
         opened = functools.partial(open_session, NODE, nodes=case.nodes, host_port=False, latency=case.latency,
                                    announce=announce)
@@ -131,7 +131,7 @@ def measure(*, announce: Callable[[str], None]) -> Iterator[Row]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Cycles of cases, divided by cycles of the block offset on links of full rate."""
+    """Tabulate the cycles of cases, relative to a block for each rank on links of full rate."""
     def case_of(row: Row) -> str:
         text = f"{float(row.case.rate):.2f}"
         if row.case.density < 1:
@@ -152,7 +152,7 @@ def table(rows: Sequence[Row]) -> Table:
         Column("chosen", of=lambda row: "block offset" if row.root is None else "root reduce")), rows)
 
 
-#: Report of the rows.
+#: Schema of the report.
 SCHEMA = Schema("gradring.slow_link", 1, columns_of(
     "node", Column("rows", columns=columns_of(Row, Case)[1:])))
 

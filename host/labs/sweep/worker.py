@@ -1,4 +1,4 @@
-"""Worker process of a sweep: builds, training runs, placements and counts of cells."""
+"""Worker process of a sweep, which executes builds, training runs, placements and counts of cells."""
 
 import importlib
 import json
@@ -31,14 +31,14 @@ from sim.verilated import toolchain
 
 __all__ = ["GRACE", "QUIET", "attempt", "job_of", "order_of", "work"]
 
-BATCH = 64  # sequences in a step of text
-GRACE = 3  # seconds until a worker that has not ended all its processes is killed
+BATCH = 64  # number of sequences in a step on text
+GRACE = 3  # seconds after which a worker is killed if any of its processes is still running
 QUIET = 0.5  # seconds between two signs of life
 _ERRORS = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
 
 
 class _Unsampled(CharacterModel):
-    """A character model that takes no sample."""
+    """A character model that does not generate samples."""
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
         return None
@@ -87,7 +87,7 @@ def _run(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[st
 
 
 def _figures(training: Training) -> dict[str, Any]:
-    """Means over the steps of a run."""
+    """Return the means of figures over the steps of a run."""
     steps = training.steps
     words = sum(step.words_sent for step in steps) / len(steps)
     gradients = sum(step.scatter_words for step in steps) / len(steps)
@@ -99,8 +99,8 @@ def _figures(training: Training) -> dict[str, Any]:
 
 
 def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfig) -> dict[str, Any]:
-    """Means over the steps of a run on nodes that compute, of the slowest node; multiply-adds are for the largest
-    share of each batch."""
+    """Means over the steps of a run on nodes that compute, for the slowest node. Multiply-adds are those for the
+    largest share of each batch."""
     batches, count = Batches(task.examples, training), len(outcome.steps)
     shares = [-(-len(batches.take().examples) // outcome.nodes) for _ in range(count)]
     each = sum(layer.multiplications(backward=backward) for layer in layers_of(task.widths)
@@ -111,7 +111,7 @@ def _engine_figures(outcome: Training, task: Classifier, training: TrainingConfi
 
 
 def _synthesise(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
-    """Place a unit, or count its cells if there are no seeds."""
+    """Place a unit, or only count its cells if no seeds are given."""
     synth = importlib.import_module("boards.synth")
     work: Callable[..., dict[str, Any]] = synth.measure if "seeds" in parameters else synth.count
     unit, options = parameters["unit"], {name: value for name, value in parameters.items() if name != "unit"}
@@ -125,31 +125,31 @@ _WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _synthesise, J
 
 
 def _end_group() -> None:
-    """End this process and all processes that it has started, with a short time to tidy up."""
+    """Terminate this process and all processes that it has started, after a short time for cleaning up."""
     os.killpg(0, signal.SIGINT)
     for _ in range(int(GRACE / QUIET)):
         time.sleep(QUIET)
-        os.killpg(0, signal.SIGTERM)  # for tools that were started meanwhile
+        os.killpg(0, signal.SIGTERM)  # for tools that have been started in the meantime
     os.killpg(0, signal.SIGKILL)
 
 
 def _core_seconds() -> float:
-    """Core seconds of this process and its tools."""
+    """Return the core seconds of this process and its tools."""
     return sum(os.times()[:4])
 
 
 def order_of(job: Job) -> dict[str, Any]:
-    """The order to do a job, for another process, ready for JSON."""
+    """Encode a job for another process, as values for JSON."""
     return {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest}
 
 
 def job_of(order: dict[str, Any]) -> Job:
-    """The job of an order."""
+    """Decode a job from :func:`order_of`."""
     return Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
 
 
 def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None] = lambda stage: None) -> str | None:
-    """Do a job and write its result to a folder; return its error if it fails."""
+    """Execute a job and write its result to a folder; return its error if it fails."""
     job, begun = job_of(order), _core_seconds()
     try:
         if job.digest != order["digest"]:
@@ -164,13 +164,13 @@ def attempt(order: dict[str, Any], folder: Path, announce: Callable[[str], None]
 
 
 def work(folder: str) -> None:
-    """Do the jobs that come in, one per line of standard input, and write their results to a folder.
+    """Execute the jobs that arrive on standard input, one per line, and write their results to a folder.
 
-    Lines of standard output report their progress. When standard input ends, with the sweep or because the sweep was
-    killed, this process ends with all that it has started; it must lead a process group.
+    Progress is reported in lines on standard output. When standard input ends, with the sweep or because the sweep
+    was killed, this process terminates with all processes that it has started; it must lead a process group.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # where the output of tools and libraries belongs
+    os.dup2(2, 1)  # output of tools and libraries goes to standard error
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def listen() -> None:

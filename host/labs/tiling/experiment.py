@@ -1,10 +1,10 @@
-"""Comparison of searches for the factors of matrix products, on gateware where it is small enough.
+"""Comparison of searches for factors of matrix products, on gateware if the product is small enough.
 
 | product | levels of m, k and n | states | budget | cost |
 |---|---|---:|---:|---|
 | 64 by 64 by 64 | 2, 2, 2 | 343 | 70 | cycles that a node counts |
-| 32 by 64 by 32 | 3, 2, 3 | 3,087 | 93 | the same |
-| 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate, with its fourth level held to gateware |
+| 32 by 64 by 32 | 3, 2, 3 | 3,087 | 93 | cycles that a node counts |
+| 1,024 by 1,024 by 1,024 | 4, 2, 4 | 899,756 | 899 | estimate, whose fourth level is checked on gateware |
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from sim.verilated.native import Arithmetic
 __all__ = ["ARRAY", "METHODS", "TASKS", "Check", "Cost", "Level", "Result", "Task", "check", "check_installed",
            "compare", "compare_all", "optimum"]
 
-#: Array of the products.
+#: Array that computes the products.
 ARRAY = Array(rows=4, lanes=4)
 
 #: Searches by name.
@@ -38,19 +38,19 @@ METHODS: Mapping[str, Callable[[Evaluations, np.random.Generator], None]] = {
     "Optuna TPE": optuna_search,
 }
 
-#: Maximum seeds of a tuner that takes minutes for a large space, and the states of a large space.
+#: Maximum seeds of a tuner that takes minutes in a large space, and the number of states of a large space.
 _FEW, _LARGE = 3, 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """Product with factors to search."""
+    """A product whose factors are searched."""
 
     sizes: tuple[int, int, int]  # m, k and n
-    depths: tuple[int, int, int]  # levels of each
-    budget: int  # evaluations of a search
+    depths: tuple[int, int, int]  # number of levels of m, k and n
+    budget: int  # number of evaluations of a search
     seeds: int
-    gateware: bool = True  # whether a node counts the cost; otherwise it is estimated
+    gateware: bool = True  # whether a node counts the cost; otherwise the cost is estimated
 
     @property
     def name(self) -> str:
@@ -70,13 +70,13 @@ TASKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Searches of one method."""
+    """Results of the searches by one method."""
 
-    task: str  # product
-    method: str  # search
-    best: list[int]  # least cost that each seed has found
-    curves: list[list[int]]  # least cost after each evaluation
-    measured: float  # mean of the evaluations of states that fit
+    task: str  # name of the product
+    method: str  # name of the search
+    best: list[int]  # lowest cost found with each seed
+    curves: list[list[int]]  # lowest cost after each evaluation
+    measured: float  # mean number of evaluations of states that fit
 
     def ratios(self, optimum: int) -> list[float]:
         return [cost / optimum for cost in self.best]
@@ -84,37 +84,37 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """States that were run on a node, against the model."""
+    """States that were run on a node and compared with the model."""
 
-    name: str  # product and levels
-    states: int  # states that were carried out
-    wrong: int  # states with other cycles than the model
+    name: str  # product, and levels
+    states: int  # number of states that were run
+    wrong: int  # number of states whose cycles differ from the model
     digest: str  # SHA-256 of C, which is the same for all states
     least: float  # minimum ratio of estimated cycles to counted ones
-    most: float  # largest one
+    most: float  # maximum ratio of estimated cycles to counted ones
 
 
 def check_installed(methods: Sequence[str]) -> None:
-    """Raise ``ValueError``, with advice, if a search needs a package that is not installed."""
+    """Raise ``ValueError`` with advice if a search requires a package that is not installed."""
     if any(method.startswith("Optuna") for method in methods) and importlib.util.find_spec("optuna") is None:
         raise ValueError("Optuna is not installed: run 'make tiling', which installs it, or choose other searches, "
                          "as in --methods G-BFS,N-A2C,random,annealing")
 
 
 def plans(nest: Nest) -> list[Plan]:
-    """Different plans of all states that fit."""
+    """Return the distinct plans of all states that fit."""
     return list(dict.fromkeys(plan for plan in map(nest.plan, nest.space) if isinstance(plan, Plan)))
 
 
 def optimum(task: Task, cost: Cost) -> int:
-    """Least cost of all states."""
+    """Return the lowest cost of all states."""
     return min(map(cost, plans(task.nest)))
 
 
 @contextlib.contextmanager
 def node_cost(nest: Nest, arithmetic: Arithmetic, *,
               announce: Callable[[str], None] = lambda stage: None) -> Iterator[GatewareCost]:
-    """Cost of plans on a node, which is simulated until the context ends."""
+    """Cost of plans on a node that is simulated until the context ends."""
     config = node_of(nest.job, nest.array, products=MAX_INSTRUCTIONS - 1)
     with open_session(config, nodes=1, host_port=False, arithmetic=arithmetic, announce=announce) as session:
         yield GatewareCost(session.ring, nest.job)
@@ -122,7 +122,7 @@ def node_cost(nest: Nest, arithmetic: Arithmetic, *,
 
 def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, seeds: int | None = None,
             announce: Callable[[str], None] = lambda stage: None) -> list[Result]:
-    """Results of searches, each with the same budget."""
+    """Run searches with several seeds, each with the same budget, and return the results."""
     results = []
     for method in methods:
         few = method.startswith("Optuna") and len(task.nest.space) >= _LARGE
@@ -140,7 +140,7 @@ def compare(task: Task, cost: Cost, methods: Sequence[str] = tuple(METHODS), *, 
 
 def compare_all(arithmetic: Arithmetic, methods: Sequence[str], *, seeds: int | None = None,
                 announce: Callable[[str], None] = lambda stage: None) -> tuple[list[Result], dict[str, int]]:
-    """Results of searches in all tasks, and the optimum of each."""
+    """Run the searches in all tasks; return the results, and the optimum of each task."""
     results, best = [], {}
     for task in TASKS:
         with (node_cost(task.nest, arithmetic, announce=announce) if task.gateware
@@ -153,9 +153,9 @@ def compare_all(arithmetic: Arithmetic, methods: Sequence[str], *, seeds: int | 
 def check(sizes: tuple[int, int, int], depths: tuple[int, int, int], arithmetic: Arithmetic, *, levels: Levels = (),
           most: int | None = None, array: Array = ARRAY,
           announce: Callable[[str], None] = lambda stage: None) -> Check:
-    """Carry states out on a node, all that fit or ``most`` random ones, and compare their cycles with the model's.
+    """Run all states that fit, or ``most`` random ones, on a node; compare their cycles with the model.
 
-    Raises ``WrongProductError``: two plans have different results.
+    Raises ``WrongProductError`` if two plans have different results.
     """
     nest = Nest(Space(sizes, depths), array, product(sizes, array), levels)
     chosen = plans(nest)

@@ -1,4 +1,4 @@
-"""The lab `gradring lab tiling`, and its table, JSON and picture: least cost over evaluations."""
+"""The lab `gradring lab tiling`, and its table, JSON and picture of the lowest cost over evaluations."""
 
 import functools
 import statistics
@@ -20,26 +20,26 @@ from sim.verilated.native import Arithmetic
 
 __all__ = ["SCHEMA", "describe", "draw", "table", "tiling_lab"]
 
-_GATEWARE = 20  # states that are carried out with arithmetic of gateware next to native arithmetic
-#: States with a fourth level that is carried out, and their number without ``--full``.
+_GATEWARE = 20  # states that are also run with the arithmetic of the gateware
+#: Number of states with a fourth level that are run, with and without ``--full``.
 _PRODUCTS, _SAMPLE = 240, 12
 _COLORS = (COLOURS[0], COLOURS[4], FAINT, COLOURS[5], COLOURS[6], INK)
 #: Columns of checks and of results in JSON.
 _CHECKS, _RESULTS = columns_of(Check, least="min_ratio", most="max_ratio"), columns_of(Result)
 
-#: Report of the comparison.
+#: Schema of the comparison's report.
 SCHEMA = Schema("gradring.tiling", 1, columns_of(
     "optimum", Column("checks", columns=_CHECKS), Column("results", columns=_RESULTS)))
 
 
 def describe(results: Sequence[Result], optimum: Mapping[str, int], checks: Sequence[Check]) -> dict[str, Any]:
-    """The report."""
+    """Build the report."""
     return SCHEMA.report({"optimum": optimum, "checks": [record(_CHECKS, row) for row in checks],
                           "results": [record(_RESULTS, row) for row in results]})
 
 
 def table(results: Sequence[Result], optimum: Mapping[str, int]) -> Table:
-    """Results of all searches; costs are divided by the optimum of the task."""
+    """Tabulate the results of all searches, with costs relative to the optimum of the task."""
     def ratios(result: Result) -> list[float]:
         return result.ratios(optimum[result.task])
 
@@ -54,7 +54,7 @@ def table(results: Sequence[Result], optimum: Mapping[str, int]) -> Table:
 
 
 def draw(results: Sequence[Result], optimum: Mapping[str, int], path: Path) -> None:
-    """Draw the median over the seeds of the least cost, divided by the optimum, a panel for each product."""
+    """Draw the median over seeds of the lowest cost relative to the optimum; one panel for each product."""
     tasks = list(dict.fromkeys(result.task for result in results))
     with picture(path, size=(4.6 * len(tasks), 4.4), columns=len(tasks)) as panels:
         for axes, task in zip(panels, tasks, strict=True):

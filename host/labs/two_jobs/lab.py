@@ -1,6 +1,6 @@
-"""Two jobs on one ring: cycles of one job's commands while the other job rests, runs, stalls or fails.
+"""Two jobs on one ring: cycles of one job's commands while the other rests, runs, stalls or fails.
 
-The lab prints the tables of docs/ring/slots.md, and fails if any cycle differs.
+The lab prints the tables of docs/ring/slots.md, and fails if any number of cycles differs.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ from sim.verilated.build import Library, build_ring
 
 __all__ = ["BEHAVIOURS", "CONFIG", "Jobs", "measure", "open_jobs", "two_jobs_lab"]
 
-#: Nodes of both jobs, and nodes of one job on its own ring.
+#: Nodes of both jobs, and nodes of a single job on its own ring.
 CONFIG = NodeConfig(memories=Memories(planes=0), masking=False, sparsify=False, link=JobSlots(ingress=15),
                     role=Peer(interleaved=True), programs=Programs())
 ALONE = CONFIG.replace(link=Slots(ingress=15))
 
-#: Maximum of the cycles of both jobs together, divided by both in sequence on nodes with their own slots.
+#: Maximum ratio of the cycles of both jobs together to their cycles in sequence on nodes with separate slots.
 MOST = 1.20
 
 _NODES = 8
@@ -82,27 +82,27 @@ class _LateTransport:
 class Jobs:
     """Two jobs on an open ring."""
 
-    #: Of each job.
+    #: Ring of each job.
     rings: list[Ring]
     simulation: Any
-    #: Transports to all nodes, with requests that can be late.
+    #: Transports to all nodes; their requests can be delayed.
     late: list[_LateTransport]
     config: NodeConfig
-    timeout: int  # cycles that nodes wait for each other
+    timeout: int  # cycles for which nodes wait for each other
 
     def run_until(self, cycle: int) -> None:
-        """Run to a later cycle."""
+        """Run the simulation to a later cycle."""
         if cycle < self.simulation.cycle:
             raise ValueError(f"Cycle must be one to come, from {self.simulation.cycle} on, not {cycle}")
         self.simulation.run(cycle - self.simulation.cycle)
 
     def await_packet(self, job: int) -> tuple[int, int]:
-        """Run into a slot of this job where its first node sends; returns the node's number, and the number of the
-        next word but two on its link."""
+        """Run into a slot of this job in which its first node sends. Returns the number of the node, and the number
+        of the third next word on its link."""
         frame, node = JobFrame.of(self.config), job
         link = self.simulation.links[node]
         for _ in range(100):
-            # TIME of rank 0 is the cycle, and slots of the next node begin a link later.
+            # TIME of rank 0 is the cycle; slots of the next node begin later by the latency of a link.
             now = self.simulation.cycle % frame.cycles
             target = frame.window + job * (frame.slot + LATENCY + 1) + 12
             self.simulation.run((target - now) % frame.cycles or frame.cycles)
@@ -115,7 +115,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> Iterator[Jobs]:
-    """Both jobs on a simulated ring, with a time-out of two superframes; memories are accessed directly."""
+    """Open both jobs on a simulated ring; time-outs are two superframes, memories are accessed directly."""
     timeout = 2 * JobFrame.of(config).cycles
     with OpenRing([library] * nodes) as opened:
         simulation = opened.simulation
@@ -129,7 +129,7 @@ def open_jobs(config: NodeConfig, library: Library, *, nodes: int = _NODES) -> I
 
 
 class _Work:
-    """Commands of a job, compared bit for bit with the golden model."""
+    """Commands of a job that are compared bit for bit with the golden model."""
 
     def __init__(self, ring: Ring, length: int, seed: int) -> None:
         generator = np.random.default_rng(seed)
@@ -139,14 +139,14 @@ class _Work:
         self._sums = golden.all_reduce(golden.bits(np.stack(self._gradients)))[0]
 
     def submit(self, operation: Operation) -> PendingCommand[Outcome]:
-        """Queue a command, after its memories have been written."""
+        """Write the memories of a command, and queue the command."""
         self.ring.settings.write(_SETTINGS)
         self.ring.memory.write_weights(self._reference.weights.view(np.float32))
         self.ring.memory.write_gradients(self._gradients)
         return self.ring.collectives.submit(operation, self._length, root=int(operation == Operation.BROADCAST))
 
     def finish(self, pending: PendingCommand[Outcome]) -> tuple[int, ...]:
-        """Wait for a command, and compare its bits; returns the cycles of each node."""
+        """Wait for a command, compare its bits, and return the cycles of each node."""
         pending.result()
         if pending.operation == Operation.FUSED_UPDATE:
             self._reference.step(self._gradients, _SETTINGS)
@@ -164,14 +164,14 @@ def _runs(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _stalls(jobs: Jobs, work: _Work, job: int) -> None:
-    """The host of one node is silent, and sends its command late."""
+    """Make the host of one node silent for a while, so that it sends its command late."""
     jobs.late[job + JOBS].late = jobs.timeout * 3 // 4
     work.finish(work.submit(Operation.FUSED_UPDATE))
 
 
 def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
-    """Packets are damaged; the command fails and is repeated."""
-    for bit in (7, 32):  # of data; the last one of a packet
+    """Damage packets, so that the command fails, and repeat it."""
+    for bit in (7, 32):  # a bit of the data, and the last bit of a packet
         pending = work.submit(Operation.FUSED_UPDATE)
         link, word = jobs.await_packet(job)
         jobs.simulation.links[link].corrupt(word=word, bit=bit)
@@ -180,7 +180,7 @@ def _damaged(jobs: Jobs, work: _Work, job: int) -> None:
 
 
 def _resets(jobs: Jobs, work: _Work, job: int) -> None:
-    """The links of all nodes of the job, and then of one node, are reset in the middle of a packet."""
+    """Reset the links of all nodes of the job, and then of one node, in the middle of a packet."""
     pending = work.submit(Operation.FUSED_UPDATE)
     jobs.await_packet(job)
     work.ring.recover()
@@ -200,7 +200,7 @@ def _must_fail(pending: PendingCommand[Outcome], which: str) -> None:
         raise AssertionError(f"A command {which} must fail")
 
 
-#: Behaviour of the other job while a command of the measured one runs.
+#: Actions of the other job while a command of the measured job runs.
 BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
     "rests": lambda jobs, work, job: None, "runs": _runs, "stalls": _stalls, "fails: damage": _damaged,
     "fails: reset": _resets}
@@ -208,15 +208,15 @@ BEHAVIOURS: dict[str, Callable[[Jobs, _Work, int], None]] = {
 
 def measure(config: NodeConfig, library: Library, job: int, *, length: int, nodes: int = _NODES,
             operations: Sequence[Operation] = OPERATIONS) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Cycles of each command of a job, at each of its nodes, by the behaviour of the other job: each on a new ring,
-    where commands of the job begin in the same cycles. ``counters`` of the nodes must be equal, too."""
+    """Measure the cycles of each command of a job at each of its nodes, for each behaviour of the other job. Each
+    measurement has a new ring on which the job's commands begin in the same cycles; ``counters`` must agree."""
     result: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, behave in BEHAVIOURS.items():
         with open_jobs(config, library, nodes=nodes) as jobs:
             works = [_Work(ring, length, seed) for seed, ring in enumerate(jobs.rings)]
             jobs.rings[job].counters.clear()
             begin, cycles = jobs.simulation.cycle + 2 * JobFrame.of(config).cycles, {}
-            span = 8 * length + 12 * jobs.timeout  # from one command of the measured job to the next
+            span = 8 * length + 12 * jobs.timeout  # cycles from one command of the measured job to the next
             for number, operation in enumerate(operations):
                 jobs.run_until(begin + number * span)
                 pending = works[job].submit(operation)
@@ -229,7 +229,7 @@ def measure(config: NodeConfig, library: Library, job: int, *, length: int, node
 
 
 def table(job: int, cycles: dict[str, dict[str, tuple[int, ...]]], length: int) -> Table:
-    """Cycles of each command of a job on the slowest node, by the behaviour of the other job."""
+    """Tabulate a job's cycles for each command on the slowest node, by the behaviour of the other job."""
     rest = cycles["rests"]
     commands = [name for name in rest if name != "counters"]
 

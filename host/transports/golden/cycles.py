@@ -1,4 +1,4 @@
-"""Modelled cycles of commands, and None for commands without a model: the model of docs/predict.md."""
+"""Cycle model of commands, described in docs/predict.md; commands without a model have cycles None."""
 
 from typing import Any
 
@@ -18,15 +18,15 @@ from sim.golden.ring import floats
 
 __all__ = ["CycleModel"]
 
-#: Collectives that the walk models.
+#: Collectives that the model of the ring's cycles supports.
 _WALKED = {Operation.FUSED_UPDATE: Collective.FUSED_UPDATE, Operation.ALL_REDUCE: Collective.ALL_REDUCE,
            Operation.REDUCE_SCATTER: Collective.REDUCE_SCATTER, Operation.ALL_GATHER: Collective.ALL_GATHER}
 
 
 class CycleModel:
-    """Cycles of the commands of nodes, with the zeros of gradients counted, on links of a ``latency`` in cycles.
+    """Modelled cycles of node commands, including the effect of zero gradients, with links of ``latency`` cycles.
 
-    Nodes of integers, with a codebook, two ports or interleaved segments have no model of their collectives.
+    Collectives are not modelled for nodes of integers, with a codebook, two ports or interleaved segments.
     """
 
     def __init__(self, config: Configuration, *, latency: int):
@@ -37,11 +37,11 @@ class CycleModel:
         self._latency = latency
 
     def local(self, command: Command) -> int | None:
-        """Cycles of a command that a node carries out on its own."""
+        """Cycles of a command that a node executes on its own."""
         return estimate.Costs(examples=1).latch if command.operation is Operation.LATCH else None
 
     def collective(self, command: Command, gradients: npt.NDArray[np.uint32]) -> int | None:
-        """Cycles of a collective from its last start to its end, by the gradients of its nodes, a row per node."""
+        """Cycles of a collective from its last start to its end; ``gradients`` has one row per node."""
         kind, timing = _WALKED.get(command.operation), self._timing
         if kind is None or timing is None or command.root_reduce or not command.length:
             return None

@@ -1,7 +1,7 @@
-"""Golden nodes: memories, registers and counters in numpy, and commands that golden models carry out at once.
+"""Golden nodes: memories, registers and counters in numpy, and golden models that execute commands immediately.
 
-A command starts as soon as it is the next one of its node and, if it is a collective, of all nodes of its ring.
-Values, events, flags and words equal the gateware's. Cycles are modelled, or None: :mod:`.cycles`.
+A command starts as soon as it is the next one of its node and, for a collective, of all nodes of its ring. Values,
+events, flags and words equal the gateware's. Cycles are modelled, or None: see :mod:`.cycles`.
 """
 
 import collections
@@ -36,7 +36,7 @@ _JOB = places(mask_job_layout())
 
 
 def _job(words: Bits) -> masking.Job:
-    """Job of a list in memory."""
+    """Decode a job from a list in memory."""
     values: dict[str, Any] = fields(_JOB, int_of(words))
     kinds = {name: bool(values["kinds"] >> number & 1) for number, name in enumerate(KINDS)}
     diagonal = values["diagonal"] - (values["diagonal"] >> 31 << 32)
@@ -45,44 +45,44 @@ def _job(words: Bits) -> masking.Job:
 
 
 class Ended(NamedTuple):
-    """End of a command on a node, and the growth of its counters."""
+    """Result of a command on a node, and the increments of its counters."""
 
     status: EventStatus = EventStatus.OK
     detail: int = 0
     counts: Mapping[str, int] = {}
 
 
-#: Carries out a command on the node of a rank.
+#: Function that executes a command on the node of a rank.
 LocalOperation = Callable[[int, Command], Ended]
 
 
 class GoldenPart:
-    """Base of the parts that features have in golden nodes; by default a part adds nothing."""
+    """Base class of the additions of features to golden nodes; by default nothing is added."""
 
     def operations(self) -> Mapping[Operation, LocalOperation]:
-        """Operations that a node carries out on its own."""
+        """Operations that a node executes on its own."""
         return {}
 
     def written(self, rank: int, space: str, base: int, count: int) -> None:
-        """Note that elements of a node's memory were written by the host, or brought from the far memory."""
+        """Note that the host, or a move from the far memory, has written elements of a node's memory."""
 
     def cycles(self, command: Command) -> int | None:
-        """Cycles of a command that a node carries out on its own; None if this part has no model of them."""
+        """Cycles of a command that a node executes on its own; None if this part has no model of them."""
         return None
 
 
-#: Counters of a golden node. Other counters of a node count cycles, or events of only the gateware.
+#: Counters of a golden node. A node's other counters count cycles, or events that occur only in gateware.
 COUNTED = ("WORDS_SENT", "WORDS_RECEIVED", "ELEMENTS_MASKED", "MASK_WORDS_FETCHED", "COMPRESSED_WORDS",
            "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def _bits(number: float) -> int:
-    """Pattern of a binary32 number."""
+    """Bit pattern of a binary32 number."""
     return int(ring.bits([number])[0])
 
 
 class GoldenNodes(Nodes):
-    """Nodes of one configuration, in a ring or in the rings of a plan."""
+    """Golden nodes of one configuration, in a ring or in the rings of a plan."""
 
     def __init__(self, config: Configuration, *, nodes: int, latency: int):
         super().__init__(nodes, gradient_words=config.memories.gradient, weights=np.zeros(0, np.uint32), planes=0,
@@ -96,21 +96,21 @@ class GoldenNodes(Nodes):
         self.masters, self.residuals, self.activations = (
             self.memories.get(name, getattr(self, name)) for name in ("masters", "residuals", "activations"))
         self.state = [self.memories[f"state_{plane}"] for plane in range(config.memories.planes)]
-        # registers of each node that the host has written
+        # registers of each node that the host has written, with their values
         self.registers: list[dict[str, int | float]] = [{} for _ in range(nodes)]
         self.counters = {name: np.zeros(nodes, np.int64) for name in COUNTED}
-        # nodes of each ring in the order of their ranks, by port
+        # nodes of each ring in order of rank, by port
         self.rings: dict[int, list[Sequence[int]]] = {0: [range(nodes)]}
-        # events of each node that the host has not taken
+        # events of each node that the host has not popped
         self.events: list[collections.deque[Event]] = [collections.deque() for _ in range(nodes)]
         self.flags = [0] * nodes
         self._queued: list[collections.deque[Command]] = [collections.deque() for _ in range(nodes)]
         self._on_ring = {entry.code for entry in operations(config) if entry.on_ring}
         self._known = {entry.code for entry in operations(config)}
-        self.seconds = 0.0  # seconds that the models have taken
+        self.seconds = 0.0  # seconds that the models have run
         self._parts: list[GoldenPart] = [part for feature in features_of(config)
                                          if (part := feature.golden(self)) is not None]
-        # operations that a node carries out on its own
+        # operations that a node executes on its own
         self._local = {Operation.MASK: self._mask, Operation.SPARSIFY: self._sparsify}
         for part in self._parts:
             self._local |= part.operations()
@@ -127,7 +127,7 @@ class GoldenNodes(Nodes):
     # Commands that the host queues.
 
     def push(self, rank: int, command: Command) -> None:
-        """Queue a command of a node, and carry out all that may start."""
+        """Queue a command for a node, and execute all commands that can start."""
         self._queued[rank].append(command)
         while any([self._start(rank) for rank in range(self.nodes)]):
             pass
@@ -142,7 +142,7 @@ class GoldenNodes(Nodes):
         return bool(self._queued[rank])
 
     def _start(self, rank: int) -> bool:
-        """Carry out the next command of a node, if it may start."""
+        """Execute the next command of a node, if it can start; return whether it did."""
         queue = self._queued[rank]
         if not queue:
             return False
@@ -159,13 +159,13 @@ class GoldenNodes(Nodes):
         return True
 
     def members(self, rank: int, command: Command) -> Sequence[int]:
-        """Nodes that carry a command out together, in the order of their ranks."""
+        """Nodes that execute a command together, in order of rank."""
         if command.operation not in self._on_ring or command.size == 1:
             return [rank]
         return next(nodes for nodes in self.rings[command.port] if rank in nodes)
 
     def latch_registers(self, rank: int) -> None:
-        """Let updates take the settings in a node's registers."""
+        """Make updates use the settings in a node's registers."""
         values = self.registers[rank]
         if not self.config.has_ring or "OPTIMIZER" not in values:
             return
@@ -178,7 +178,7 @@ class GoldenNodes(Nodes):
     # All commands.
 
     def carry_out(self, ranks: Sequence[int], commands: Mapping[int, Command], *, odd: int = 0) -> dict[int, Event]:
-        """Carry out a command of a node, or a collective of nodes in the order of their ranks."""
+        """Execute a command of a node, or a collective of several nodes, in order of rank."""
         begun = time.perf_counter()
         first = commands[ranks[0]]
         flags, cycles, ended = dict.fromkeys(ranks, EventFlag(0)), self._cycles(first), Ended()
@@ -212,17 +212,17 @@ class GoldenNodes(Nodes):
                             cycles=cycles, weight_version=0) for rank in ranks}
 
     def _has_rule(self, registers: Mapping[str, float]) -> bool:
-        """Whether nodes have the state of the rule in their registers."""
+        """Whether nodes have the state that the rule in their registers needs."""
         rule = int(registers.get("OPTIMIZER", 0)) & 15
         return rule in list(Rule) and Rule(rule).planes <= self.config.memories.planes
 
     def _cycles(self, command: Command) -> int | None:
-        """Cycles of a command that a node carries out on its own; None if there is no model of them."""
+        """Cycles of a command that a node executes on its own; None if they are not modelled."""
         known = [self.cycles.local(command), *(part.cycles(command) for part in self._parts)]
         return next((cycles for cycles in known if cycles is not None), None)
 
     def _mask(self, rank: int, command: Command) -> Ended:
-        """MASK of binary32 numbers, with jobs as the driver writes them."""
+        """Execute MASK on binary32 numbers, with jobs in the driver's format."""
         gradients, weights, lanes = self.gradients[rank], self.weights[rank], self.config.lanes
         alternative = _bits(self.registers[rank]["MASK_ALTERNATIVE"])
         used, number, replaced, external = 0, command.weight_base, 0, command.state_base
@@ -240,7 +240,7 @@ class GoldenNodes(Nodes):
                                               "MASK_WORDS_FETCHED": external - command.state_base})
 
     def _sparsify(self, rank: int, command: Command) -> Ended:
-        """SPARSIFY of binary32 numbers."""
+        """Execute SPARSIFY on binary32 numbers."""
         length, threshold = command.length, _bits(self.registers[rank]["MASK_THRESHOLD"])
         sent = self.gradients[rank, command.gradient_base:command.gradient_base + length]
         errors = self.weights[rank, command.weight_base:command.weight_base + length]
@@ -249,26 +249,26 @@ class GoldenNodes(Nodes):
         return Ended(detail=dropped, counts={"ELEMENTS_MASKED": dropped})
 
     def _read(self, ranks: Sequence[int], first: Command, commands: Mapping[int, Command]) -> npt.NDArray[np.uint32]:
-        """Gradients that a command reads, a row for each node."""
+        """Gradients that a command reads, one row per node."""
         if first.operation not in (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
             return np.zeros((len(ranks), 0), np.uint32)
         places = ring.places(first.length, stride=first.stride)
         return np.stack([self.gradients[rank, commands[rank].gradient_base + places] for rank in ranks])
 
     def _bind(self, rank: int, command: Command) -> None:
-        """Let an update take the codebook that nodes have in memory."""
+        """Make an update use the codebook in the node's memory."""
         if command.operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER) and "codebook" in self.memories:
             words = self.memories["codebook"][rank]
             self._weight_codec = self._weight_codec.bind(words[len(words) // 2:])
 
     def _count_words(self, outcome: Collected) -> None:
-        """Count the words of a collective, which each node sends to the next one."""
+        """Count the words of a collective; each node sends to its successor."""
         for number, rank in enumerate(outcome.ranks):
             self.counters["WORDS_SENT"][rank] += outcome.words[number]
             self.counters["WORDS_RECEIVED"][rank] += outcome.words[number - 1]
 
     def _flags(self, outcome: Collected, gradients: npt.NDArray[np.uint32]) -> dict[int, EventFlag]:
-        """Flags of each node: NaN among its gradients, and sums that it has formed and are not finite."""
+        """Flags of each node: NaN among its gradients, or a sum formed by it that is not finite."""
         flags = dict.fromkeys(outcome.ranks, EventFlag(0))
         if outcome.total is None:
             return flags
@@ -282,14 +282,14 @@ class GoldenNodes(Nodes):
 
     def _sees(self, outcome: Collected, number: int, wrong: npt.NDArray[np.bool_],
               gradients: npt.NDArray[np.uint32]) -> bool:
-        """Whether a node has formed a sum that is not finite; of a codec's sums only its own ones count."""
+        """Whether a node has formed a sum that is not finite; with most codecs only its own block counts."""
         if wrong[outcome.own[number]].any():
             return True
         if self.config.gradients != ZERO_VALUE:
             return False
         count = len(outcome.ranks)
         for owner, index in enumerate(outcome.own):
-            hops = (number - owner - 1) % count  # sums that this node is the last to add to
+            hops = (number - owner - 1) % count  # number of partial sums before this node's own addition
             before = [(owner + 1 + hop) % count for hop in range(hops + 1)]
             total = np.zeros(len(index), np.float32)
             for node in before:

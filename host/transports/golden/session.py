@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _NoTransport:
-    """Transport of no packets."""
+    """Transport that carries no packets."""
 
     def send(self, packet: Words) -> None:
         raise ValueError("Requests to golden nodes must be those of registers, memories, commands and programs")
@@ -31,11 +31,11 @@ class _NoTransport:
         raise ValueError("Golden nodes send no packets")
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 class GoldenDevice(Device):
-    """Driver of a golden node; every request is answered at once."""
+    """Driver of a golden node; every request is answered immediately."""
 
     def __init__(self, nodes: GoldenNodes, rank: int):
         super().__init__(_NoTransport(), nodes.config, name=f"node {rank}")
@@ -45,7 +45,7 @@ class GoldenDevice(Device):
         return Pending(self.complete, [], lambda payloads: value)
 
     def connect(self) -> None:
-        """Do nothing: golden nodes have the configuration that they were made with."""
+        """Do nothing: golden nodes always have the expected configuration."""
 
     # Registers.
 
@@ -53,7 +53,7 @@ class GoldenDevice(Device):
         return self._answer(self.register(name))
 
     def register(self, name: str) -> int | float:
-        """Value of a register."""
+        """Read the value of a register."""
         match name:
             case "STATUS":
                 return int(self._nodes.running(self._rank))
@@ -91,7 +91,7 @@ class GoldenDevice(Device):
     # Memories.
 
     def _space(self, space: int, address: int, count: int) -> str:
-        """Name of the memory with these elements; a ``BadAddressError`` if there is none."""
+        """Name of the memory that contains these elements; a ``BadAddressError`` if there is none."""
         memory = next((entry for entry in self.config.memory_map if entry.number == space), None)
         if memory is None or not 0 <= address <= address + count <= memory.words:
             raise BadAddressError(f"{self.name}: {count} elements of {self._memory_name(space)} memory from "
@@ -120,14 +120,14 @@ class GoldenDevice(Device):
 
 
 class GoldenSession(NamedTuple):
-    """Golden nodes, and their drivers in order of rank."""
+    """Golden nodes, with their drivers in order of rank."""
 
     nodes: GoldenNodes
     devices: list[Device]
 
 
 def check_golden(config: Configuration) -> None:
-    """Raise ``ValueError`` if there are no such golden nodes."""
+    """Raise ``ValueError`` if golden nodes do not support the configuration."""
     for feature in features_of(config):
         if feature.not_golden is not None:
             name, reason = feature.not_golden
@@ -135,7 +135,7 @@ def check_golden(config: Configuration) -> None:
 
 
 def open_golden(config: Configuration, *, nodes: int, latency: int) -> GoldenSession:
-    """Make a number of golden nodes, with a modelled latency of links in cycles."""
+    """Create ``nodes`` golden nodes, with a modelled link latency in cycles."""
     check_golden(config)
     golden = GoldenNodes(config, nodes=nodes, latency=latency)
     of_features = (feature.golden_devices(golden, latency) for feature in features_of(config))

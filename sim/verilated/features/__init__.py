@@ -1,1 +1,1 @@
-"""Files of features around Verilated modules."""
+"""Feature-specific files for Verilated modules."""

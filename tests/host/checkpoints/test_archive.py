@@ -1,4 +1,4 @@
-"""Format of checkpoints: every bit and length of a file, mutated manifests, and state of processes."""
+"""Checkpoint format: all bits and lengths of a file, modified manifests, and state of processes."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 KEY = b"k" * 32
 STATE = {"b": [np.arange(3, dtype=np.uint32), math.inf], "a": None, "text": "ä", "n": 1 << 100}
 WINDOWS = {"weights": [[0, 4], [32, 2]], "masters": [[0, 3]]}
-#: Commands of two queues for a node with one queue: the process sends both to it.
+#: Commands of two queues for a node with one queue; the process sends both to that queue.
 PROGRAMS = [Command(operation=Operation.QUIESCE).words().astype("<u4").tobytes(), b""]
 NODE = {"version": 3, "flags": 0, "registers": dict.fromkeys(CARRIED, 1), "slots": [0, 0], "model": 0,
         "programs": [[len(data) // 64, hashlib.sha256(data).hexdigest()] for data in PROGRAMS],
@@ -47,7 +47,7 @@ SMALL = pack(FIELDS, REGIONS, KEY)
 
 
 def outcome(data):
-    """Cause of a checkpoint's refusal, or None if it is accepted."""
+    """Cause for which a checkpoint is rejected, or None if it is accepted."""
     try:
         examine(data, key=KEY).check_regions()
     except RejectionError as error:
@@ -86,7 +86,7 @@ def test_every_length():
 
 
 class Watched(io.BytesIO):
-    """A file that records how far it was read, and the largest read request."""
+    """A file that records how far it was read, and the largest size that was requested."""
 
     end = largest = 0
 
@@ -98,7 +98,7 @@ class Watched(io.BytesIO):
 
 
 def mutated(generator, manifest):
-    """A manifest with a few mistakes, either in its text or in its values."""
+    """A manifest with a few random errors, either in its text or in its values."""
     if generator.random() < 0.5:
         text = bytearray(canonical(manifest))
         for _ in range(generator.randint(1, 4)):
@@ -134,13 +134,13 @@ def mutated(generator, manifest):
 
 
 class Node(Device):
-    """A node with only the answers that the checks of a target need."""
+    """Stub of a node with only the answers that the checks of a target need."""
 
     connect = read_register = lambda self, *name: 0
 
 
 class Nodes:
-    """The parts of a one-node ring that the checks of a target need."""
+    """Stub of a one-node ring with the members that the checks of a target need."""
 
     nodes, topology = 1, RingTopology(1)
     devices = (Node(None, NodeConfig(weights=Weights(master=True), features=(SettableVersion(),))),)
@@ -151,7 +151,7 @@ def test_admitted():
 
 
 def test_mutated_manifests():
-    """20,000 manifests, signed or not, are refused or sound, and nothing is read beyond their sizes."""
+    """Each of 20,000 manifests, signed or not, is rejected or valid, and no read exceeds its size."""
     seed, names = 7, sorted(REGIONS)
     generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     manifest = open_archive(SMALL).manifest
@@ -177,7 +177,7 @@ def test_mutated_manifests():
         except RejectionError as error:
             counts[error.cause] += 1
         assert file.largest <= LARGEST_MANIFEST, where
-        try:  # the manifest on its own: it is refused, or its regions match its frames
+        try:  # parsed separately: rejected, or the regions match the frames
             sizes = [region["size"] for region in parse(raw)["regions"]]
             assert len(sizes) <= len(names) + 1, where
         except (MalformedError, BadVersionError):
@@ -190,7 +190,7 @@ def test_mutated_manifests():
 
 
 def test_large_sizes_are_not_read():
-    """A header with an excessive size is refused; a region that is too short ends the file."""
+    """A header with an excessive size is rejected, and nothing after it is read."""
     info = tarfile.TarInfo("manifest.json")
     info.size = LARGEST_MANIFEST + 1
     file = Watched(info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict") + bytes(1 << 20))
@@ -279,7 +279,7 @@ def test_stamp():
 
 
 def test_key(tmp_path):
-    """A key is made once, and only its owner can read it."""
+    """A key is created only once, and only its owner can read it."""
     path = tmp_path / "folder" / "key"
     assert key_of(path) == key_of(path) == path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600

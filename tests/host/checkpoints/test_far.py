@@ -1,4 +1,4 @@
-"""Contents of far memories of nodes that compute, in checkpoints."""
+"""Contents of the far memories of computing nodes, in checkpoints."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.host.rings import CONFIGS, open_nodes
 
 KEY = b"k" * 32
 CONFIG = CONFIGS["centroid"]
-#: Windows of more than two sections of the activation memory and of less than a group of elements; and near memory.
+#: Windows longer than two sections of the activation memory, or shorter than a group; and near memory.
 LIVE = {"far": [(32, 3), (64, 3000), (4064, 32)], "activations": [(32, 500)], "weights": [(0, 64)]}
 
 
@@ -23,7 +23,7 @@ def rings():
 
 
 def filled(opened, seed):
-    """Fill all memories with random words and return the far contents."""
+    """Fill all memories with random words, and return the contents of far memories."""
     ring, simulation = opened
     generator = np.random.default_rng(seed)
     for rank, device in enumerate(ring.devices):
@@ -37,7 +37,7 @@ def filled(opened, seed):
 
 
 def test_there_and_back(rings):
-    """Windows are restored on a far memory of another speed; all words around them stay, near and far."""
+    """Windows are restored on far memories of a different speed, and all other words stay unchanged."""
     (source, simulation), (target, other) = rings
     written, before = filled(rings[0], 1), filled(rings[1], 2)
     near = [device.read_memory(device.config.memory_map["activations"].number, 0, 2048) for device in target.devices]
@@ -64,7 +64,7 @@ def test_there_and_back(rings):
 
 
 def test_read_back(rings):
-    """A far word that differs from the written one is detected, and the target's far memory is put back."""
+    """A far word that was not written correctly is detected, and far memories can be scrubbed."""
     (source, _), (target, other) = rings
     filled(rings[0], 3)
     filled(rings[1], 4)
@@ -85,7 +85,7 @@ def test_read_back(rings):
 
 
 def test_silent(rings):
-    """A far memory that does not respond is reported, and near memory is unchanged."""
+    """If a far memory does not respond, this is reported, and near memory is unchanged."""
     source, simulation = rings[0]
     filled(rings[0], 5)
     number = CONFIG.memory_map["activations"].number

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Programs of nodes in checkpoints: both banks, pending edits, and the comparisons of a restore."""
+"""Programs of nodes in checkpoints: both banks, pending edits, and comparisons during a restore."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ LIVE = {"weights": [(0, LENGTH)], "gradients": [(0, LENGTH)]}
 
 
 def program(tag, root):
-    """A BROADCAST, with idle commands in the other queues."""
+    """A BROADCAST in one queue, and idle commands in the other two."""
     return [[[Command(operation=Operation.QUIESCE, tag=tag)],
              [Command(operation=Operation.BROADCAST, tag=tag + 1, rank=rank, size=2, root=root, length=LENGTH)],
              [Command(operation=Operation.QUIESCE, tag=tag + 2)]] for rank in range(2)]
@@ -40,7 +40,7 @@ def target():
 
 @pytest.fixture
 def source(ring):
-    """Nodes with different weights and a program in each bank; the second is valid from set 5 on."""
+    """Nodes with different weights and a program in each bank; the second one is valid from set 5 on."""
     generator = np.random.default_rng(3)
     for device in ring.devices:
         device.write_memory(1, 0, random(generator, LENGTH))
@@ -61,13 +61,13 @@ def weights(ring):
 
 
 def restore(frame, ring):
-    """Restore the frame, without saving whole memories of servers for a failure."""
+    """Restore the frame without first saving the whole memories, which would serve to undo a failure."""
     load(ring, admit(examine(make(None, frame, key=KEY), key=KEY), ring))
     verify(ring, frame)
 
 
 def finish(ring, sets):
-    """Run the sets; weights after each."""
+    """Run the given sets, and return the weights after each one."""
     results = []
     for first in sets:
         ring.programs.run(collectives=1, first=first, traced=False)
@@ -76,7 +76,7 @@ def finish(ring, sets):
 
 
 def test_an_edit_that_waits(source, target):
-    """The set that ends after the checkpoint takes the program of the edit, as on the source."""
+    """The first set after the checkpoint uses the program of the pending edit, as on the source."""
     before = weights(source)
     frame = read(source, LIVE)
     assert {**frame.fields["banks"], "latest": 0} == {"set": 5, "due": 5, "model": 8, "latest": 0}
@@ -87,7 +87,7 @@ def test_an_edit_that_waits(source, target):
     assert target.programs.loaded == source.programs.loaded
     assert target.programs.staged == source.programs.staged
     expected = finish(source, (5, 6))
-    assert expected[0] == [before[1]] * 2  # the previous program would have broadcast the weights of node 0
+    assert expected[0] == [before[1]] * 2  # the old program would broadcast the weights of node 0
     assert finish(target, (5, 6)) == expected
     assert [device.read_fields("PROGRAM_BANK")["bank"] for device in target.devices] == [
         1 - bank["bank"] for bank in banks]
@@ -96,12 +96,12 @@ def test_an_edit_that_waits(source, target):
 
 
 def test_a_set_that_is_run_again(source, target):
-    """The edit's set was skipped: the previous program keeps running until that set comes."""
+    """If the set of an edit was skipped, the previous program keeps running until a run of that set."""
     source.programs.run(collectives=1, first=8, traced=False)
     frame = read(source, LIVE)
     assert (frame.fields["banks"]["set"], frame.fields["banks"]["due"]) == (9, 5)
     restore(frame, target)
-    for ring in (source, target):  # different weights again
+    for ring in (source, target):  # new weights on each node
         for rank, device in enumerate(ring.devices):
             device.write_memory(1, 0, np.full(LENGTH, rank + 1, np.float32))
     assert finish(target, (9, 5)) == finish(source, (9, 5))
@@ -109,7 +109,7 @@ def test_a_set_that_is_run_again(source, target):
 
 
 def test_staged_without_an_edit(source, target):
-    """A staged program without an edit is kept in the idle bank, and takes an edit there."""
+    """A staged program without an edit stays in the idle bank, and can be activated by an edit there."""
     for _ in source.programs.stage(program(20, 1)):
         pass
     frame = read(source, LIVE)
@@ -125,7 +125,7 @@ def test_staged_without_an_edit(source, target):
 
 
 def test_a_first_program_by_an_edit(source, target):
-    """Nodes that run no program yet have a pending one, which begins with its set."""
+    """Nodes that have not run a program yet may have a pending one, which begins with its set."""
     for ring in (source, target):
         forget_programs(ring)
     for _ in source.programs.stage(program(40, 0)):
@@ -141,8 +141,8 @@ def test_a_first_program_by_an_edit(source, target):
 
 @pytest.mark.parametrize(("bank", "edited"), [("program", True), ("idle", True), ("idle", False)])
 def test_other_words(source, target, monkeypatch, bank, edited):
-    """A node with a wrong word in a program reports it, with and without a pending edit, and nodes can be put
-    back as they were."""
+    """A node with a wrong word in a program is detected, with and without a pending edit, and the nodes can be
+    restored to their previous state."""
     if not edited:
         for _ in source.programs.stage(program(10, 1)):
             pass
@@ -169,7 +169,7 @@ def test_other_words(source, target, monkeypatch, bank, edited):
 
 
 def test_number(source, target):
-    """Numbers of programs, and whether nodes have a program, are compared."""
+    """The restore compares program numbers, and whether nodes have a program at all."""
     frame = read(source, LIVE)
     load(target, frame)
     for device in target.devices:

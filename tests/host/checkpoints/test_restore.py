@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of simulated nodes: refusals with their causes, by a target that stays unchanged."""
+"""Checkpoints of simulated nodes: each invalid one is rejected with its cause, before anything changes."""
 
 import dataclasses
 import hashlib
@@ -62,7 +62,7 @@ def checkpoint(frame, **options):
 
 
 def test_there_and_back(target, frame):
-    """A frame is restored completely on nodes that were used before; their other contents stay."""
+    """A frame is restored completely on nodes that were in use, and their other contents are unchanged."""
     before = digest(target)
     state, restored = restore(checkpoint(frame), target, key=KEY, owner=OWNER, expected=EXPECTED)
     assert state["a"].tolist() == [0, 1, 2]
@@ -81,7 +81,7 @@ def test_there_and_back(target, frame):
 
 
 def test_canonical(frame):
-    """The same frames have the same bytes, in any order of assembly."""
+    """Equal frames give equal bytes, in whatever order they are assembled."""
     turned = dataclasses.replace(frame, regions=dict(reversed(frame.regions.items())),
                                  fields=dict(reversed(frame.fields.items())))
     assert checkpoint(turned) == checkpoint(frame)
@@ -97,7 +97,7 @@ def test_frames_apart(target, frame):
 
 
 def changed(frame, change):
-    """A checkpoint with fields of the device frame changed before it was signed."""
+    """A checkpoint with changed fields in its device frame, signed after the change."""
     fields = {**frame.fields, "ring": dict(frame.fields["ring"]),
               "nodes": [{**node, "windows": dict(node["windows"]), "contract": dict(node["contract"])}
                         for node in frame.fields["nodes"]]}
@@ -126,7 +126,7 @@ def other_memory(fields, regions):
 
 
 def flipped(name):
-    """A checkpoint with a flipped bit in a region."""
+    """A checkpoint with a flipped bit in the given region."""
     def flip(frame):
         whole = checkpoint(frame)
         index = whole.index(frame.regions[name]) if name in frame.regions else whole.index(b"\x93NUMPY") + 130
@@ -135,7 +135,7 @@ def flipped(name):
 
 
 def remarked(frame):
-    """A checkpoint with another weight and the old mark, signed with the key of manifests."""
+    """A checkpoint with a changed weight and the old watermark, signed with the manifest key."""
     archive = open_archive(checkpoint(frame))
     regions = dict(archive.regions)
     name = "device/00/weights/0"
@@ -197,7 +197,7 @@ def bad_program(fields, regions):
 
 @pytest.mark.parametrize("name", REJECTED)
 def test_rejected(ring, frame, clean, name):
-    """Each refusal has its own cause; the target is unchanged."""
+    """Each kind of invalid checkpoint is rejected with its own cause, and the target is unchanged."""
     make_checkpoint, cause, message = REJECTED[name]
     with pytest.raises(rejections.RejectionError, match=message) as caught:
         restore(make_checkpoint(frame), ring, key=KEY, owner=OWNER, expected=EXPECTED)
@@ -209,13 +209,13 @@ def test_rejected(ring, frame, clean, name):
 
 @pytest.fixture(scope="module")
 def clean(ring, frame):
-    """Digest of the target, which the tests of refusals leave unchanged."""
+    """Digest of the target, which rejected checkpoints must not change."""
     scrub(ring)
     return digest(ring)
 
 
 def test_usable_behind(ring, frame, clean):
-    """After all refusals a checkpoint can still be restored."""
+    """After all rejected checkpoints, a valid one can still be restored."""
     assert digest(ring) == clean
     restore(checkpoint(frame), ring, key=KEY, owner=OWNER, expected=EXPECTED)
     verify(ring, frame)
@@ -232,7 +232,7 @@ def test_too_few_nodes(frame):
 
 
 def test_silent_peer(target, frame, monkeypatch):
-    """A node of the target that does not answer is detected before anything is written."""
+    """If a node of the target does not answer, this is detected before anything is written."""
     before = digest(target)
 
     def silent():
@@ -250,7 +250,7 @@ def test_silent_peer(target, frame, monkeypatch):
     ("register", "^READ_BACK: node 1, region registers must hold CLIP 0x[0-9a-f]{8}, not 0x[0-9a-f]{8}$"),
 ])
 def test_read_back(target, frame, monkeypatch, where, message):
-    """A word that differs from the written one is detected, and the target's contents are put back."""
+    """A word that was not written correctly is detected, and the target's contents are put back."""
     generator = np.random.default_rng(3)
     device = target.devices[1]
     device.write_memory(1, 1000, random(generator, 50))

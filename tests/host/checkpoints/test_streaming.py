@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Checkpoints of relays: a run continues on other workers and another server, with the bits of an unmoved run."""
+"""Checkpoints of layer streaming: a run resumes on other workers and another server with the same bits."""
 
 import dataclasses
 import functools
@@ -34,7 +34,7 @@ open_streaming = functools.partial(rings.open_nodes, len(RELAY), config=RELAY, t
 
 
 class Changes:
-    """Assessor that sends a change of each kind while a set runs, and one that is refused."""
+    """Assessor that proposes a change of each kind while sets run, including one that is rejected."""
 
     GIVEN = ((1, Kind.FORMAT, "mx4"), (2, Kind.ADD, WIDTH), (0, Kind.MICROBATCHES, 2), (2, Kind.FORMAT, "bf16"),
              (2, Kind.REMOVE, 0), (0, Kind.RATE, 0.02))
@@ -74,7 +74,7 @@ def resumed(data, ring, **options):
 
 
 def advance(run):
-    """Do a set; after the fifth, propose an edit between two sets."""
+    """Run a set, and propose an edit between two sets after the fifth one."""
     do(run)
     if len(run.reports) == 5:
         run.propose(0, Kind.RATE, 0.03)
@@ -93,7 +93,7 @@ def versions(ring):
 
 @pytest.fixture(scope="module")
 def whole():
-    """An unmoved run: its end, a checkpoint after each set, and versions of weights after its last set."""
+    """An uninterrupted run: final results, a checkpoint after each set, and the final weight versions."""
     with open_streaming() as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=2)
         run, checkpoints = run_of(ring), []
@@ -105,8 +105,8 @@ def whole():
 
 @pytest.fixture(scope="module")
 def other():
-    """Nodes with links and far memories of another speed, and a bank, sets and numbers of edits left by another
-    run."""
+    """Nodes with different speeds of links and far memories, and with a bank, sets and edit numbers that another run
+    has left."""
     with open_streaming(latency=37) as (ring, simulation):
         for rank in range(3):
             simulation.set_far_speed(latency=7 + 10 * rank, rate=1 / (1 + rank), node=rank)
@@ -118,8 +118,8 @@ def other():
 
 @pytest.mark.parametrize("sets", range(1, SETS))
 def test_same_bits(whole, other, sets):
-    """After each set, on a relay that was used before, with pending edits, only proposed edits and no edits, the
-    run ends with the same losses, weights, state, counts and log."""
+    """A run that resumes on used nodes after any set, with edits pending, only proposed, or absent, ends with the
+    same losses, weights, state, counts and log."""
     expected, checkpoints, last = whole
     run, frame = resumed(checkpoints[sets - 1], other)
     assert run.compare()
@@ -129,7 +129,7 @@ def test_same_bits(whole, other, sets):
 
 
 def test_resident(other):
-    """A relay that keeps its layers on the workers uses other windows."""
+    """Workers that keep all layers resident have other windows, and resume as well."""
     with open_streaming() as (ring, _):
         run = run_of(ring, windows=3)
         do(run, 2)
@@ -143,7 +143,7 @@ def test_resident(other):
 
 
 def test_edits_of_all_kinds(whole):
-    """Some checkpoints have a pending edit, one has an edit that is not sent yet; counts are in the frame."""
+    """Some checkpoints have a pending edit, one has an edit that is not sent yet, and counts are included."""
     (described, refused, reports), checkpoints, _ = whole
     manifests = [open_archive(item).manifest for item in checkpoints]
     assert {edit["kind"] for edit in described["edits"]} == {kind.value for kind in Kind}
@@ -158,11 +158,11 @@ def test_edits_of_all_kinds(whole):
         assert table[:, 2 * way:2 * way + 2].tolist() == [[item.zeros, item.saturations] for item in counts.values()]
 
 
-# Refusals.
+# Rejected checkpoints.
 
 
 def changed(data, change=lambda fields, regions: None, *, key=KEY):
-    """A checkpoint with fields or regions changed before it was signed; the mark is the old one."""
+    """A checkpoint with changed fields or regions, signed after the change, with the old watermark."""
     archive = open_archive(data)
     fields = json.loads(canonical({name: value for name, value in archive.manifest.items()
                                    if name not in ("schema", "format", "regions")}))
@@ -181,7 +181,7 @@ def flipped(data, name):
 
 
 def longer(fields, regions):
-    """Move the lists past the end of a worker's activation memory."""
+    """Move the lists beyond the end of a worker's activation memory."""
     base, count = node(fields, 1)["windows"]["activations"][0]
     node(fields, 1)["windows"]["activations"][0] = [8192, count]
     regions["device/01/activations/8192"] = regions.pop(f"device/01/activations/{base}")
@@ -193,7 +193,7 @@ def remarked(fields, regions):
 
 
 def before(data):
-    """A file in the older form of frames, from before nodes could differ."""
+    """A file with an older form of frames, from before nodes could have different configurations."""
     manifest = open_archive(data).manifest
     manifest["device"]["contract"] = node(manifest, 0)["contract"]
     raw, head = canonical(manifest), tarfile.TarInfo("manifest.json")
@@ -230,7 +230,7 @@ REJECTED = {
 
 @pytest.fixture(scope="module")
 def waiting(whole):
-    """A checkpoint with a pending edit, after the third set."""
+    """A checkpoint after the third set, with a pending edit."""
     return whole[1][2]
 
 
@@ -242,7 +242,7 @@ def clean(other, waiting):
 
 @pytest.mark.parametrize("name", REJECTED)
 def test_rejected(other, waiting, clean, name):
-    """Each refusal has its own cause; the target is unchanged."""
+    """Each kind of invalid checkpoint is rejected with its own cause, and the target is unchanged."""
     make_checkpoint, cause, message = REJECTED[name]
     with pytest.raises(RejectionError, match=message) as caught:
         restore(make_checkpoint(waiting), other, key=KEY, owner=OWNER, expected=Expectation(seen=2))
@@ -256,7 +256,7 @@ def test_rejected(other, waiting, clean, name):
     (2, {"role": {"broadcast_formats": False}}, "node 2 must have 8 words of counts, not 0"),
 ])
 def test_other_nodes(waiting, rank, change, differs):
-    """A target node that computes other bits, or has no table of counts, is named."""
+    """The error names a target node that computes different bits or has no table of counts."""
     configs = list(RELAY)
     configs[rank] = configs[rank].replace(**change)
     ring = Ring([Device(None, config) for config in configs])
@@ -270,8 +270,8 @@ def test_other_nodes(waiting, rank, change, differs):
     ("idle", "^READ_BACK: node 2, region idle must have the CRC-32 of what was sent to it$"),
 ])
 def test_read_back(other, waiting, monkeypatch, space, message):
-    """A count, or a word of a list or program, that differs from the written one is detected, and the nodes'
-    contents are put back; the checkpoint can be restored then."""
+    """A count, or a word of a list or program, that was not written correctly is detected, and the nodes' contents
+    are put back. Afterwards the checkpoint can be restored."""
     rank = 1 if space == "activations" else 2
     device, windows = other.devices[rank], windows_of(admit(open_archive(waiting), other))
     clean = digest(other, windows)
@@ -306,14 +306,14 @@ def test_read_back(other, waiting, monkeypatch, space, message):
 
 
 class Nodes:
-    """The parts of a relay that the checks of a target need."""
+    """Stub of a streaming ring with the members that the checks of a target need."""
 
     nodes, topology = 3, RingTopology(3)
     devices = tuple(Node(None, config) for config in RELAY)
 
 
 def test_mutated_manifests(waiting):
-    """1,000 signed manifests of nodes that differ are refused or sound."""
+    """Each of 1,000 modified manifests of unequal nodes is either rejected or valid."""
     seed = 5
     generator, counts = random.Random(seed), dict.fromkeys([*Cause, None], 0)
     archive = open_archive(waiting)
@@ -331,7 +331,7 @@ def test_mutated_manifests(waiting):
 
 
 def test_not_begun():
-    """A run without a finished set has no place on the nodes; a different run does not continue from a state."""
+    """A run must finish a set before it can be saved, and a state cannot be resumed by a different run."""
     ring = Ring([Device(None, config) for config in RELAY])
     refuses("Run must have done a set before it is saved", state_of, run_of(ring))
     run = GoldenStreaming(examples(), run_of(ring)._start, workers=2, optimizer=SGD(0.05))

@@ -1,4 +1,4 @@
-"""Missing updates of nodes with a count of updates that cannot be set."""
+"""Updates that nodes still have to count, if their update count cannot be set."""
 
 import pytest
 
@@ -14,7 +14,7 @@ needs("int16")
 
 
 def counted(counts, *, config=None):
-    """Nodes with the given counts of updates."""
+    """Nodes with the given update counts."""
     devices = []
     for count in counts:
         device = Device(None, config or NodeConfig())
@@ -36,8 +36,8 @@ def test_missing(versions, counts, expected):
     ((7, 9), (4, 5), 1, None), ((7, 7), (8, 8), 0, None), ((65_537, 65_537), (0, 0), 0, None),
     ((2, 2), (1, 1), 0, BOARDS["icebreaker"].node)])
 def test_too_small(versions, counts, rank, config):
-    """Counts that differ in another way, are too high or too far below; and nodes of integers, which have no
-    broadcast."""
+    """Counts with other differences, too high or much too low counts, and integer nodes, which have no broadcast, are
+    rejected."""
     nodes = [{"rank": number, "version": version} for number, version in enumerate(versions)]
     with pytest.raises(TooSmallError, match=rf"^TOO_SMALL: node {rank} must have a WEIGHT_VERSION that can be "):
         missing(counted(counts, config=config), nodes)

@@ -1,4 +1,4 @@
-"""The walk's costs match the golden model, skipped periods change nothing, cycles match simulated rings."""
+"""The modelled costs match the golden model, and modelled cycles match simulated rings."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ POINTS = points.load()
 
 
 def traffic_of(kind, form, gradients, *, segment):
-    """Traffic of the collective by the golden model."""
+    """Traffic of the collective according to the golden model."""
     bits = golden.bits(gradients)
     options = {"gradient_codec": GRADIENT_CODECS[form.gradients], "residuals": np.zeros_like(bits),
                "segment": segment, "lanes": 4}
@@ -37,7 +37,7 @@ def traffic_of(kind, form, gradients, *, segment):
 
 
 def words_of(costs):
-    """Words that each rank sends at each hop, for both halves."""
+    """Words that each rank sends at each hop, in both halves of the collective."""
     nodes = costs.nodes
     scatter, gather = (np.zeros((nodes - 1, nodes), np.int64) for _ in range(2))
     for number, hop in itertools.product(range(costs.segments), range(nodes - 1)):
@@ -71,7 +71,7 @@ def test_zeros_of_sums():
 
 
 def test_zeros_of_short_blocks():
-    """Zeros of short blocks follow a binomial distribution, equal at every hop; a lone block has the median."""
+    """Zeros in short blocks follow a binomial distribution, equal at each hop; a single block has the median."""
     costs = Costs(Format(density=0.1), length=32 * 200, nodes=200, segment=256, sums=True)
     zeros = costs.positions(0, 0, 0)
     assert abs(zeros.mean() - 3.2) < 0.05
@@ -117,7 +117,7 @@ def test_errors_where_zeros_are_counted():
 
 @pytest.mark.parametrize("counted", [False, True])
 def test_errors_on_large_rings(counted):
-    """No constant was fitted or changed for rings of 64 and 255 nodes."""
+    """Errors are small on rings of 64 and 255 nodes, for which no constant was fitted or changed."""
     compared = points.compare(POINTS["large"], counted=counted)
     assert [comparison.line for comparison in compared if abs(comparison.error) > points.WORST] == []
     assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.02
@@ -127,7 +127,7 @@ def test_errors_on_large_rings(counted):
 
 
 def test_errors_where_zeros_are_expected():
-    """Vectors of 32 elements may have twice the number of elements that their density gives, or none."""
+    """Errors are small except for vectors of 32 elements, which may have twice the expected elements, or none."""
     compared = points.compare(POINTS["chosen"])
     assert statistics.mean(abs(comparison.error) for comparison in compared) <= 0.01
     assert max(abs(comparison.error) for comparison in compared) <= 0.1
@@ -147,7 +147,7 @@ def test_constants_fit_best(monkeypatch):
 
 @pytest.mark.parametrize("kind", list(estimate._MEASURED))
 def test_table_of_the_default_node(kind):
-    """Errors against the table of :mod:`host.cycles.estimate`, which was measured for schedules."""
+    """Errors relative to the table of :mod:`host.cycles.estimate`, which was measured for schedules."""
     timing, errors = timing_of(NodeConfig()), {}
     for nodes, cycles in estimate._MEASURED[kind].items():
         for length, measured in zip(estimate._LENGTHS, cycles, strict=True):

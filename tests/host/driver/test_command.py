@@ -1,4 +1,4 @@
-"""Words of commands and events, and the meaning of event statuses: host/driver/command.py."""
+"""Encoding of commands and events, and the meaning of event statuses: host/driver/command.py."""
 
 import numpy as np
 import pytest

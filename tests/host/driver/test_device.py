@@ -1,4 +1,4 @@
-"""Contract of driver and node, over every transport of conftest.py; and the driver against bad transports."""
+"""Contract between driver and node, over every transport in conftest.py; and faulty transports."""
 
 
 import numpy as np
@@ -23,18 +23,18 @@ def spaces(config):
 
 
 def trip(device):
-    """Cycles of the round trip to the node, without the requested wait; less than 100 without a wire."""
+    """Cycles of a round trip to the node, not including a requested wait; fewer than 100 without a wire."""
     first = device.read_register("CYCLES")
     return 2 * (device.read_register("CYCLES") - first)
 
 
 def exchange(device, *packet):
-    """Send a raw packet; the raw response."""
+    """Send a raw packet and return the raw response."""
     device.transport.send(words(*packet))
     return device.transport.receive(PATIENCE).tolist()
 
 
-# Ping and registers.
+# Ping and register access.
 
 
 def test_ping_echoes(device):
@@ -69,7 +69,7 @@ def test_another_configuration_is_refused(device):
     device.connect()
 
 
-#: Settings of nodes with rounds.
+#: Settings of nodes with quorum updates.
 ROUNDS = ("GRADIENT_STRIDE", "QUORUM", "DEADLINE", "STALE_WEIGHTS_0", "STALE_WEIGHTS_1", "STALE_WEIGHTS_2",
           "RESUMED_SET")
 #: Settings of nodes with throttles.
@@ -99,7 +99,7 @@ def test_settings(device):
 
 
 def test_bits(device):
-    """Consecutive registers in one request, as bits."""
+    """Consecutive registers are read and written as bits in one request."""
     values = [0x3F80_0000, 7]
     device.submit_write_bits("GRADIENT_SCALE", values[:1]).result()
     device.submit_write_bits("TIMEOUT", values[1:]).result()
@@ -140,7 +140,7 @@ def test_read_fields(device):
         device.read_fields("LANES")
 
 
-# Memories.
+# Memory access.
 
 
 def test_memories_keep_what_is_written(device):
@@ -235,7 +235,7 @@ def test_nodes_work_at_the_same_time(devices):
     for n, device in enumerate(devices):
         device.write_memory(Space.WEIGHT, 0, words(n))
     assert [device.read_memory(Space.WEIGHT, 0, 1)[0] for device in devices] == [0, 1]
-    # The second wait had run out by the time the first had.
+    # By the time the first wait had expired, the second one had as well.
     ended = [device.read_register("CYCLES") for device in devices]
     assert [cycles < 3_500 + 8 * trip(device) for cycles, device in zip(ended, devices, strict=True)] == [True, True]
 
@@ -349,7 +349,7 @@ def refused(opcode, status, *payload):
     return [(opcode | 0x80) << 24 | 0x5A << 16 | len(payload), status, *payload]
 
 
-#: Operation codes, counts and words of packets, and statuses and words of the answers.
+#: Opcodes, counts and words of malformed requests, with the statuses and words of the responses.
 MALFORMED = [
     (0, 0, [], Status.UNKNOWN_OPCODE),
     (99, 3, [1, 2, 3], Status.UNKNOWN_OPCODE),
@@ -400,7 +400,7 @@ def test_malformed_packets(device):
 
 
 def test_a_write_ends_at_a_register_that_is_read_only(device):
-    """At WEIGHT_VERSION, which only nodes with a settable version accept, or else at the next one, LAST_ERROR."""
+    """The write ends at WEIGHT_VERSION, or at the next register, LAST_ERROR, if the version is settable."""
     written = 3 if device.config.has("settable_version") else 2
     assert exchange(device, header(Opcode.WRITE_REGISTER, 4), register("DELAY_LINK").address, 77, 0, 0, 1) == refused(
         Opcode.WRITE_REGISTER, Status.READ_ONLY, written)

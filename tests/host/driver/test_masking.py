@@ -26,7 +26,7 @@ ALTERNATIVE = -10000.0
 
 
 def random_job(generator, *, count=3, size=20, external=None):
-    """A job with random kinds of masks and random bits."""
+    """A job with a random combination of mask kinds and random bits."""
     count, rows, columns = (int(generator.integers(1, most + 1)) for most in (count, size, size))
     kinds = {kind: bool(generator.random() < 0.3) for kind in KINDS}
     if external is not None:
@@ -40,7 +40,7 @@ def random_job(generator, *, count=3, size=20, external=None):
 
 
 def reference(job, alternative=ALTERNATIVE):
-    """Masked bits, and the number of replaced elements."""
+    """Masked bits and the number of replaced elements, from the golden model."""
     shape = golden.Job(rows=job.rows, columns=job.columns, count=job.count, mask=golden.Mask(**vars(job.mask)))
     kept = golden.kept(shape, None if job.external is None else golden.words(job.external))
     return golden.apply(job.matrices.view(np.uint32), kept, bits_of([alternative])[0]), int((~kept).sum())
@@ -129,7 +129,7 @@ class TestPlan:
             [golden.data_beats(job.matrices.view(np.uint32), 4).reshape(-1) for job in jobs]))
 
     @pytest.mark.parametrize(("elements", "words", "counts"), [
-        (64, 32, [[3], [2], [2], [1]]),  # of 20 elements each, and of 32
+        (64, 32, [[3], [2], [2], [1]]),  # three of 20 elements each and two of 32
         (84, 64, [[4], [1, 2], [1]]),
         (32, 32, [[1], [1], [1], [1], [1], [1], [1], [1]]),
         (1 << 10, 32, [[5, 3]]),
@@ -310,7 +310,7 @@ class TestVerilated:
         assert [counter["MASK_WORDS_FETCHED"] for counter in counters] == words
 
     def test_passes(self, ring):
-        """Jobs with more elements than the gradient memory holds."""
+        """Jobs with more elements than the gradient memory holds are masked in several passes."""
         generator = np.random.default_rng(9)
         job = MaskJob(matrices=generator.standard_normal((70, 16, 16)).astype(np.float32),
                       mask=Mask(triangle=True, padding=True, length_rows=16, length_columns=11))
@@ -319,13 +319,13 @@ class TestVerilated:
         assert_masked([[job], [], []], outcome, 0.0)
 
     def test_speed(self, ring):
-        """A memory row takes one cycle, with little overhead."""
+        """Masking takes one cycle per memory row, with little overhead."""
         job = MaskJob(matrices=np.ones((32, 16, 16), np.float32), mask=Mask(triangle=True))
         outcome = ring.local.mask([[job] * 2] * 3, alternative=0.0)
         assert 4096 <= outcome.cycles <= 4096 * 1.02
 
     def test_nothing_stays(self, ring):
-        """Collectives work as before after masking."""
+        """After masking, collectives work as before."""
         ring.local.mask([[MaskJob(matrices=np.ones((1, 5, 5), np.float32), mask=Mask())]] * 3, alternative=0.0)
         ring.memory.write_gradients([np.full(64, rank + 1, np.float32) for rank in range(3)])
         ring.collectives.all_reduce(64)
@@ -351,7 +351,7 @@ class TestVerilated:
 
 
 def test_pysim():
-    """Masking in Amaranth's simulator, on whole nodes."""
+    """Complete nodes mask correctly in Amaranth's simulator."""
     config = NodeConfig(lanes=2, segment=32, memories=Memories(gradient=128, weight=160, state=32, planes=0))
     simulation = PysimRing(lambda: Node(config), nodes=1, latency=3)
     ring = whole_ring([Device(transport, config) for transport in simulation.transports])

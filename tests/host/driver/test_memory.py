@@ -30,7 +30,7 @@ def test_errors_base(length, base):
     ({"memories": Memories(state=2048)}, 2, Allocation(length=4096, planes=2),
      "Block must have at most the 2,048 elements of a node's state plane, not 2,049: take more nodes, state as "
      "bfloat16, or an optimizer without state"),
-    # Masters are never packed.
+    # Master weights are never packed.
     ({"weights": Weights(codec="mx9")}, 1, Allocation(length=8192),
      "Block must have at most the 8,192 elements of a node's master weights, not 8,193: take more nodes, or raw "
      "weights"),

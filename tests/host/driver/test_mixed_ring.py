@@ -1,4 +1,4 @@
-"""Rings of differently configured nodes: bits, words, cycles, states, and parameters that must be equal."""
+"""Rings of differently configured nodes: bits, words, cycles, states, and parameters that must agree."""
 
 import functools
 import operator
@@ -36,7 +36,7 @@ open_streaming = functools.partial(rings.open_nodes, NODES, config=RELAY)
 
 
 def play(seed, *, threads, host_port, data=16, credit=16):
-    """Compare broadcasts, sums and updates on the relay with the golden model; cycles and final state."""
+    """Compare collectives on a streaming ring with the golden model; returns cycles and the final state."""
     message = f"seed {seed}, {threads} threads"
     generator = np.random.default_rng(seed)
     cycles = []
@@ -69,7 +69,7 @@ def play(seed, *, threads, host_port, data=16, credit=16):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_collectives(seed):
-    """Bits and words match the golden model; one, two and three threads have the same cycles and state."""
+    """Bits and words match the golden model, and one, two and three threads give the same cycles and state."""
     generator = np.random.default_rng(seed)
     data, credit = (int(cycles) for cycles in generator.integers(1, 60, 2))
     results = [play(seed, threads=threads, host_port=False, data=data, credit=credit) for threads in (1, 2, 3)]
@@ -77,13 +77,13 @@ def test_collectives(seed):
 
 
 def test_host_port():
-    """Memories are accessed through each node's port; cycles of commands are the same."""
+    """With access through each node's host port, commands take the same cycles as with direct access."""
     through, around = (play(7, threads=2, host_port=host_port) for host_port in (True, False))
     assert through[0] == around[0]
 
 
 def test_memories():
-    """Each node has the memories of its own configuration, with their own numbers."""
+    """Each node has the memories of its own configuration, with its own space numbers."""
     with open_streaming() as (ring, simulation):
         spaces = [[space for space in config.memory_map if space.name != "trace"] for config in RELAY]
         assert simulation.spaces == tuple(map(len, spaces)) == (3, 3, 5)
@@ -92,7 +92,7 @@ def test_memories():
             for space in spaces[rank]:
                 words = np.arange(space.words, dtype=np.uint32) + (1000 * rank + space.number)
                 device.write_memory(space.number, 0, words)
-                simulation.run(100)  # until it is in a far memory
+                simulation.run(100)  # until the words are in a far memory
                 assert (simulation.memory(rank, space.number) == words).all()
         assert all(simulation.counters(rank)[0] for rank in range(NODES))
         refuses("Memory space must be one of the 3 that the library knows, not 3", simulation.memory, 0, 3)
@@ -110,7 +110,7 @@ def test_memories():
 
 
 def test_saved_in_mid_command():
-    """A state continues in another ring with other threads, to the same end; a reset restores every node."""
+    """A saved state continues in another ring with a different number of threads; a reset restores every node."""
     libraries = [rings.library(config) for config in RELAY]
     generator = np.random.default_rng(5)
     with open_streaming(threads=2, host_port=False) as (ring, simulation):
@@ -158,7 +158,7 @@ def test_rule_that_some_nodes_lack():
 
 
 def ring_of(*configs):
-    """A ring without a transport, which can send nothing."""
+    """A ring without a transport, which cannot send anything."""
     return Ring([Device(None, config) for config in configs])
 
 
@@ -179,7 +179,7 @@ def test_room_is_that_of_the_smallest():
         assert ring.formats.lanes
 
 
-#: Parameters that all nodes of a ring must have alike, each changed from the default.
+#: Parameters that must be equal on all nodes of a ring, each with a non-default value.
 OTHERS = {"segment": {"segment": 128}, "weights": {"weights": Weights(codec="mx9")},
           "gradients": {"gradients": "raw"}, "link": {"link": Replay()}, "queues": {"programs": Programs()},
           "role.root_reduce": {"role": RootReduce()}, "role.interleaved": {"role": Peer(interleaved=True)}}

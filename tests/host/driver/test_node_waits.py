@@ -37,7 +37,7 @@ def relay_race(nodes, *, first, passes_back=0, duration=1500):
 
 
 def played(ring, program, *, passes=1):
-    """Run the program; spans by node, name and pass."""
+    """Run the program and return its spans by node, name and pass."""
     nodes = ring.nodes
     ring.programs.load([program.commands(rank, nodes) for rank in range(nodes)])
     result = ring.programs.run(collectives=program.collectives, passes=passes)
@@ -48,8 +48,8 @@ def played(ring, program, *, passes=1):
 
 @pytest.mark.parametrize("wire", [1, 16, 60])
 def test_cycles(wire):
-    """Cycles from the end of a command to the start of a waiting one, by hops: the formula, and at most one cycle
-    more, since queues take turns at both ends."""
+    """From the end of a command to the start of a waiting one, cycles match the formula for each number of hops, plus
+    at most two, since queues take turns at both ends."""
     with open_nodes(latency=wire) as (ring, _):
         rows = []
         for first in range(NODES):
@@ -65,7 +65,7 @@ def test_cycles(wire):
 
 
 def test_passes():
-    """Waits across passes with a lag, in a circle of nodes, for twenty passes, on links of different latencies."""
+    """Waits across passes in a cycle of nodes hold for 20 passes on links with different latencies."""
     program = Program(nodes=3)
     first = program.add("one", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": [30, 200, 90]})
     second = program.add("two", operation="QUIESCE", queue=Queue.COMMUNICATE)
@@ -87,7 +87,7 @@ def test_passes():
 
 
 def test_counts_of_earlier_runs():
-    """Commands of earlier runs never count: after a failed run, after other programs were loaded, and after
+    """Commands of earlier runs are never counted: after a failed run, after other programs were loaded, and after
     recovery of the ring."""
     program = relay_race(3, first=2)
     with open_nodes(3) as (ring, _):
@@ -97,14 +97,14 @@ def test_counts_of_earlier_runs():
                 assert spans[rank, "target", 0].start >= spans[2, "source", 0].end + signal_cycles((rank - 2) % 3)
 
         check()
-        # Node 2 has done its commands when the other nodes fail.
+        # Node 2 has finished its commands when the other nodes fail.
         commands = [program.commands(rank, 3) for rank in range(3)]
         commands[0][1][0] = dataclasses.replace(commands[0][1][0], operation=99)
         ring.programs.load(commands)
         events = ring.programs.play(1)
         assert [[event.status for event in queues[0]] for queues in events] == [[], *[[EventStatus.OK]] * 2]
         check()
-        # Many passes of another program, with counts far beyond the next program's.
+        # Run many passes of another program, with counts far beyond the counts of the next program.
         other = Program(nodes=3)
         for index in range(5):
             other.add(f"{index}", operation="QUIESCE", queue=Queue.COMPUTE)
@@ -112,14 +112,14 @@ def test_counts_of_earlier_runs():
         check()
         ring.recover()
         check()
-        for _ in range(65):  # numbers of runs begin again
+        for _ in range(65):  # run numbers wrap around
             ring.programs.load([program.commands(rank, 3) for rank in range(3)])
             ring.programs.play(1)
         check()
 
 
 def test_random_programs_see_a_missing_wait(monkeypatch):
-    """A comparison with a model that waits detects random programs without waits for other nodes."""
+    """Comparing random programs with a model that waits detects when nodes ignore waits for other nodes."""
     commands = CompiledProgram.commands
     monkeypatch.setattr(CompiledProgram, "commands", lambda *arguments, **options: [
         [dataclasses.replace(command, remote=0) for command in queue] for queue in commands(*arguments, **options)])
@@ -127,7 +127,7 @@ def test_random_programs_see_a_missing_wait(monkeypatch):
 
 
 def test_alone():
-    """A ring of one node, and a node's wait for itself."""
+    """On a ring of one node, a command may wait for its own node."""
     program = Program(nodes=1)
     source = program.add("source", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": 50})
     program.wait(program.add("target", operation="QUIESCE", queue=Queue.COMMUNICATE), source, unit=0)
@@ -138,7 +138,7 @@ def test_alone():
 
 
 def test_statuses():
-    """Impossible waits are refused, waits that never hold time out, and a correct program runs as before."""
+    """Impossible waits are rejected, waits that are never met time out, and correct programs run afterwards."""
     program = relay_race(NODES, first=1)
     with open_nodes() as (ring, _):
         cases = [
@@ -159,7 +159,7 @@ def test_statuses():
                 (status, detail)]
             ring.recover()
             played(ring, program)
-        # A number of 0 and no place: no node sends any signal.
+        # With number 0 and no position in the ring, no node sends any signal.
         for rank, device in enumerate(ring.devices):
             device.run(ProgramRun(1, rank=rank))
         event = ring.devices[0].pop_event(20 * TIMEOUT)
@@ -169,7 +169,7 @@ def test_statuses():
 
 
 def test_programs_that_nodes_cannot_run():
-    """Commands sent one by one do not wait, and nodes must count the same commands."""
+    """Programs with waits that nodes cannot handle are rejected when they are loaded or sent."""
     command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
     with open_nodes(2) as (ring, _):
         refuses("Queues must have as many commands on each node where commands wait for other nodes, not (0, 1) and "
@@ -190,7 +190,7 @@ def test_nodes_without_control_words():
 
 
 def straggler(late, duration, nodes=NODES):
-    """A program where one node computes for long before all nodes sum."""
+    """A program where one node computes for a long time before all nodes sum."""
     program = Program(nodes=nodes)
     region = Region("gradients", 0, 256)
     program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region],
@@ -198,7 +198,7 @@ def straggler(late, duration, nodes=NODES):
                         "gradient_base": 0, "state_base": 256, "length": 256}, duration=duration)
     program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True, reads=[region],
                 writes=[region], fields={"gradient_base": 0, "length": 256})
-    # All nodes wait for the sum, which the nodes before the late one have begun long before.
+    # All nodes wait for the sum, which the nodes before the late one begin long before.
     last = program.add("last", operation="QUIESCE", queue=Queue.COMPUTE)
     program.wait(last, program.tasks[1])
     return program.compile()
@@ -206,8 +206,8 @@ def straggler(late, duration, nodes=NODES):
 
 @pytest.mark.parametrize("late", range(NODES))
 def test_a_straggler_is_not_a_broken_link(late):
-    """All nodes wait for a node that computes for ten time-outs, with the sum and with commands after it; the sum
-    is right. A time-out must be longer than the period of keep-alive words."""
+    """All nodes wait for a node that computes for ten time-outs, in the sum and in later commands, and the sum is
+    correct. A time-out must be longer than the period of keep-alive words."""
     duration = 10 * TIMEOUT
     assert KeepAlive.period < TIMEOUT
     values = np.random.default_rng(late).integers(-50, 50, (NODES, 256)).astype(np.float32)
@@ -222,7 +222,7 @@ def test_a_straggler_is_not_a_broken_link(late):
 
 
 def test_a_node_that_others_wait_for_in_a_sum():
-    """A node begins a sum; the other nodes begin it only after its COMPUTE has ended, after ten time-outs."""
+    """A node begins a sum, and the rest join it only after its COMPUTE has ended, ten time-outs later."""
     program = Program(nodes=NODES)
     long = program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
                        fields={"duration": [10 * TIMEOUT, 1, 1, 1]})
@@ -245,7 +245,7 @@ def test_without_control_words_it_is():
 
 
 def busy():
-    """A program where all nodes compute for long during a sum."""
+    """A program where all nodes compute for a long time during a sum."""
     program = Program(nodes=NODES)
     program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
                 fields={"duration": 10 * TIMEOUT})
@@ -257,17 +257,17 @@ def busy():
 @pytest.mark.parametrize("program", [straggler(0, 100), straggler(0, 10 * TIMEOUT), busy()],
                          ids=["nobody", "one", "all"])
 def test_a_cut_link_is_named(program):
-    """A cut link ends the sum within a time-out, even while a node before it computes, or all nodes do."""
+    """A cut link is named and ends the sum within a time-out, even if the previous node or all compute."""
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
         ring.programs.load([program.commands(rank, NODES) for rank in range(NODES)])
-        # Node 1 sends, but node 2 receives nothing from it or any other node.
+        # Node 1 sends, but node 2 receives nothing, neither from it nor from any other node.
         simulation.links[1].cut(simulation.cycle + 300)
         with pytest.raises(RingError) as caught:
             ring.programs.run(collectives=program.collectives)
         assert caught.value.cause == 1
         event = caught.value.events[2]
-        # After the time-out it waits for the same time for the end of its predecessor's packets.
+        # After its time-out, the node waits equally long for the end of its predecessor's packets.
         assert event.status is EventStatus.INGRESS_TIMEOUT
         assert event.cycles < 2 * TIMEOUT + 300
         simulation.links[1].mend()

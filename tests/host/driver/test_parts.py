@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Collectives of parts of a vector, updates in several commands, and numbers that distinguish collectives."""
+"""Collectives on parts of a vector, updates in several commands, and numbers that identify collectives."""
 
 import itertools
 
@@ -21,7 +21,7 @@ SCALARS = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
 
 
 def cut(generator, length, most=4):
-    """Random parts of a vector, cut between groups."""
+    """Random parts of a vector, cut only between groups."""
     groups = -(-length // 32)
     inner = generator.choice(np.arange(1, groups), int(generator.integers(1, most)), replace=False)
     return list(itertools.pairwise([0, *(32 * np.sort(inner)).tolist(), length]))
@@ -33,7 +33,7 @@ def settings(config, *, packed_state=False):
 
 
 def reset(ring, weights, state, where, *, packed_state):
-    """Give all nodes the same contents after any earlier commands."""
+    """Give all nodes the same contents, whatever commands ran before."""
     ring.collectives.distribute(weights, where)
     ring.settings.write(settings(ring.devices[0].config, packed_state=packed_state))
     if state is not None:
@@ -54,7 +54,7 @@ def found(ring, where, *, packed_state):
 
 
 def held(state, *, packed_state):
-    """State as nodes store it."""
+    """State in the form that nodes store."""
     bits = golden.bits(state)
     return moments.unpack(moments.pack(bits), len(bits)) if packed_state else bits
 
@@ -63,7 +63,7 @@ def held(state, *, packed_state):
     ("default", 1), ("default", 2), ("default", 3), ("default", 4), ("mx9", 3), ("table", 3), ("centroid", 3),
     ("narrow", 3)])
 def test_updates_of_random_cuts(name, nodes):
-    """Updates of the parts in any order give the bits of one update, in buffers at any base."""
+    """Updating the parts in any order gives the bits of a single update, in buffers at any base."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     length = 900 if name == "narrow" else 1300
@@ -122,8 +122,8 @@ def test_sums_of_random_cuts(nodes):
     ("default", 1, 700), ("default", 2, 1300), ("default", 3, 1000), ("default", 4, 33), ("default", 5, 1300),
     ("centroid", 3, 1300), ("mx9", 1, 300), ("mx9", 2, 1300), ("table", 4, 1300), ("narrow", 3, 900)])
 def test_update_in_three_commands(name, nodes, length):
-    """Sums of the parts to their owners, updates of the owned blocks, and one gather equal a fused update, with its
-    masters and residuals. Weights pass through their codec twice, which changes nothing."""
+    """Sums of the parts to their owners, updates of the owned blocks, and one gather together equal a fused update,
+    including masters and residuals. Weights pass through their codec twice, which has no further effect."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
@@ -169,12 +169,12 @@ def test_masters_beside_packed_state():
 
 
 class TestNumbers:
-    """Nodes distinguish collectives by their numbers."""
+    """Nodes distinguish collectives by number."""
 
     @pytest.mark.parametrize("lengths", [(600, 600), (600, 568), (32, 600)])
     @pytest.mark.parametrize("operation", [Operation.ALL_REDUCE, Operation.FUSED_UPDATE])
     def test_swapped_on_one_node(self, lengths, operation):
-        """Two collectives in another order on one node are refused, and no memory holds a sum of both."""
+        """If one node runs two collectives in reverse order, both fail, and no memory holds a mix of both sums."""
         generator = np.random.default_rng(1)
         nodes = 3
         gradients = rings.random(generator, (nodes, 1300))
@@ -194,7 +194,7 @@ class TestNumbers:
                                             weight_base=640 * which))
                 events = [[device.pop_event(20 * rings.TIMEOUT).status for _ in range(2)] for device in ring.devices]
                 first = {event for event, _ in events}
-                # The length is compared before the number.
+                # Nodes compare the length before the number.
                 wrong = {EventStatus.WRONG_COLLECTIVE}
                 if lengths[0] != lengths[1]:
                     wrong.add(EventStatus.WRONG_LENGTH)
@@ -212,7 +212,7 @@ class TestNumbers:
 
     @pytest.mark.parametrize("nodes", [1, 2])
     def test_repeated(self, nodes):
-        """The previous collective's number is refused, after any other commands, until links are reset."""
+        """A number equal to the previous collective's is rejected, after any other commands, until a link reset."""
         gradients = np.random.default_rng(nodes).standard_normal((nodes, 100)).astype(np.float32)
         with rings.open_nodes(nodes, config=DEFAULT) as (ring, _):
             def push(number, operation=Operation.ALL_REDUCE, **fields):
@@ -242,7 +242,7 @@ class TestNumbers:
             assert push(0) is EventStatus.OK
 
     def test_driver_never_repeats(self):
-        """Numbers of the driver wrap around, and every command of any kind takes one."""
+        """The driver's numbers wrap around, and every command of any kind uses a new one."""
         with rings.open_nodes(2, config=DEFAULT) as (ring, _):
             ring.memory.write_gradients([np.ones(40, np.float32)] * 2)
             ring.commands.resume_from(0, (1 << 16) - 3)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Contract of a ring's parts, on rings of every kind: of nodes, of a grid, and of tenants."""
+"""Contract of a ring's parts, on rings of every kind: of plain nodes, of a grid, and of tenants."""
 
 import contextlib
 import importlib
@@ -42,9 +42,9 @@ from tests.refusals import refuses
 
 ROOT = Path(__file__).parents[3]
 LENGTH = 100
-#: Settings that make new weights from the mean of gradients, with weights of zero before.
+#: Settings with which an update turns zero weights into the mean of the gradients.
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}
-#: Half of each memory for the tenants.
+#: Windows for the tenants: half of each memory.
 WINDOWS = {name: (0, CONFIG.memory_map[name].words // 2)
            for name in ("gradients", "weights", "state_0", "activations")}
 
@@ -65,7 +65,7 @@ def open_shape(shape):
 
 @contextlib.contextmanager
 def open_tenant(*, own):
-    """A tenant's ring, from its own driver or from the privileged host for its job."""
+    """A tenant's ring, from its own driver or from the privileged host on the tenant's behalf."""
     with open_nodes(2, config=CONFIG) as (nodes, _):
         host = TenantHost(nodes.devices)
         host.grant(1, WINDOWS)
@@ -76,13 +76,13 @@ def open_tenant(*, own):
         yield ring
 
 
-#: Golden nodes, with one port for modelled cycles.
+#: Configuration of golden nodes, with a single port, since their cycles are modelled.
 GOLDEN = CONFIG.replace(topology=SingleRing(), features=())
 
 
 @contextlib.contextmanager
 def open_golden(*, shape=None):
-    """Golden nodes in a ring, or in the rings of a grid."""
+    """Golden nodes in a single ring, or in the rings of a grid."""
     config = GOLDEN if shape is None else GOLDEN.replace(topology=Grid())
     nodes, grid = (2, None) if shape is None else (4, (2, 2))
     with open_session(config, nodes=nodes, grid=grid, transport=TransportName.GOLDEN) as session:
@@ -98,17 +98,17 @@ RINGS = {"golden": open_golden, "golden_flat": lambda: open_golden(shape=Shape.F
          "golden_grid": lambda: open_golden(shape=Shape.GRID), "ring": open_ring,
          "flat": lambda: open_shape(Shape.FLAT), "grid": lambda: open_shape(Shape.GRID),
          "tenant": lambda: open_tenant(own=False), "driver": lambda: open_tenant(own=True)}
-#: Parts that rings do not have, and the beginnings of their messages.
+#: Parts that some rings lack, with the beginnings of the error messages.
 LACKING = {"grid": {"programs": "Programs must be of nodes in one flat ring, not in rings of shape grid",
                     "compute": "Lists of layers must be for nodes in one flat ring, not in rings of shape grid",
                     "quorum": "Quorum updates must be of nodes in one flat ring, not in rings of shape grid",
                     "inference": "Quantized inference must be of nodes in one flat ring, not in rings of shape grid"}}
 LACKING["golden_grid"] = LACKING["grid"]
-#: Rings without a model of the cycles of collectives.
+#: Kinds of rings without a cycle model for collectives.
 NOT_MODELLED = ("golden_flat", "golden_grid")
 NO_ROUNDS = {"quorum": "Nodes must have rounds for gradients that may be late"}
 NO_INFERENCE = {"inference": "Nodes must have quantization in their configuration, to infer"}
-#: Classes of parts that come with features.
+#: Classes of parts that features add.
 CLASSES = {kind.__name__: kind for kind in (ListCompute, NodeInference, QuorumUpdates, RingPrograms)}
 
 
@@ -124,20 +124,20 @@ def ring(kind):
 
 
 def members(kind):
-    """Names and declarations of all members of a class or protocol and its bases."""
+    """Names and declarations of all members of a class or protocol, including its bases."""
     return {name: value for base in reversed(kind.__mro__) if base.__module__.startswith("host.")
             for name, value in vars(base).items() if not name.startswith("_")}
 
 
 def parts():
-    """Parts of a ring with their classes; parts of only flat rings are last."""
+    """Parts of a ring with their classes; parts that only flat rings have come last."""
     known = {**vars(protocols), **CLASSES}
     return {name: typing.get_type_hints(value.fget, known)["return"]
             for name, value in members(protocols.FlatRing).items() if isinstance(value, property)}
 
 
 def mean(ring):
-    """Write weights of zero and gradients of 1, 2, …; the weights that an update must give."""
+    """Write zero weights and gradients of 1, 2, …, and return the weights that an update must produce."""
     ring.memory.write_weights(np.zeros(LENGTH, np.float32))
     ring.memory.write_gradients([np.full(LENGTH, rank + 1, np.float32) for rank in range(ring.nodes)])
     ring.settings.write(Settings(gradient_scale=1 / ring.nodes, **MEAN))
@@ -145,7 +145,7 @@ def mean(ring):
 
 
 def check_lacking(ring, lacking):
-    """Check that each part has all its methods and parameters, or gives its error."""
+    """Check that each part has all methods and parameters, or raises its error if the ring lacks it."""
     checked = set()
     lacking = lacking if ring.config.has("quantization") else {**NO_INFERENCE, **lacking}
     for name, kind in parts().items():
@@ -166,7 +166,7 @@ def check_lacking(ring, lacking):
 
 
 def test_classes():
-    """Classes of drivers have at most three levels, and no module casts a type."""
+    """Driver classes have at most three levels of inheritance, and no module uses a type cast."""
     def levels(kind):
         return kind.__module__.startswith("host.") + max(map(levels, kind.__bases__), default=0)
 
@@ -187,7 +187,7 @@ def test_parts(kind, ring):
 
 
 def test_parts_of_plain_nodes():
-    """A part that a configuration lacks gives a clear error at each access."""
+    """Each access to a part that the configuration lacks raises a clear error."""
     with open_nodes(1, config=CONFIGS["default"]) as (ring, _):
         for _ in range(2):
             check_lacking(ring, {**NO_ROUNDS, "compute": "Nodes must have compute in their configuration, to run "
@@ -230,7 +230,7 @@ def test_memory(ring):
 
 
 def test_partition(kind, ring):
-    """Each element has one owner; in two dimensions blocks have the size of those in one flat ring."""
+    """Each element has one owner; in two dimensions, blocks are as large as in a single flat ring."""
     owned = ring.partition.owned(LENGTH)
     assert sorted(np.concatenate(owned).tolist()) == list(range(LENGTH))
     assert sorted(map(len, owned)) == sorted(map(len, block_indices(LENGTH, ring.nodes)))
@@ -247,7 +247,7 @@ def test_partition(kind, ring):
 
 
 def check_cycles(kind, outcome):
-    """Check that cycles are measured, modelled, or None."""
+    """Check that cycles are measured or modelled, or None if there is no model."""
     assert outcome.cycles is None if kind in NOT_MODELLED else outcome.cycles > 0
 
 
@@ -262,7 +262,7 @@ def test_updates(kind, ring):
 
 
 def test_counters(kind, ring):
-    """Counters of an update; a tenant's driver may not clear them."""
+    """An update is counted at all nodes; a tenant's driver may not clear the counters."""
     if kind == "driver":
         with pytest.raises(ForeignTenantError):
             ring.counters.clear()
@@ -297,7 +297,7 @@ def test_local_operations(ring):
 
 
 def test_programs(kind, ring):
-    """An update by a program, in passes, in the order of a command queue."""
+    """A program of one update runs for several passes, and its events arrive in order."""
     if "programs" in LACKING.get(kind, {}):
         return
     expected = mean(ring)
@@ -310,7 +310,7 @@ def test_programs(kind, ring):
 
 
 def test_collectives(kind, ring):
-    """Submitted commands end in order."""
+    """Submitted collectives complete in order."""
     if kind in LACKING:
         return
     gradients = np.arange(ring.nodes * LENGTH, dtype=np.float32).reshape(ring.nodes, LENGTH)
@@ -325,7 +325,7 @@ def test_collectives(kind, ring):
 
 
 def test_recovery(kind, ring):
-    """Recovery clears settings, keeps memories, and commands run again; a tenant's driver may not recover."""
+    """Recovery clears settings and keeps memories, and commands run again; tenants may not recover a ring."""
     expected = mean(ring)
     if kind == "driver":
         with pytest.raises(RingError, match=r"^The ring must be brought in order by the privileged host"):

@@ -37,7 +37,7 @@ open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=3000)
 
 
 def vectors(generator, nodes, length, *, density=0.6, special=0.02):
-    """Gradients with zeros, special numbers, and numbers with uniform random bits."""
+    """Gradients with zeros, special numbers, and numbers with uniformly random bits."""
     values = generator.integers(0, 1 << 32, (nodes, length), dtype=np.uint32).view(np.float32)
     ordinary = generator.standard_normal((nodes, length)).astype(np.float32)
     kind = generator.random((nodes, length))
@@ -57,7 +57,7 @@ def words_sent(ring):
 
 @pytest.fixture
 def ring(devices):
-    """A connected ring of two nodes, for tests without commands."""
+    """A connected ring of two nodes, for tests that run no commands."""
     ring = Ring(devices, timeout=1000)
     ring.connect()
     return ring
@@ -66,7 +66,7 @@ def ring(devices):
 class TestState:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
     def test_there_and_back(self, ring, length):
-        """Each block is stored at its owner, at the start of the plane; planes are independent."""
+        """Each block is stored on its owner, at the start of the plane, and planes are independent."""
         planes = range(ring.devices[0].config.memories.planes)
         states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
         for plane in reversed(planes):
@@ -81,7 +81,7 @@ class TestState:
 
     @pytest.mark.parametrize("length", [0, 1, 2, 31, 33, 63, 96, 128])
     def test_packed(self, ring, length):
-        """Words and rounding match the golden model; a plane holds twice the elements."""
+        """Words and rounding match the golden model, and a plane holds twice the number of packed elements."""
         state = np.random.default_rng(length).integers(0, 1 << 32, length, dtype=np.uint32)
         state[::7] = 0x7fff_ffff
         state[1::7] = 0x3f80_8000  # halfway between two bfloat16 numbers
@@ -108,7 +108,7 @@ class TestState:
 class TestSettings:
     @pytest.fixture
     def written(self, ring, monkeypatch):
-        """Registers written at node 0 so far."""
+        """Registers that have been written at node 0 so far."""
         names = []
         submit = ring.devices[0].submit_write_register
         monkeypatch.setattr(ring.devices[0], "submit_write_register",
@@ -183,7 +183,7 @@ class TestCollectives:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 16])
     @pytest.mark.parametrize("length", [0, 1, 33, 1300])
     def test_fused_update(self, nodes, length):
-        """Each optimizer for two steps, with packed and unpacked state, one after the other."""
+        """Each optimizer runs for two steps, with unpacked and then packed state."""
         generator = np.random.default_rng(nodes * 10_000 + length)
         gradients = vectors(generator, nodes, length)
         updated = golden.bits(vectors(generator, 1, length)[0])
@@ -243,7 +243,7 @@ class TestCollectives:
         assert cycles[2] < cycles[0] < cycles[3]
 
     def test_counts_of_units(self):
-        """One encode per block that is sent first or added to, no decompression on the way."""
+        """Each block is encoded once when it is sent first or added to, and is not decompressed on the way."""
         nodes, length = 4, 4096  # four segments per block
         gradients = np.ones((nodes, length), dtype=np.float32)
         with open_nodes(nodes) as (ring, _):
@@ -319,7 +319,7 @@ class TestFailures:
             self.check_usable(ring, 2)
 
     def test_recover_while_a_command_runs(self):
-        """Only one node was given a command; it would wait for the other nodes."""
+        """Recovery aborts a command that was given to only one node, which would wait for the other nodes."""
         with open_nodes(3) as (ring, _):
             ring.devices[1].push(Command(operation=Operation.ALL_REDUCE, rank=1, size=3, length=500))
             ring.recover()

@@ -1,4 +1,4 @@
-"""Collectives with one owner of all groups, on simulated rings: docs/ring/root_reduce.md."""
+"""Collectives where one node owns all groups, on simulated rings: docs/ring/root_reduce.md."""
 
 import dataclasses
 
@@ -88,8 +88,8 @@ def test_values_and_words(nodes):
 
 
 def test_queued():
-    """Updates and sums with changing owners and with partitioned groups, queued after each other, on nodes that
-    begin at any times; parts of a vector as well."""
+    """Updates and sums with changing owners or partitioned groups, also of parts of a vector, can be queued on nodes
+    that begin at different times."""
     generator = np.random.default_rng(4)
     nodes, length = 4, 5 * SEGMENT
     with open_nodes(nodes, config=CONFIG, host_port=False, timeout=40000) as (ring, simulation):
@@ -123,7 +123,7 @@ def test_queued():
 
 
 def push(ring, operation, *, collective, each=None, **fields):
-    """Push each node's command and return the statuses of the events."""
+    """Push a command to each node and return the statuses of the events."""
     for rank, device in enumerate(ring.devices):
         device.push(Command(operation=operation, **{
             "rank": rank, "size": ring.nodes, "collective": collective, "epoch": 77, "root_reduce": 1, **fields,
@@ -132,13 +132,13 @@ def push(ring, operation, *, collective, each=None, **fields):
 
 
 def test_refused():
-    """An owner without room for all state, and a nonexistent owner, are refused by the host and by every node."""
+    """A nonexistent owner and an owner without room for all state are rejected by the host and every node."""
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
         ring.settings.write(SGD(learning_rate=0.1, momentum=0.5).settings(1, gradient_scale=0.5))
         for length, status in ((STATE + 32, EventStatus.BAD_LENGTH), (STATE, EventStatus.OK)):
             statuses = push(ring, Operation.FUSED_UPDATE, collective=length, length=length, root=1)
             assert statuses == [status] * 3
-        # The same length fits when partitioned over three nodes, and SGD without state takes any length.
+        # The same length fits if partitioned over three nodes, and SGD without state accepts any length.
         more = {"operation": Operation.FUSED_UPDATE, "length": STATE + 32}
         assert push(ring, collective=1, root_reduce=0, **more) == [EventStatus.OK] * 3
         ring.settings.write(PLAIN)
@@ -168,12 +168,12 @@ def test_refused():
 
 
 def test_buffers():
-    """Buffers of an owner have room for all state; state moves between partitionings and back."""
+    """An owner's buffers have room for all state, which can move between partitionings and back."""
     generator = np.random.default_rng(9)
     optimizer = SGD(learning_rate=0.1, momentum=0.5)
     with open_nodes(3, config=CONFIG, host_port=False) as (ring, _):
         length = 300
-        ring.memory.allocate(Allocation(length=100, planes=1))  # words before the tested vector
+        ring.memory.allocate(Allocation(length=100, planes=1))  # words before the vector under test
         vector = ring.memory.allocate(Allocation(length=length, planes=1, root_reduce=True))
         weights = random(generator, length)
         reference = Reference(ring, weights, planes=1)
@@ -194,7 +194,7 @@ def test_buffers():
 
 
 def test_training():
-    """Two steps of an optimizer with state, as with any partitioning."""
+    """Two steps of a stateful optimizer equal those with any other partitioning."""
     generator = np.random.default_rng(11)
     with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
         ring.partition.set_root(3)
@@ -214,7 +214,7 @@ def test_training():
 
 
 class TestFaults:
-    """The ring works after a command that ends early, for a fault on any link."""
+    """The ring works again after a fault on any link has ended a command early."""
 
     @pytest.mark.parametrize("link", range(4))
     def test_damage(self, link):
@@ -257,7 +257,7 @@ class TestFaults:
                 assert (ring.memory.read_gradients(length).view(np.uint32) == expected).all(), link
 
     def test_another_owner(self):
-        """Nodes with different owners in their commands do not sum: they receive unexpected packets."""
+        """If commands name different owners, nodes receive unexpected packets and no sum is computed."""
         with open_nodes(3, config=CONFIG, host_port=False, timeout=3000) as (ring, _):
             statuses = push(ring, Operation.ALL_REDUCE, collective=5, length=600, root=0, each={1: {"root": 1}})
             assert EventStatus.OK not in statuses
@@ -266,7 +266,7 @@ class TestFaults:
 
 
 class TestPartitioning:
-    """Measured rates of links, and the choice of an owner."""
+    """Measuring the rates of links, and choosing an owner."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 4])
     def test_rates(self, nodes):
@@ -288,12 +288,12 @@ class TestPartitioning:
     def test_choice(self):
         with open_nodes(4, config=CONFIG, host_port=False) as (ring, _):
             rates = [1, 1, 0.5, 1]
-            # A segment of 64 is short compared with the way around the ring, so it takes a still slower link.
+            # A segment of 64 is short compared with the ring's latency, so only a slower link justifies an owner.
             partitioning = choose(ring, 2048, rates)
             assert partitioning.root == 2
             assert partitioning.gain > 0.05
             assert str(partitioning).startswith(
                 "slowest link: from rank 2, 0.50 words per cycle; groups of rank 2 alone")
-            assert choose(ring, 2048, rates, planes=1).root is None  # no room for its state
+            assert choose(ring, 2048, rates, planes=1).root is None  # no room for all state
             assert choose(ring, 2048, [1] * 4).root is None
             assert str(choose(ring, 2048, [1] * 4)).endswith("groups in turn")

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The driver with misbehaving transports, and its own refusals."""
+"""The driver with faulty transports, and the requests that the driver itself rejects."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ PATIENCE = 10_000
 
 
 class Canned:
-    """A transport that answers every request with a given packet."""
+    """A transport that answers requests with the given packets, one after another."""
 
     def __init__(self, *responses):
         self.responses = list(responses)

@@ -1,4 +1,4 @@
-"""Weights sent through a codec from the optimizer to every node's memory: values, words, cycles, failures."""
+"""Weights that the optimizer sends through a codec to every node: values, words, cycles, and failures."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
 def prepare(ring, length, *, seed=1):
-    """Write weights, gradients and settings to all nodes; the reference and the gradients."""
+    """Write weights, gradients and settings to all nodes; returns the reference and the gradients."""
     generator = np.random.default_rng(seed)
     reference = Reference(ring, random(generator, length))
     ring.collectives.distribute(golden.floats(reference.master))
@@ -49,7 +49,7 @@ def prepare(ring, length, *, seed=1):
 
 
 def check_update(ring, length, message=""):
-    """Update prepared nodes and compare them with their reference; the outcome."""
+    """Update prepared nodes, compare them with their reference, and return the outcome."""
     reference, gradients = prepare(ring, length)
     outcome = ring.collectives.fused_update(length)
     reference.step(gradients, SETTINGS)
@@ -61,7 +61,7 @@ class TestFusedUpdate:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("length", [0, 1, 33, 500, 1300])
     def test_values_words_and_state(self, nodes, length):
-        """Each optimizer for two steps, one after the other."""
+        """Two steps with each optimizer match the reference."""
         generator = np.random.default_rng(nodes * 10_000 + length)
         with open_nodes(nodes) as (ring, _):
             for name, (optimizer, packed_state) in OPTIMIZERS.items():
@@ -72,7 +72,7 @@ class TestFusedUpdate:
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
-        """A block with an infinity or a NaN becomes NaN on every node including its owner; masters are unchanged."""
+        """A block with an infinity or NaN becomes NaN on every node, also on its owner; masters are unchanged."""
         length = 700
         weights = random(np.random.default_rng(2), length)
         weights[[3, 300, 650]] = np.inf, -np.inf, 1e-45
@@ -86,7 +86,7 @@ class TestFusedUpdate:
             assert not np.isnan(decoded[:, 16:288]).any()
 
     def test_counts_of_units(self):
-        """Counts and packets equal those with raw weights; words are fewer."""
+        """Counters and packets equal those with raw weights, but fewer words are sent."""
         nodes, length = 3, 3072  # 16 segments per block
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
             ring.collectives.distribute(np.ones(length, np.float32))
@@ -133,7 +133,7 @@ class TestFusedUpdate:
                 reference.compare(f"{seed=}")
 
     def test_cycles(self):
-        """A vector of dense gradients takes few cycles more than its words and headers, though packets are short."""
+        """Although packets are short, dense gradients take few cycles more than their words and headers."""
         length, nodes = 3072, 3
         generator = np.random.default_rng(3)
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
@@ -148,11 +148,11 @@ class TestFusedUpdate:
 
 
 class TestOtherOperations:
-    """Sums and a broadcast work as without a codec; a gather uses the codec."""
+    """Sums and broadcasts work as without a codec, and a gather uses the codec."""
 
     @pytest.mark.parametrize("nodes", [1, 2, 3])
     def test_weights(self, nodes):
-        """The owner of a block also ends with decoded weights. Masters do not change."""
+        """The owner of a block ends with the decoded weights as well. Masters do not change."""
         length = 700
         weights = random(np.random.default_rng(nodes), (nodes, length))
         with open_nodes(nodes) as (ring, _):
@@ -190,7 +190,7 @@ class TestOtherOperations:
 class TestMasters:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 500])
     def test_there_and_back(self, length):
-        """Each block is stored at its owner, at the start of the memory after the state planes."""
+        """Each block is stored on its owner, at the start of the memory that follows the state planes."""
         with open_nodes(2) as (ring, _):
             master = np.arange(1, length + 1, dtype=np.float32)
             ring.memory.write_master(master)
@@ -226,7 +226,7 @@ class TestMasters:
             check_update(ring, 300)
 
     def test_base(self):
-        """Masters begin at the base of state."""
+        """Master weights start at the command's state base."""
         length, base = 600, 96
         generator = np.random.default_rng(6)
         weights, gradients = random(generator, length), random(generator, (2, length))
@@ -251,7 +251,7 @@ class TestMasters:
 
 class TestFailures:
     def test_random_damage_never_hangs(self):
-        """Every weight has its old or its new value, and the next command finds a clean ring."""
+        """After random damage, each weight has its old or its new value, and the next command works."""
         generator = np.random.default_rng(11)
         length = 2000
         with open_nodes(3) as (ring, simulation):
@@ -271,7 +271,7 @@ class TestFailures:
                 check_update(ring, 600, f"{number=}")
 
     def test_damaged_word_of_the_gather(self):
-        """The last segment is the gather's: its damage is detected, and none of it is written."""
+        """Damage in the last segment, which belongs to the gather, is detected, and none of it is written."""
         with open_nodes(2) as (ring, simulation):
             reference, gradients = prepare(ring, 512)
             before = reference.weights
@@ -281,14 +281,14 @@ class TestFailures:
             with pytest.raises(RingError, match=r"^fused-update failed: node 1: .* ended with BAD_CRC: "):
                 ring.collectives.fused_update(512)
             actual = ring.memory.read_weights(512).view(np.uint32)
-            owned = block_indices(512, 2)[1]  # by node 0
+            owned = block_indices(512, 2)[1]  # owned by node 0
             assert (actual[1, owned] == before[owned]).all()
             assert (ring.memory.read_master(512).view(np.uint32) == reference.master).all()
             ring.recover()
             check_update(ring, 600, "afterwards")
 
     def test_one_node_sends_raw_weights(self):
-        """Its successor refuses them; the node itself has nothing to wait for."""
+        """If one node sends raw weights, its successor rejects them, and the node itself ends normally."""
         with open_nodes(3) as (ring, _):
             prepare(ring, 600)
             for rank, device in enumerate(ring.devices):
@@ -302,8 +302,8 @@ class TestFailures:
 
 
 def test_training_reaches_the_bar():
-    """All bits of all nodes and masters agree after every step; accuracy is within half a point of raw weights and
-    gradients, which reach 97.22 % of 360 images."""
+    """All bits of all nodes and masters agree after every step, and accuracy is within half a point of raw weights
+    and gradients, which reach 97.22 % of 360 images."""
     with open_nodes(4, threads=2, host_port=False) as (ring, _):
         training = train(ring, digits(), TrainingConfig())
     assert training.bit_exact is True

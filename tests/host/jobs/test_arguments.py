@@ -1,4 +1,4 @@
-"""Arguments of the library: types and ranges are checked at the call, and numpy's types are accepted."""
+"""Arguments of the library: types and ranges are checked at the call, and numpy types are accepted."""
 
 import contextlib
 import fractions
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 
 
 class Buffers:
-    """Buffers without a memory."""
+    """Stub of a job's buffers, without any memory."""
 
     length = 64
 
@@ -36,11 +36,11 @@ class Buffers:
 
 
 class AskedError(Exception):
-    """A stub is asked for an operation of real nodes."""
+    """Raised when a stub is asked for an operation that only real nodes support."""
 
 
 class Nodes:
-    """Nodes that have room and do nothing."""
+    """Stub of nodes that have room for any buffer and do nothing."""
 
     nodes, formats = 2, Formats([gradring.NodeConfig()])
     memory = property(lambda self: self)
@@ -53,7 +53,7 @@ class Nodes:
 
 
 class Opening:
-    """Sessions that are opened and closed instead of built ones."""
+    """Replacement for sessions that records when each one is opened and closed."""
 
     def __init__(self):
         self.events = []
@@ -81,7 +81,7 @@ def job(**options):
     return gradring.simulate(**{"nodes": 2, "length": 64, "optimizer": gradring.SGD(0.1), **options})
 
 
-#: Functions of the library, each with the arguments of a correct call.
+#: Library functions, each with the arguments of a valid call.
 CALLS = {
     "simulate": lambda **options: job(**options),
     "node_for": lambda **options: gradring.node_for(**{"length": 64, "nodes": 2, **options}),
@@ -98,17 +98,17 @@ CALLS = {
     "AdamW": gradring.AdamW,
 }
 
-#: Methods of a job without arguments.
+#: Methods of a job that have no arguments.
 WITHOUT = {"Job.state", "Job.close"}
 
-#: Values that are wrong for some parameters, most of them for almost all.
+#: Values that are invalid for some parameters, most of them for almost all parameters.
 VALUES = [
     object(), gradring.Adam, gradring.Adam(), "2", "adam", "[/b]\n", b"2", True, np.True_, None, -1, 0, 2, 1.5, -0.5,
     math.nan, math.inf, -math.inf, 10**400, 1j, [], [1.5], ["a"], [object()], {}, {"clock": "x"}, (1, 2, 3),
     np.float32(1.5), np.array(1.5), np.array(["x", "y"]), np.zeros((2, 2)), np.array([None]), lambda: None, math,
     TransportName.PYSIM, "x" * 1000, fractions.Fraction(-1, 3)]
 
-#: Parameters that take any of these values.
+#: Parameters that accept any of these values.
 FREE = {"announce", "say"}
 
 
@@ -122,7 +122,7 @@ def parameters():
 
 @pytest.mark.parametrize(("name", "parameter"), [*parameters()])
 def test_wrong_values(name, parameter, opening):
-    """Every parameter refuses wrong values at the call, in a line with its name, the right kind and the value."""
+    """Every parameter rejects invalid values with one line: its name, the expected kind, and the value."""
     refused = 0
     for value in VALUES:
         opening.events.clear()
@@ -134,20 +134,20 @@ def test_wrong_values(name, parameter, opening):
             assert ", not " in text or re.search(r" with a node|: [a-z]", text), text
             refused += 1
         except AskedError:
-            pass  # the value is right
+            pass  # the value is valid
     assert refused >= (3 if parameter in FREE else 15)
-    # A value of a type unknown to the library is never accepted.
+    # An object of an unknown type is never accepted.
     with pytest.raises(TypeError, match=r"^[A-Z][a-z' ]* must be [^\n]+, not [^\n]+$"):
         CALLS[name](**{parameter: object()})
 
 
 def test_all_walked():
-    """All exported functions of the package, and all methods of a job, are tested."""
+    """The tests cover all functions that the package exports and all methods of a job."""
     methods = {f"Job.{name}" for name, value in vars(gradring.Job).items()
                if inspect.isfunction(value) and not name.startswith("_")}
     assert methods == {name for name in CALLS if "." in name} | WITHOUT
     functions = {name for name in gradring.__all__ if inspect.isfunction(getattr(gradring, name))}
-    assert functions == {"node_for", "open_session", "simulate", "train"}  # a run has checked itself
+    assert functions == {"node_for", "open_session", "simulate", "train"}  # a run checks itself
     assert functions - {"train"} | {"Job", "SGD", "Adam", "AdamW"} <= CALLS.keys()
 
 
@@ -177,7 +177,7 @@ def test_messages(options, error, message, opening):
     {"check": np.True_}, {"part": np.uint16(32)}, {"threads": np.int8(1)}, {"density": np.float32(0.5)},
     {"optimizer": [gradring.SGD(np.float32(0.5))]}])
 def test_numpy(options, opening):
-    """Integers, numbers and truth values of numpy are accepted and converted to Python's."""
+    """Integers, numbers and booleans of numpy are accepted and converted to Python types."""
     with job(**options) as made:
         assert made.length == 64
     for value in (*opening.events[0].values(), made.length, *vars(gradring.Adam(np.float32(0.5), eps=1)).values()):
@@ -185,7 +185,7 @@ def test_numpy(options, opening):
 
 
 def test_closing(opening, monkeypatch):
-    """A job ends with its block, by close(), or when nothing refers to it; closing it again has no effect."""
+    """A job closes at the end of its block, by close(), or when unreferenced; closing again has no effect."""
     with job() as made:
         assert opening.events[1:] == ["open"]
     assert opening.events[1:] == ["open", "closed"]
@@ -201,13 +201,13 @@ def test_closing(opening, monkeypatch):
     assert job().nodes == 2
     gc.collect()
     assert opening.events[1:] == ["open", "closed"]
-    # A caller's session stays open.
+    # A session that the caller opened stays open.
     opening.events.clear()
     outer = job()
     inner = gradring.Job(outer.session, [64])
     inner.close()
     assert opening.events[1:] == ["open"]
-    # A job that cannot be made leaves nothing open.
+    # A job that fails to be created leaves nothing open.
     opening.events.clear()
     monkeypatch.delattr(Nodes, "allocate")
     with pytest.raises(AskedError):
@@ -215,7 +215,7 @@ def test_closing(opening, monkeypatch):
     assert opening.events[1:] == ["open", "closed"]
 
 
-#: A notebook's use of a job without closing it, in a process that may have a child with a copy of the job.
+#: A notebook that never closes its job, in a process that may fork a child with a copy of the job.
 UNCLOSED = """
 import os, sys
 from tests.host.jobs.test_arguments import Opening, gradring, module
@@ -234,7 +234,7 @@ print(job.nodes, flush=True)
 
 @pytest.mark.parametrize("child", ["", "child"])
 def test_end_of_process(child):
-    """A job that is still open when the process ends is closed then, once, without messages."""
+    """A job that is still open at the end of its process is closed exactly once, without any messages."""
     ended = subprocess.run([sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", UNCLOSED, child],
                            capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (0, "2\nclosed\n"), ended.stderr
@@ -247,19 +247,19 @@ def test_moments_that_stay(opening):
     with pytest.warns(MomentsWarning, match=r"^moments as bfloat16 stop decaying with b2 = 0\.999: ") as caught:
         job(optimizer=gradring.Adam(), packed_state=True).close()
     assert caught[0].filename == __file__
-    # A launched script's jobs report it once, instead of warnings.
+    # The jobs of a launched script report the factor once instead of warning.
     said = []
     with contextlib.ExitStack() as stack:
         jobs = Jobs(Options(nodes=2, packed_state=True), stack, say=said.append)
         for optimizer in (gradring.Adam(), gradring.Adam(), gradring.SGD(0.1)):
-            with contextlib.suppress(AskedError):  # of the elapsed time of nodes
+            with contextlib.suppress(AskedError):  # raised when the stub is asked for the elapsed time
                 jobs.answer([Open(lengths=(64,), optimizers=(optimizer,))])
     assert said == [str(caught[0].message)]
     job(optimizer=gradring.Adam()).close()
     job(optimizer=gradring.Adam(betas=(0.9, 0.99)), packed_state=True).close()
 
 
-# The checks themselves.
+# Tests of the checks themselves.
 
 def test_kinds():
     assert Number(0).take("X", fractions.Fraction(1, 3)) == fractions.Fraction(1, 3)
@@ -276,7 +276,7 @@ def test_kinds():
 
 
 def test_checked_together():
-    """Arguments are checked together with defaults of missing arguments; Python's own errors stay."""
+    """Arguments are checked together with the defaults of omitted arguments; Python's own errors are unchanged."""
     seen = []
 
     @checked(lambda **options: seen.append(options), count=Integer(1))

@@ -1,4 +1,4 @@
-"""Impossible jobs are refused before anything is built."""
+"""Impossible jobs are rejected before anything is built."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Jobs: sums and updates of vectors of any length, with parts that take turns in the nodes' memories."""
+"""Jobs sum and update vectors of any length, in parts that share the nodes' memories one after another."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from host.training.optimizers import SGD, Adam, AdamW
 from tests.host.rings import CONFIGS
 from tests.refusals import refuses
 
-#: Nodes with libraries that are shared with other tests.
+#: Node configurations with libraries that are shared with other tests.
 DEFAULT, LOSSY = CONFIGS["default"], CONFIGS["mx9"]
 
 
@@ -31,7 +31,7 @@ def test_sums():
     values = gradients(1, 3, 1000)
     with simulate(nodes=3, length=1000, node=DEFAULT) as job:
         sums, figures = job.all_reduce(values)
-        np.testing.assert_allclose(sums, values.sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-6)  # other orders
+        np.testing.assert_allclose(sums, values.sum(axis=0, dtype=np.float64), rtol=1e-5, atol=1e-6)  # another order
         assert (figures.elements, figures.commands) == (1000, 1)
         assert figures.bound <= figures.cycles < 2 * figures.bound
         assert 0.8 < figures.density < 1
@@ -44,8 +44,8 @@ def test_sums():
 
 
 def test_raw_gradients():
-    """Gradients are raw without a named codec: the same sums and weights as with zero_value, and the words that
-    zero_value would have taken."""
+    """Gradients are raw if no codec is named: sums and weights are as with zero_value, and the number of words
+    that zero_value would have sent is reported."""
     values = gradients(5, 3, 1000)
     with simulate(nodes=3, length=1000, optimizer=Adam(0.01)) as raw, \
             simulate(nodes=3, length=1000, optimizer=Adam(0.01), node=DEFAULT) as masked:
@@ -57,7 +57,7 @@ def test_raw_gradients():
 
 
 def test_sums_in_parts():
-    """A part is summed like a separate vector; the parts' figures add up."""
+    """Each part is summed like a separate vector, and the figures of the parts add up."""
     values = gradients(2, 3, 1000)
     with simulate(nodes=3, length=1000, part=384) as job:
         sums, figures = job.all_reduce(values)
@@ -70,7 +70,7 @@ def test_sums_in_parts():
 
 @pytest.mark.parametrize("part", [None, 640, 256])
 def test_steps(part):
-    """Weights and state have the same bits whether they stay on the nodes, take turns there, or are restored."""
+    """Weights and state have the same bits if they stay on the nodes, are swapped in parts, or are restored."""
     length, optimizer = 640, AdamW(0.01)
     first = gradients(3, 1, length)[0]
     shares = [gradients(4 + step, 2, length) for step in range(4)]
@@ -86,11 +86,11 @@ def test_steps(part):
         assert job.steps == [4]
     np.testing.assert_array_equal(bits(weights), bits(again))
     expected = adamw(optimizer, first, [share.mean(axis=0, dtype=np.float64) for share in shares])
-    np.testing.assert_allclose(weights[-1], expected, rtol=1e-4, atol=1e-5)  # in double precision
+    np.testing.assert_allclose(weights[-1], expected, rtol=1e-4, atol=1e-5)  # computed in double precision
 
 
 def adamw(optimizer, weights, means):
-    """AdamW in double precision, as in its paper."""
+    """AdamW in double precision, as described in its paper."""
     weights, moment, square = weights.astype(np.float64), 0.0, 0.0
     first, second = optimizer.betas
     for number, mean in enumerate(means, start=1):
@@ -102,7 +102,7 @@ def adamw(optimizer, weights, means):
 
 
 def test_groups():
-    """Each group has its own optimizer and its own steps."""
+    """Each parameter group has its own optimizer and its own step count."""
     lengths = (100, 70)
     optimizers = [SGD(0.5, momentum=0.9), SGD(0.25, momentum=0.9)]
     with simulate(node=DEFAULT, nodes=2, length=lengths, optimizer=optimizers) as job:
@@ -120,7 +120,7 @@ def test_groups():
 
 
 def test_lossy_sums():
-    """Errors of a codec are added to the same elements in the next sum, after any sums in between."""
+    """A codec's errors are added to the same elements in the next sum, even if other sums come in between."""
     values = gradients(9, 2, 700)
     order = np.random.default_rng(9).permutation(700)
     with simulate(nodes=2, length=700, node=LOSSY) as job:
@@ -130,7 +130,7 @@ def test_lossy_sums():
         job.all_reduce(values[:, :32])
         exact = values.sum(axis=0, dtype=np.float64)
         means = [first]
-        for _step in range(15):  # in any order, and in two pieces
+        for _step in range(15):  # in random order, and in two pieces
             total = np.empty(700, np.float32)
             for piece in (order[:300], order[300:]):
                 total[piece], _ = job.all_reduce(values[:, piece], places=piece)
@@ -140,7 +140,7 @@ def test_lossy_sums():
 
 
 def test_lossy_steps():
-    """Masters, residuals and state of parts that take turns match the golden model."""
+    """Master weights, residuals and state match the golden model when parts share the nodes' memories."""
     length = 900
     with simulate(nodes=2, length=length, node=LOSSY, optimizer=Adam(0.01), part=320) as job:
         job.load(gradients(10, 1, length)[0])
@@ -154,7 +154,7 @@ def test_lossy_steps():
 
 
 def test_density():
-    """Nodes send a fraction of their elements, and the rest later."""
+    """Nodes send only a fraction of their elements in each sum, and the rest in later sums."""
     length, density = 1000, 0.2
     with simulate(nodes=2, length=length, density=density, part=512) as job:
         sums, added = np.zeros(length), np.zeros(length)
@@ -166,14 +166,14 @@ def test_density():
         assert 0.5 * density < job.figures.density < 1.5 * density
         assert job.figures.sparsify_cycles > 0
         errors = job.state()["contents"]["errors"].sum(axis=0)
-        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # unsent values are kept
+        np.testing.assert_allclose(sums + errors, added, rtol=1e-4, atol=1e-4)  # unsent values are kept for later
         _whole, figures = job.all_reduce(values)
         assert figures.density > 0.7
         assert figures.sparsify_cycles == 0
 
 
 def test_moments():
-    """State in bfloat16 keeps its bits while parts take turns."""
+    """State stored as bfloat16 keeps its bits when parts are swapped in and out."""
     with simulate(nodes=3, length=500, optimizer=Adam(0.01, betas=(0.9, 0.99)), packed_state=True, part=160) as job:
         for step in range(3):
             job.step(gradients(40 + step, 3, 500))
@@ -182,7 +182,7 @@ def test_moments():
 
 
 def test_difference(monkeypatch):
-    """A result that differs from the golden model is an error that names the node."""
+    """A result that differs from the golden model raises an error that names the node."""
     with simulate(nodes=2, length=64) as job:
         values = gradients(50, 2, 64)
         read = job.session.ring.memory.read_gradients
@@ -202,7 +202,7 @@ def test_difference(monkeypatch):
 
 
 def test_without_check():
-    """Without the golden model bits are the same, and figures from the model are missing."""
+    """Without the golden model, results have the same bits, and the figures that need the model are absent."""
     values = gradients(60, 2, 96)
     with simulate(node=DEFAULT, nodes=2, length=96, optimizer=SGD(0.1), check=False) as job:
         weights, figures = job.step(values)
@@ -243,7 +243,7 @@ def test_bad_input():
 
 
 def test_values_of_bits():
-    """NaN, infinities, subnormal numbers and zeros of both signs are summed as in the nodes' formats."""
+    """NaN, infinities, subnormal numbers and zeros of both signs are summed according to the nodes' formats."""
     corners = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38], np.float32)
     values = np.stack([np.repeat(corners, len(corners)), np.tile(corners, len(corners))])
     with simulate(nodes=2, length=values.shape[1]) as job:
@@ -256,7 +256,7 @@ def test_values_of_bits():
 
 
 def test_replaced_optimizer():
-    """A schedule changes only the scalars of a step."""
+    """An optimizer that a schedule replaces changes only the scalar settings of a step."""
     values = np.ones((2, 32), np.float32)
     optimizer = SGD(1.0)
     with simulate(node=DEFAULT, nodes=2, length=32, optimizer=optimizer) as job:

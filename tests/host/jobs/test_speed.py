@@ -1,10 +1,10 @@
-"""Rows of the processor time of all-reduces."""
+"""Benchmark rows for the processor time of all-reduces."""
 
 from host.jobs import speed
 
 
 def test_rows():
-    """Figures of `make bench` compare processor time with the bar."""
+    """The rows of `make bench` compare the measured processor time with its bound."""
     row, = speed.rows({10_000: (0.15, 0.6)})
     assert (row["measured"], row["bound"], row["ratio"]) == (0.15, 0.3, 0.5)
     assert "0.60 s with simulated host ports" in row["config"]

@@ -1,12 +1,12 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations between processes with one killed process, or one lost message.
+"""Migrations between processes, with one process killed or one message lost.
 
     python -m tests.host.migration.failures --folder build/migrate-failures
 
-has a source, a target, a ledger and a tenant as separate processes. In each case the tenant moves a job, and either
-kills a party before or within a step, by SIGKILL, or loses a message. Dead parties then restart with only the data on
-disk, and another tenant settles. After that exactly one site must run, the one that the ledger names, and the job
-must end with the bits of a job that was never moved. ``--few`` has each step once, and each party twice.
+runs a source, a target, a ledger and a tenant as separate processes. In each case the tenant moves a job, and either
+one party is killed before or within a step by SIGKILL, or one message is lost. Dead parties then restart with only
+the data on disk, and another tenant settles. After that exactly one site must run, the one that the ledger names, and
+the job must end with the bits of a job that was never moved. ``--few`` has each step once, and each party twice.
 """
 
 import argparse
@@ -42,7 +42,7 @@ PATIENCE = 240
 
 
 class Job(Site):
-    """Site with calls for the steps of its job, and for its end."""
+    """Site with additional calls to run steps of its job and to finish it."""
 
     calls = Site.calls | {"begin", "advance", "digest"}
 
@@ -52,14 +52,14 @@ class Job(Site):
             self.run.advance()
 
     def digest(self):
-        """Digest of the job's final bits, its losses, and the counts of updates."""
+        """Digest of the job's final bits, losses, and update counts."""
         return hashlib.sha256(pickle.dumps(result(self))).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A party that is killed before a step, or a number of seconds into it, or the number of a lost message; neither
-    for a good case."""
+    """A party that is killed before a step or some seconds into it, or the number of a lost message, or neither for
+    the case without a failure."""
 
     victim: str = ""
     step: Step | None = None
@@ -77,7 +77,7 @@ SEED = 3
 _DELAYS = random.Random(SEED)
 KILLS = [Case(victim, step, delay) for step in Step for victim in PARTIES
          for delay in (0.0, _DELAYS.uniform(0.001, 0.05))]
-#: Each step once, and each party twice.
+#: Cases with each step once, and each party twice.
 FEW = [Case(PARTIES[(place + place // 4) % 4], step) for place, step in enumerate(Step)]
 
 
@@ -94,7 +94,7 @@ def address(folder, name):
 
 
 def forked(act):
-    """Process ID of a child that runs the function and ends."""
+    """Process ID of a child process that calls the function and exits."""
     sys.stdout.flush()
     number = os.fork()
     if number == 0:
@@ -108,7 +108,7 @@ def forked(act):
 
 
 def started(name, folder):
-    """A party that listens."""
+    """Process ID of a party that has started to listen."""
     where = address(folder, name)
     where.unlink(missing_ok=True)
     number = forked(lambda: serve(Ledger(folder / "ledger.json") if name == "ledger" else site(name, folder), where,
@@ -121,7 +121,7 @@ def started(name, folder):
 
 
 def ended(number):
-    """Exit of a process; a process that does not end is killed."""
+    """Whether a process has ended by itself within the time limit; otherwise it is killed."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if os.waitpid(number, os.WNOHANG)[0]:
@@ -138,7 +138,7 @@ def proxies(folder, **options):
 
 
 class Messages:
-    """Messages in order, one of them lost."""
+    """Decides for each message, in order, whether it is lost; at most one is."""
 
     def __init__(self, lost):
         self.lost, self.seen = lost, []
@@ -149,7 +149,7 @@ class Messages:
 
 
 def move(folder, case, numbers):
-    """The tenant's process: a job is begun and moved, and something happens to it."""
+    """Process of the tenant: begins and moves a job, while the failure of the case occurs."""
     source, _, _ = proxies(folder)
     source.call("begin")
     source.call("advance", MOVED)
@@ -180,7 +180,7 @@ def move(folder, case, numbers):
 
 
 def finish(folder):
-    """The next tenant's process: it settles, and makes the owner finish the job."""
+    """Process of the next tenant: settles, and makes the owner finish the job."""
     sites = proxies(folder)[:2]
     ledger = proxies(folder)[2]
     before = [party.name for party in sites if party.running]
@@ -224,13 +224,13 @@ def whole(folder):
 
 
 def check(case, result, expected):
-    """Raise AssertionError unless only the ledger's site runs, to the same bits."""
+    """Raise AssertionError unless only the site in the ledger runs, to the same bits."""
     assert result["digest"] == expected, f"{case}: {result}"
     assert result["running"] == [result["owner"]], f"{case}: {result}"
     assert set(result["before"]) <= {result["owner"]}, f"{case}: {result}"
     assert not result["left"], f"{case}: {result}"
     if case.step is not None and not case.delay:
-        # From LOAD on nobody needs the source, so its death stops nothing; and a commit does not need the target,
+        # From LOAD on, no party needs the source, so its death stops nothing, and a commit does not need the target,
         # which has kept the checkpoint.
         last = {"source": Step.READ, "target": Step.READY}.get(case.victim, Step.COMMIT)
         steps = list(Step)

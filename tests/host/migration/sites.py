@@ -1,4 +1,4 @@
-"""Migration sites on the simulated rings that tests share."""
+"""Sites for migrations on simulated rings that tests share."""
 
 import contextlib
 import dataclasses
@@ -24,12 +24,12 @@ def few(examples=48):
     return Dataset(data.train_x[:examples], data.train_y[:examples], data.test_x[:20], data.test_y[:20], data.classes)
 
 
-#: 12 steps per epoch, 24 in total.
+#: 12 steps per epoch, 24 steps in total.
 CONFIG = TrainingConfig(epochs=2, batch=4, hidden=(), interval=100)
 
 
 def fabric_of(name, *, nodes, **options):
-    """Open a ring of a configuration that tests share."""
+    """A function that opens a ring with a configuration that tests share."""
     @contextlib.contextmanager
     def opens():
         with open_nodes(nodes, config=CONFIGS[name], **options) as (ring, simulation):
@@ -57,7 +57,7 @@ def advance(site, steps):
 
 
 def result(site):
-    """Final bits of a run, of the model and the nodes' memories, and its losses."""
+    """Complete a run; returns the final bits of its model and the nodes' memories, losses, and versions."""
     while not site.run.complete:
         advance(site, 1)
     site.run.finish()

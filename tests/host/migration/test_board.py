@@ -1,4 +1,4 @@
-"""A job that moves by a simulated board's serial line: from a local ring to it, and to another ring."""
+"""A job that moves over a simulated board's serial line: from a local ring to the board, and back."""
 
 import contextlib
 import dataclasses
@@ -26,10 +26,10 @@ def board():
 
 
 def test_same_bits(tmp_path):
-    """From nodes with four lanes and an optimizer that takes four elements at a time, to board nodes with one lane,
-    for a step, and back."""
+    """A job moves from nodes with four lanes and an optimizer four elements wide to board nodes with one lane, for
+    one step, and back."""
     config = with_optimizer(MOMENTUM, max_steps=3)
-    small = dataclasses.replace(few(), train_x=few().train_x[:, 24:40], test_x=few().test_x[:, 24:40])  # a short line
+    small = dataclasses.replace(few(), train_x=few().train_x[:, 24:40], test_x=few().test_x[:, 24:40])  # to save time
     ring, here = (site_of(name, tmp_path, fabric, config=config, data=small)
                   for name, fabric in (("ring", fabric_of("server", nodes=2)), ("board", board)))
     try:
@@ -55,8 +55,8 @@ def test_same_bits(tmp_path):
 
 
 def test_serial_port():
-    """State of a board at a serial port, here a pseudo-terminal: read, loaded, and read back, with times from
-    the line's clock."""
+    """The state of a board at a serial port (here a pseudo-terminal) is read, loaded and read back, and times are
+    from the line's clock."""
     built = dataclasses.replace(BOARDS["simulated"], node=CONFIG)
     live = {"weights": [(0, 32)]}
     words = np.arange(64, dtype=np.uint32)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Downtime of a job: three passes over its live words, and 4,000 cycles, at the most."""
+"""The downtime of a job is at most three passes over its live words, plus 4,000 cycles."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def check(downtime):
 
 
 def test_digits(tmp_path):
-    """Digits with a hidden layer of 64, and momentum, on four nodes, between links of 16 and of 40 cycles."""
+    """Digits with a hidden layer of 64 and momentum on four nodes, from links of 16 cycles to 40 cycles."""
     config = with_optimizer(MOMENTUM, hidden=(64,), max_steps=2)
     here, there = (site_of(name, tmp_path, fabric_of("default", nodes=4, latency=latency), config=config)
                    for name, latency in (("here", 16), ("there", 40)))
@@ -35,7 +35,7 @@ def test_digits(tmp_path):
 
 
 def test_a_whole_node():
-    """Each of two nodes with 40,960 words, from the end of a QUIESCE to the start of the next one."""
+    """Two nodes with 40,960 words each, measured from the end of a QUIESCE to the start of the next one."""
     live = {"gradients": [(0, 16384)], "weights": [(0, 16384)], "state_0": [(0, 8192)]}
     generator = np.random.default_rng(4)
     with open_nodes(2, config=CONFIGS["default"]) as (source, here), open_nodes(

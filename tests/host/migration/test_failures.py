@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migrations with a killed party or a lost message: one owner runs the job, to the same bits."""
+"""Migrations where a party is killed or a message is lost: one owner runs the job, to the same bits."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ STEPS = list(Step)
 
 
 def sites(folder):
-    """Two sites on small nodes with fabrics that open and close quickly."""
+    """Two sites on small nodes, with fabrics that are quick to open and close."""
     return [site_of(name, folder, fabric_of("wide", nodes=2, latency=latency), config=CONFIG)
             for name, latency in (("here", 16), ("there", 29))]
 
@@ -44,7 +44,7 @@ def begun(folder):
 
 
 def check(here, there, owner, expected, ledger):
-    """Only the ledger's site runs, and ends with the bits of a run that was never moved."""
+    """Check that only the ledger's site runs, and ends with the bits of a run that was never moved."""
     try:
         running = [site.name for site in (here, there) if site.running]
         assert running == [owner.name] == [ledger.read().owner]
@@ -58,7 +58,7 @@ def check(here, there, owner, expected, ledger):
 @pytest.mark.parametrize("victim", ["here", "there"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_killed(tmp_path, expected, step, victim):
-    """A process and its fabric are lost before each step; the remaining parties settle by the ledger."""
+    """If a process and its fabric are lost before a step, the remaining parties settle by the ledger."""
     here, there, ledger = begun(tmp_path)
     owner = there if STEPS.index(step) > STEPS.index(Step.COMMIT) else here
 
@@ -70,7 +70,7 @@ def test_killed(tmp_path, expected, step, victim):
             raise MigrationError(f"{victim} lost")
 
     refuses(f"{victim} lost", migrate, here, there, ledger, on_step=on_step, error=MigrationError)
-    assert settle(ledger, [here, there]) is owner  # again, as each remaining party may
+    assert settle(ledger, [here, there]) is owner  # repeated, as each remaining party may do
     check(here, there, owner, expected, ledger)
 
 
@@ -88,7 +88,7 @@ def test_lost_message(tmp_path, expected, message):
 
 
 def test_silent_target(tmp_path, expected, monkeypatch):
-    """Nodes that stop responding are abandoned, and the job continues where it was."""
+    """If the target's nodes stop responding, they are abandoned, and the job continues on its source."""
     here, there, ledger = begun(tmp_path)
 
     def silent(*arguments, **options):
@@ -105,8 +105,8 @@ def test_silent_target(tmp_path, expected, monkeypatch):
 
 
 def test_processes(tmp_path):
-    """Source, target, ledger and tenant as processes: each step once with one of them killed by SIGKILL, and four
-    messages lost. ``make migrate-failures`` kills each party at each step, and loses each message."""
+    """Source, target, ledger and tenant are processes. Once for each step one of them is killed by SIGKILL, and four
+    messages are lost. ``make migrate-failures`` kills each party at each step, and loses each message."""
     done = subprocess.run([sys.executable, "-m", "tests.host.migration.failures", "--few", "--folder", tmp_path],
                           timeout=900, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
     print(done.stdout)
@@ -117,7 +117,7 @@ def test_processes(tmp_path):
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it is written", "read back"])
 def test_rejected(tmp_path, expected, monkeypatch, late):
-    """A target that refuses a checkpoint keeps its state, and can be used; the job continues where it was."""
+    """A target that rejects a checkpoint keeps its state and stays usable; the job continues on its source."""
     here, there, ledger = begun(tmp_path)
     nodes = there.open().devices
     nodes[0].write_memory(1, 7, np.arange(5, dtype=np.uint32))
@@ -138,7 +138,7 @@ def test_rejected(tmp_path, expected, monkeypatch, late):
 
 
 def moved_twice(folder):
-    """A job that was moved from here to there after step 1, and back after step 2; and the checkpoints."""
+    """A job that was moved there after step 1 and back after step 2, with its checkpoints."""
     here, there, ledger = begun(folder)
     kept = []
     for source, target in ((here, there), (there, here)):
@@ -149,8 +149,8 @@ def moved_twice(folder):
 
 
 def test_older_checkpoint(tmp_path, expected):
-    """An owner with a dead process continues from the checkpoint that the ledger names, or its own next one: from no
-    older or newer one, and not from the beginning."""
+    """If the process of the owner has died, it continues from the checkpoint that the ledger names or from its own
+    next one, but from no older or newer one, and not from the beginning."""
     here, there, ledger, kept = moved_twice(tmp_path)
     here.close()
     try:
@@ -162,7 +162,7 @@ def test_older_checkpoint(tmp_path, expected):
                                             r"not missing$"):
             settle(ledger, [here, there])
         assert not here.running
-        for sequence in (2, 1):  # the ledger's checkpoint, and the owner's next one
+        for sequence in (2, 1):  # the ledger's, and the owner's next one
             here.close()
             here.path.write_bytes(kept[1])
             here.go_on(sequence=sequence)
@@ -177,8 +177,8 @@ def test_older_checkpoint(tmp_path, expected):
 
 
 def test_older_run(tmp_path, expected, monkeypatch):
-    """A source that was never scrubbed still has its earlier run; when the job has moved back, it does not continue
-    that run, although the start was lost."""
+    """A source that was never scrubbed still has its earlier run. When the job has moved back, this run is not
+    continued, even if the start message was lost."""
     here, there, ledger = begun(tmp_path)
     monkeypatch.setattr(here, "scrub", lambda: None)
     advance(here, 1)
@@ -196,7 +196,7 @@ def test_older_run(tmp_path, expected, monkeypatch):
 
 
 def test_checked_calls(tmp_path):
-    """Calls out of order are refused with the reason, and change nothing."""
+    """Calls in the wrong order are rejected with the reason, and change nothing."""
     here, there, ledger = begun(tmp_path)
     try:
         nonce = there.reserve()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Full disks and memories at each step of a migration: one owner runs the job, to the same bits."""
+"""Full disks and full memories at each step of a migration: one owner runs the job, to the same bits."""
 
 import contextlib
 import errno
@@ -15,13 +15,13 @@ CONFIG = with_optimizer(MOMENTUM, max_steps=2)
 
 FAULTS = {"disk": lambda: OSError(errno.ENOSPC, "No space left on device"), "memory": MemoryError}
 
-#: Functions within the parties' calls; a fault leaves a call half done.
+#: Functions inside the parties' calls; a fault in one of them leaves a call half done.
 PARTS = [(site_module, name) for name in ("read", "make", "write_bytes", "examine", "admit", "unpack_state", "load",
                                           "verify", "scrub", "make_trainer")] + [(migrate_module, "write_json")]
 
 
 class Fault:
-    """A function that fails before it runs or after it has run, once or from then on."""
+    """Replaces a function by one that fails before or after it runs, either once or from then on."""
 
     def __init__(self, act, error, *, late=False, forever=False):
         self.act, self.error, self.late, self.forever = act, error, late, forever
@@ -63,7 +63,7 @@ def expected(tmp_path_factory, rings):
 
 
 def calls(folder, rings):
-    """Calls of each party in a migration: its steps."""
+    """The calls that a migration makes to its parties, in order."""
     here, there, ledger, made = *begun(folder, rings), []
     with pytest.MonkeyPatch.context() as patch:
         for title, party in (("here", here), ("there", there), ("ledger", ledger)):
@@ -88,19 +88,19 @@ def begun(folder, rings):
 
 
 def check(here, there, ledger, expected, label):
-    """Only the ledger's site runs, to the same bits, while the disk is full and afterwards."""
+    """Check that only the ledger's site runs, to the same bits, both with the fault and afterwards."""
     running = [site for site in (here, there) if site.running]
     assert [site.name for site in running] == [ledger.read().owner], label
     assert result(running[0])[:3] == expected, label
 
 
-#: Calls of a migration, in order; a test compares them with the calls that are made.
+#: Calls of a migration in order; a test compares them with the calls that are actually made.
 CALLS = [("ledger", "read"), ("there", "reserve"), ("here", "freeze"), ("here", "capture"), ("there", "load"),
          ("there", "read_back"), ("there", "keep"), ("ledger", "commit"), ("there", "start"), ("here", "scrub")]
 
 
 def test_calls(tmp_path, rings):
-    """The sequence below has each call of a migration."""
+    """The list above contains each call that a migration makes."""
     assert calls(tmp_path, rings) == CALLS
 
 
@@ -108,7 +108,7 @@ def test_calls(tmp_path, rings):
                          ids=["disk", "disk, when it is done", "memory"])
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
 def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
-    """Each call of each party fails, before it has done anything or after it is done."""
+    """One owner runs the job after any call of any party fails, either before or after its work is done."""
     here, there, ledger = begun(tmp_path, rings)
     party = {"here": here, "there": there, "ledger": ledger}[call[0]]
     failing = Fault(getattr(party, call[1]), FAULTS[fault], late=late)
@@ -123,17 +123,17 @@ def test_each_step(tmp_path, rings, expected, monkeypatch, call, fault, late):
 @pytest.mark.parametrize(("fault", "forever"), [("disk", True), ("memory", False)], ids=["disk", "memory, once"])
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part[1])
 def test_within_steps(tmp_path, rings, expected, part, fault, forever):
-    """Each function within the steps fails, once or from then on."""
+    """One owner runs the job after any function within the steps fails, either once or from then on."""
     module, name = part
     here, there, ledger = begun(tmp_path, rings)
     with pytest.MonkeyPatch.context() as patch:
         failing = Fault(getattr(module, name), FAULTS[fault], forever=forever)
         patch.setattr(module, name, failing)
-        # A source that cannot be scrubbed loses its fabric: the job has moved.
+        # A source that cannot be scrubbed loses its fabric, but the job has already moved.
         with contextlib.nullcontext() if name == "scrub" else pytest.raises((OSError, MemoryError)):
             migrate(here, there, ledger)
         assert failing.failed
-    if not any(site.running for site in (here, there)):  # the target, which lacks room to start meanwhile
+    if not any(site.running for site in (here, there)):  # the target had no room to start
         assert (name, forever) == ("make_trainer", True)
         settle(ledger, [here, there])
     check(here, there, ledger, expected, part)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Migration of nodes with late gradients while some of these wait for a quorum update."""
+"""Migration of nodes with late gradients while some of these are pending for a quorum update."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ CONFIG = LateConfig(workers=3, late=Late.APPLY, slow={1: 3}, quorum=2, skew=0.9,
 
 
 def train(nodes):
-    """A run of blocks of three updates, which continues on other nodes after each block if there are more."""
+    """Run blocks of three updates; with several nodes given, each block continues on the next ones."""
     state = data = None
     pending = []
     for threads in nodes:

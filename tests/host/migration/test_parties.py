@@ -1,4 +1,4 @@
-"""Calls of a party in another process: results, errors, and missing messages."""
+"""Calls to a party in another process: results, errors, and lost messages."""
 
 import contextlib
 import pickle
@@ -21,7 +21,7 @@ KEY = b"key of tenants"
 
 @pytest.fixture
 def served(tmp_path):
-    """A ledger at a socket."""
+    """A ledger that is served at a socket."""
     ledger, address = Ledger(tmp_path / "ledger.json"), tmp_path / "socket"
     ledger.commit(Entry("here", 3))
     threading.Thread(target=serve, args=(ledger, address),
@@ -44,12 +44,12 @@ def test_calls(served):
                 name, error=MigrationError)
     assert remote.read() == Entry("there", 4)
     remote.close()
-    assert remote.read() == Entry("there", 4)  # which connects again
+    assert remote.read() == Entry("there", 4)  # connects again
     remote.close()
 
 
 def test_lost_messages(served):
-    """A lost request has no effect, a call with a lost answer has run; the next call is answered."""
+    """A call with a lost request has no effect, one with a lost answer has run, and the next one works."""
     ledger, address = served
     lost = []
     remote = RemoteLedger("ledger", address, key=KEY, lost=lambda *message: message in lost)
@@ -80,7 +80,7 @@ def raw(address):
 
 
 def test_tenants_at_once(served):
-    """Several tenants take turns in calls, while other connections are silent: none waits for another."""
+    """Several tenants make calls alternately while other connections are silent, and no one is blocked."""
     _, address = served
     silent = [raw(address) for _ in range(5)]
     tenants = [RemoteLedger("ledger", address, key=KEY) for _ in range(3)]
@@ -93,7 +93,7 @@ def test_tenants_at_once(served):
 
 
 def frames(registry):
-    """Messages that are invalid, that need the key, and that are incomplete."""
+    """Messages that are invalid, that require the key, or that are incomplete."""
     call = registry.encode(Call(name="commit", arguments=(Entry("thief", 9),), options={}))
     wrong = registry.encode(Proof(drawn=b"1" * 32, mac=b"2" * 32))
     generator = random.Random(8)
@@ -105,7 +105,7 @@ def frames(registry):
 
 @pytest.mark.parametrize("kind", frames(MESSAGES))
 def test_other_bytes(served, kind):
-    """A tenant that sends anything else ends only its own connection."""
+    """Invalid data from a tenant ends only that tenant's connection."""
     ledger, address = served
     remote = RemoteLedger("ledger", address, key=KEY)
     remote.read()
@@ -113,7 +113,7 @@ def test_other_bytes(served, kind):
     assert len(other.recv(1000)) > 32  # the challenge
     other.sendall(frames(MESSAGES)[kind])
     if kind == "half":
-        assert remote.read() == Entry("here", 3)  # while the other half is awaited
+        assert remote.read() == Entry("here", 3)  # while the server waits for the rest
     with contextlib.suppress(ConnectionResetError):
         assert other.recv(1000) == b""
     other.close()
@@ -122,8 +122,8 @@ def test_other_bytes(served, kind):
 
 
 def test_random_calls(served):
-    """A tenant with the key may send any message and any value: the answer is a result or an error, and the party
-    continues."""
+    """Any message and any value from a tenant with the key leads to a result or an error, and the party continues to
+    work."""
     _, address = served
     generator = random.Random(9)
     for _ in range(100):
@@ -140,7 +140,7 @@ def test_random_calls(served):
 
 
 def test_impostor(tmp_path):
-    """The tenant refuses a party without the key."""
+    """The tenant rejects a party that does not have the key."""
     address = tmp_path / "socket"
     server = Server(address, MESSAGES, greet=lambda peer: peer.send(Challenge(drawn=b"3" * 32)))
 
@@ -160,7 +160,7 @@ def test_impostor(tmp_path):
 
 
 def test_file_at_the_address(tmp_path):
-    """An earlier socket is created again; another file is not removed."""
+    """A regular file at the address of the socket is not removed."""
     address = tmp_path / "file"
     address.write_text("kept")
     with pytest.raises(OSError, match=r"in use"):

@@ -1,4 +1,4 @@
-"""Passes in lockstep, with the same bits as one after another."""
+"""Passes that run in lockstep have the same bits as passes that run one after another."""
 
 import numpy as np
 

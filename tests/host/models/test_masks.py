@@ -1,4 +1,4 @@
-"""Masks of scores and of rows."""
+"""Masks of attention scores and masks of rows."""
 
 import numpy as np
 import pytest
@@ -67,9 +67,9 @@ class TestMask:
             assert np.array_equal(masked[n, :, row], expected)
 
     def test_left_out(self):
-        """The causal mask and the row mask determine the gradient. The mask of padded columns determines only the
-        scores of padding, and the row mask has zeroed their gradient; it cannot replace the row mask, as padding has
-        its own loss.
+        """Only the causal mask and the row mask determine the gradient. The mask of padded columns determines only
+        the scores of padding, and the row mask already sets their gradient to zero. It cannot replace the row mask,
+        since padding has a loss of its own.
         """
         def causal(scores, lengths):
             return mask(scores, np.full(len(scores), scores.shape[-1]))

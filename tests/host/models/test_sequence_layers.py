@@ -1,4 +1,4 @@
-"""Layers over sequences: gradients against finite differences, and attention weights."""
+"""Layers for sequences: gradients compared with finite differences, and attention weights."""
 
 import numpy as np
 import pytest

@@ -99,7 +99,7 @@ class TestBatch:
 
 class TestBigram:
     def test_by_hand(self):
-        # After a: b twice, c once. After b: a once.
+        # After a, b occurs twice and c once. After b, a occurs once.
         bigram = Bigram(sequences("aba", "ab", "ac"), smoothing=0.5)
         probabilities = np.exp(bigram.logarithms)
         a, b, c, d = encode("abcd")

@@ -1,4 +1,4 @@
-"""A transformer small enough for finite differences, with random sequences for it."""
+"""A transformer that is small enough for finite differences, and random sequences for it."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ TINY = TransformerConfig(width=6, heads=2, layers=2, hidden=5, context=5, charac
 
 
 def slope(function, vector, index, step=1e-6):
-    """Partial derivative of ``function``, by central difference."""
+    """Partial derivative of ``function`` by central difference."""
     above, below = vector.copy(), vector.copy()
     above[index] += step
     below[index] -= step
@@ -17,41 +17,41 @@ def slope(function, vector, index, step=1e-6):
 
 
 def sequences(generator, lengths, characters=TINY.characters):
-    """Random sequences with these numbers of predicted characters."""
+    """Random sequences with the given numbers of predicted characters."""
     return [generator.integers(0, characters, length + 1) for length in lengths]
 
 
 def tiny(seed, dtype=np.float32):
     model = Transformer(TINY, dtype=dtype)
-    # No parameter has a special value, as a shift of zero would be.
+    # No parameter has a special value, such as a shift of zero.
     model.parameters[...] = np.random.default_rng(seed).standard_normal(model.size) * 0.6
     return model
 
 
 def same(a, b):
-    """Equality of all bits."""
+    """Whether all bits of two float32 arrays are equal."""
     return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 def mean_loss(model, sequences, batch=64):
-    """Loss per predicted character, in nats; ``batch`` sequences at a time, in order of length."""
+    """Loss per predicted character in nats, with ``batch`` sequences at a time in order of length."""
     ordered = sorted(sequences, key=len)
     total = sum(model.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
     return total / sum(len(sequence) - 1 for sequence in sequences)
 
 
 def real(batch):
-    """True at all positions without padding; in the shape of the inputs."""
+    """True at all positions that are not padding, in the shape of the inputs."""
     return np.arange(batch.inputs.shape[1]) < batch.lengths[:, None]
 
 
 def repad(batch, generator, characters=TINY.characters):
-    """The same batch with arbitrary padding."""
+    """The same batch with random contents in the padding."""
     other = generator.integers(0, characters, (2, *batch.inputs.shape))
     return Batch(np.where(real(batch), batch.inputs, other[0]), np.where(real(batch), batch.targets, other[1]),
                  batch.lengths)
 
 
 def single(shapes, draw):
-    """Parameters of a layer, in float32."""
+    """Random parameters of a layer in float32."""
     return {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}

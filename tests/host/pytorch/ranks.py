@@ -1,4 +1,4 @@
-"""Ranks without PyTorch: clients of a server, each in its own thread."""
+"""Ranks that do not use PyTorch: clients of a server, each with its own thread."""
 
 import contextlib
 import threading
@@ -19,14 +19,14 @@ class Ranks:
     -------
     clients : list of RingClient
     said : list of str
-        Lines of the server.
+        Lines printed by the server.
     """
 
     def __init__(self, server, clients, pool, said):
         self.server, self.clients, self.pool, self.said = server, clients, pool, said
 
     def ask(self, *requests):
-        """Submit each rank's request at the same time; results, or errors."""
+        """Submit one request for each rank at the same time, and return their results or errors."""
         futures = [self.pool.submit(client.ask, request)
                    for client, request in zip(self.clients, requests, strict=True) if request is not None]
         return [future.exception(TIMEOUT) or future.result() for future in futures]
@@ -34,7 +34,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def serving(folder, jobs, *, ranks, patience=None, join=True):
-    """Serve in a separate thread, and stop it afterwards."""
+    """Run a server in a separate thread, and stop it afterwards."""
     said = []
     patience = patience or Patience(slow=20, timeout=40)
     server = RingServer(folder / "ring", ranks=ranks, jobs=jobs, patience=patience, say=said.append)
@@ -56,7 +56,7 @@ def serving(folder, jobs, *, ranks, patience=None, join=True):
     finally:
         ended.set()
         thread.join()
-        server.close()  # which ends pending requests
+        server.close()  # this ends pending requests
         pool.shutdown()
         for client in clients:
             client.close()

@@ -1,4 +1,4 @@
-"""Waiting for ranks in init_process_group()."""
+"""Detecting ranks that do not call init_process_group()."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.host.pytorch.commands import SCRIPTS, launch
 
 
 class Server:
-    """A server with some ranks in the group."""
+    """Stub of a server that some ranks have joined."""
 
     error = None
 
@@ -29,7 +29,7 @@ class Server:
 
 
 def watched(*codes, joined=(), waited, begun=None):
-    """Lines, and reasons to end, of two checks of processes with these exit codes."""
+    """Printed lines and reasons to end, after two checks of processes with the given exit codes."""
     begun = len(codes) if begun is None else begun
     said, server = [], Server(*joined, begun=begun, since=time.monotonic() - waited)
     processes = [SimpleNamespace(pid=-1, poll=lambda code=code: code) for code in codes]
@@ -45,7 +45,7 @@ def watched(*codes, joined=(), waited, begun=None):
     ({"joined": (1,)}, "rank 0, rank 2"),
 ])
 def test_awaited(case, who):
-    """A line is printed once, after its time limit, and the end has its own time limit."""
+    """A line is printed once after its time limit, and the run ends after a separate time limit."""
     assert watched(None, None, None, waited=5, **case) == ([], [])
     said, reasons = watched(None, None, None, waited=11, **case)
     assert [re.sub(r"1\d\.\d s", "… s", line) for line in said] == [
@@ -58,7 +58,7 @@ def test_awaited(case, who):
 
 
 def test_not_awaited():
-    """Ranks that have joined, ranks that have ended, and ranks that import PyTorch."""
+    """Ranks that have joined, have ended, or are still importing PyTorch are not reported."""
     assert watched(None, None, begun=1, waited=65) == ([], [])
     assert watched(None, None, begun=1, waited=71) != ([], [])
     assert watched(None, None, joined=(0, 1), waited=1000) == ([], [])
@@ -70,7 +70,7 @@ def test_not_awaited():
     ("multiprocessing.spawn", "torch.multiprocessing.spawn"), ("multiprocessing.forkserver", "multiprocessing"),
     ("multiprocessing.resource_tracker", None), ("worker", None)])
 def test_starters(word, way):
-    """Processes that start ranks are recognized by their command lines, and by the environment of a rank."""
+    """Processes that start ranks are recognized by their command lines and a rank's environment."""
     begun = [subprocess.Popen([sys.executable, "-S", "-c", "input()", word], stdin=subprocess.PIPE,
                               env={**os.environ, **environment}) for environment in ({ADDRESS: "x"}, {})]
     try:
@@ -85,7 +85,7 @@ def test_starters(word, way):
 
 
 def test_own_ranks(tmp_path):
-    """A script that starts its own ranks is named as the cause, and ends in time, with its processes."""
+    """If a script starts ranks itself, the message says so, and the run and its processes end in time."""
     begun = time.monotonic()
     printed, errors = launch("-n", 1, "--slow", 3, "--timeout", 20, "--output", tmp_path / "output",
                              SCRIPTS / "own_ranks.py", tmp_path / "begun", expect=1)

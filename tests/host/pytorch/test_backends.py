@@ -1,4 +1,4 @@
-"""Scripts that name a backend, and every collective of PyTorch, on a simulated ring."""
+"""Scripts that name a backend, and all collectives of PyTorch, on a simulated ring."""
 
 import json
 import os
@@ -14,8 +14,8 @@ NAMED = "the script asked for {} by name: leave the name out, or say gradring"
 
 
 def test_collectives(tmp_path):
-    """Every collective of this PyTorch, with every type, has gloo's results and errors; the script lists all names of
-    collectives."""
+    """Every collective of this PyTorch version has gloo's results and errors for every type, and the script knows the
+    names of all collectives."""
     launch("-n", 3, "--timeout", 100, "--output", tmp_path, SCRIPTS / "collectives.py", tmp_path)
     for rank in range(3):
         result = json.loads((tmp_path / f"rank{rank}.json").read_text())
@@ -29,8 +29,8 @@ def test_collectives(tmp_path):
 
 
 def test_gloo_by_name(tmp_path):
-    """The launcher warns, counts the data that gloo has carried, also from DDP, and exits with an error where the
-    ring is required."""
+    """The launcher warns and counts the data carried by gloo, including DDP's, and exits with an error if the ring is
+    required."""
     printed, errors = launch("-n", 1, "--require-ring", "--output", tmp_path, SCRIPTS / "by_name.py", "gloo",
                              expect=1)
     assert printed.count(NAMED.format("gloo")) == 1
@@ -43,8 +43,8 @@ def test_gloo_by_name(tmp_path):
 
 
 def test_replaced(tmp_path, monkeypatch):
-    """A framework's fixed backend means the ring; so does a group of some ranks. The script has its own modules with
-    the names of the clone's packages, next to it and on the path."""
+    """A framework's fixed backend can be replaced by the ring. The script may have modules with the names of the
+    clone's packages, both next to it and on the path."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -59,7 +59,7 @@ def test_replaced(tmp_path, monkeypatch):
 
 
 def test_backends_that_are_not_there(tmp_path):
-    """One line with the remedy for each."""
+    """Each unavailable backend is rejected with a one-line message and a remedy."""
     names = ["nccl", "ucc", "cpu:gloo,cuda:nccl", "mpi"]
     printed, errors = launch("-n", 1, "--output", tmp_path, SCRIPTS / "not_there.py", *names, expect=1)
     texts = [f"Backend must be gradring for the ring, not {name}, which is not available: leave the name out of "

@@ -1,4 +1,4 @@
-"""Hooks of DistributedDataParallel, in a process group of one process, on a ring that simulates more."""
+"""Hooks of DistributedDataParallel in a group of one process, on a ring that simulates several ranks."""
 
 import copy
 
@@ -20,13 +20,13 @@ from host.pytorch.optimizers import SGD  # noqa: E402
 
 LOSSY = CONFIGS["mx9"]
 
-#: Start of a forward pass in a launched script.
+#: Counts a forward pass as in a launched script.
 BEGIN = hooks.counted(DistributedDataParallel._pre_forward)
 
 
 @pytest.fixture
 def group():
-    """A process group of this process, with the ring's name."""
+    """A process group that consists of this process."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -34,14 +34,14 @@ def group():
 
 @pytest.fixture
 def model(group):
-    """A model in a group of one rank."""
+    """A model in the process group of this process."""
     torch.manual_seed(6)
     return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(),
                                                        torch.nn.Linear(16, 4)))
 
 
 def attached(module, monkeypatch, ring, *, keeps=False):
-    """Attach the hook to a module, in a group of the ring."""
+    """Attach the hook to a module as in a group of the ring."""
     monkeypatch.setattr(hooks, "client", lambda: ring)
     monkeypatch.setattr(hooks, "RING", module.process_group.name())
     monkeypatch.setattr(DistributedDataParallel, "_pre_forward", BEGIN)
@@ -49,7 +49,7 @@ def attached(module, monkeypatch, ring, *, keeps=False):
 
 
 def gradients(model):
-    """Gradient of each parameter, for the same loss each time."""
+    """Gradient of each parameter, always for the same loss."""
     model.zero_grad()
     model(torch.linspace(-1, 1, 40).reshape(5, 8)).square().sum().backward()
     return [parameter.grad.numpy().copy() for parameter in model.parameters()]
@@ -63,7 +63,7 @@ def test_local(model):
 
 
 def test_errors(model, monkeypatch):
-    """The rounding error of a codec is added to the next gradient of the same parameter, with any buckets."""
+    """A codec's rounding error is added to the next gradient of the same parameter, with any buckets."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         attached(model, monkeypatch, ring, keeps=True)
@@ -76,8 +76,8 @@ def test_errors(model, monkeypatch):
 
 @pytest.mark.parametrize(("node", "keeps"), [("default", False), ("mx9", True)])
 def test_owners(model, monkeypatch, node, keeps):
-    """Gradients stay local while an optimizer on the nodes exists, and are summed before and afterwards, here over
-    two equal ranks."""
+    """Gradients stay local while their parameters belong to an optimizer on the nodes, and are summed before and
+    afterwards, here over two equal ranks."""
     expected = gradients(copy.deepcopy(model.module))
     parameters = list(model.module.parameters())
 
@@ -103,7 +103,7 @@ def test_owners(model, monkeypatch, node, keeps):
 
 
 def test_gradients_of_one_rank(model, monkeypatch):
-    """Gradients that stayed local are refused by PyTorch's optimizers and clipping until the next pass."""
+    """PyTorch's optimizers and clipping reject gradients that stayed local, until the next backward pass."""
     ownership.install()
     parameters = list(model.module.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.5)
@@ -122,7 +122,7 @@ def test_gradients_of_one_rank(model, monkeypatch):
 
 
 def test_frozen(model, monkeypatch):
-    """Parameters may be frozen and trained again at any time: each keeps its own gradient residual."""
+    """Parameters may be frozen and unfrozen at any time, and each one keeps its own gradient residual."""
     parameters = list(model.module.parameters())
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
@@ -139,7 +139,7 @@ def test_frozen(model, monkeypatch):
 
 
 def test_wrapped_again(model, monkeypatch):
-    """A gradient residual stays with its parameter if its module is wrapped again."""
+    """A parameter keeps its gradient residual if its module is wrapped again."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         means = []
@@ -154,7 +154,7 @@ def test_wrapped_again(model, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types(group, monkeypatch, dtype):
-    """Gradients of types other than float32 are summed over gloo, without a request to the ring."""
+    """Gradients of types other than float32 are summed over gloo, without any request to the ring."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2, dtype=dtype))
     attached(model, monkeypatch, None, keeps=True)
     model(torch.ones(1, 3, dtype=dtype)).sum().backward()
@@ -162,7 +162,7 @@ def test_other_types(group, monkeypatch, dtype):
 
 
 def test_other_group(group, monkeypatch):
-    """A module in another group than the ring's is summed there, and no node may own its parameters."""
+    """A module in a group other than the ring's is summed in its group; nodes cannot own its parameters."""
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     monkeypatch.setattr(hooks, "client", lambda: None)
     hooks.attach(model, keeps=True)
@@ -175,7 +175,7 @@ def test_other_group(group, monkeypatch):
 
 
 def test_passes(model, monkeypatch):
-    """Each request has the number of its module's passes so far; passes without a sum are not counted."""
+    """Each request has the number of passes of its module so far, not counting passes without a sum."""
     asked = []
 
     class Ring:

@@ -1,4 +1,4 @@
-"""PyTorch scripts on a simulated ring, as `gradring launch` runs them."""
+"""PyTorch scripts on a simulated ring, started by `gradring launch`."""
 
 import dataclasses
 import json
@@ -26,11 +26,11 @@ SLOW_SCRIPT = Path(__file__).parents[2] / "slow_ranks" / "script.py"
 
 
 def test_tutorial(tmp_path):
-    """Losses match gloo's, up to the order of sums; ranks have the same bits; figures of sums are printed."""
+    """Losses match gloo's up to the order of sums, all ranks have equal bits, and figures are printed."""
     printed, _ = launch("-n", 4, "--output", tmp_path, SCRIPTS / "same_as_gloo.py", tmp_path / "losses.json")
     losses = np.array(json.loads((tmp_path / "losses.json").read_text()))
     assert len(losses) == 15
-    # Sums of four float32 numbers below 1, in another order.
+    # Sums of four float32 numbers below 1, in a different order.
     np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=1e-5)
     assert losses[-1, 0] < losses[0, 0] - 0.5
     report = json.loads((tmp_path / "report.json").read_text())
@@ -45,7 +45,7 @@ def test_tutorial(tmp_path):
 
 
 def test_optimizer_on_nodes(tmp_path):
-    """A step on the nodes equals `Job.step` bit for bit, regardless of the rest of the script."""
+    """A step on the nodes equals `Job.step` bit for bit, whatever else the script does."""
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "on_nodes.py", tmp_path)
     assert not errors
     ranks = [dict(np.load(tmp_path / f"rank{rank}.npz")) for rank in (0, 1)]
@@ -66,8 +66,8 @@ def test_optimizer_on_nodes(tmp_path):
 
 
 def test_failing_ranks(tmp_path):
-    """Only late ranks are named. When a rank is killed within a sum, the other ranks end with the reason within two
-    seconds, and no process is left."""
+    """Only late ranks are reported. If a rank is killed during a sum, the other ranks end within two seconds and
+    report the reason, and no process is left."""
     slow, seed = 0.5, random.randrange(1 << 31)
     print(f"seed {seed}")
     cases = plan(4, ranks=3, slow=slow, seed=seed)
@@ -82,7 +82,7 @@ def test_failing_ranks(tmp_path):
             assert time.monotonic() < limit
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        time.sleep(0.3)  # into a sum of at least half a second
+        time.sleep(0.3)  # until ranks are in a sum that takes at least half a second
         ranks = [int(file.read_text()) for file in files]
         begun = time.monotonic()
         os.kill(ranks[1], signal.SIGKILL)
@@ -104,12 +104,12 @@ def test_failing_ranks(tmp_path):
 
 
 def running(processes):
-    """Processes that have not ended."""
+    """The given processes that have not ended."""
     return list(filter(is_alive, processes))
 
 
 def test_error_of_a_rank(tmp_path):
-    """The first rank's error is the reason on all ranks, also on a rank that waits in gloo; a process group may have
+    """The first error of a rank is the reason on all ranks, even on one that waits in gloo. A process group may have
     a shorter timeout than the ring."""
     (tmp_path / "script.py").write_text(
         "import datetime\n"
@@ -125,27 +125,27 @@ def test_error_of_a_rank(tmp_path):
 
 
 def test_what_is_true_at_each_pass(tmp_path):
-    """Optimizers that end, groups, frozen parameters, types, scaled losses: gloo's values on all ranks."""
+    """All ranks have gloo's values although optimizers end, and groups, frozen parameters or types vary."""
     launch("-n", 4, "--output", tmp_path, SCRIPTS / "steps.py", tmp_path / "ends.json")
     ends = json.loads((tmp_path / "ends.json").read_text())
-    # Means of 1 to 4 times the factor: steps use 4 and 64, and the first and the third step have an infinity.
+    # The mean factor is 2.5. Steps 2 and 4 use 4 and 64; the first and the third step have an infinity.
     assert ends["scaler"] == [[1 - 2.5 * (4 + 64), 1.0]] * 4
-    # Adam's steps are 0.5 up to its epsilon, which float32 rounds off here; means are 2.5 and -2.
+    # Adam's steps are 0.5 apart from its epsilon, which float32 rounds off here. Means are 2.5 and -2.
     assert ends["another_optimizer"] == [[[1 - 3 * 0.5 - 3 * 0.5 * 2.5, 2 + 3 * 0.5 + 3 * 0.5 * 2]]] * 4
     assert ends["groups"] == [[[1.5]], [[1.5]], [[3.5]], [[3.5]]]
-    # The output weight's gradient is 1 * 2 r + 2 * 2, in three of four steps of 0.25.
+    # The output weight's gradient is 1 * 2 r + 2 * 2, in three of four steps with a rate of 0.25.
     assert ends["frozen"] == [[[[1.0, 2.0]], [[4 - 3 * 0.25 * (2 * 1.5 + 4)]]]] * 4
     assert ends["types"] == [[2.5, 2.5]] * 4
-    # One local pass on even ranks and two on odd ones; the step in the middle is left out on all.
-    # With a momentum of 0.5, steps of 1 and 1.5 means, and one of 1 after a reset.
+    # Even ranks have one local pass and odd ranks two; all ranks omit the step in the middle.
+    # With a momentum of 0.5, there are steps of 1 and 1.5 means, and one of 1 after a reset.
     assert ends["copies"] == [[2.5, 2.5, -2.5 * (1 + 1.5 + 1)]] * 4
-    # Two of five steps are skipped, and the scale is halved twice.
+    # Two of five steps are skipped, so the scale is halved twice.
     assert ends["unequal_skips"] == [[-(1.0 + 8 + 16), 1.0]] * 4
     assert ends["circle"] == [-2 * 2.5] * 4
     own = ("Parameters of an optimizer of gradring.torch must be in a module of all ranks, not in one of a process "
            "group of 2")
     assert ends["own_hook"] == [[2.5, 2.5, mean, mean, own] for mean in (1.5, 1.5, 3.5, 3.5)]
-    # Ranks 0 to 3 have 1 to 4 inputs of 4, so means are 4, 3, 2 and 1.
+    # Ranks 0 to 3 have 1 to 4 inputs with value 4, so means are 4, 3, 2 and 1.
     assert ends["uneven_inputs"] == [[
         -10.0, "join() must have divide_by_initial_world_size=True, not False",
         "join() must have optimizers of torch.optim, not of gradring.torch"]] * 4
@@ -167,7 +167,7 @@ def test_what_is_true_at_each_pass(tmp_path):
     ("plain", "asks for a step of job 0 after 2 steps, 3 forward passes and 2 backward passes, and rank 0 after "
               "2 steps, 2 forward passes and 2 backward passes")])
 def test_step_that_one_rank_skips(tmp_path, case, text):
-    """A step that one rank skips is refused on all at once, with its cause."""
+    """If only one rank skips a step, the next operation fails immediately on all ranks, with the cause."""
     _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "skipped.py", case, expect=1)
     assert errors.rstrip().splitlines()[-1] == (
         f"error: Rank 1 {text}: all ranks must make the same steps and passes; look for one that is skipped on some "

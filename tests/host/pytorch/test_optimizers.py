@@ -1,4 +1,4 @@
-"""Optimizers on the nodes compared with PyTorch's, and with `Job.step`; no rank has a process here."""
+"""Optimizers on the nodes, compared with PyTorch's and with `Job.step`, in a single process."""
 
 import inspect
 import io
@@ -21,7 +21,7 @@ from host.pytorch.optimizers import SGD, Adam, AdamW  # noqa: E402
 
 STEPS = 4
 
-#: Kind, arguments that torch.optim takes too, and the equivalent optimizer of a job.
+#: Kind, arguments that torch.optim accepts as well, and a job's equivalent optimizer.
 CASES = {
     "sgd": (SGD, {"lr": 0.1}, nodes.SGD(0.1)),
     "decay": (SGD, {"lr": 0.1, "weight_decay": 0.01}, nodes.SGD(0.1, weight_decay=0.01)),
@@ -39,7 +39,7 @@ CASES = {
 
 @pytest.fixture
 def ring(monkeypatch):
-    """Two ranks, with zero and with twice the gradients of this process, for an exact mean."""
+    """Two ranks with zero and twice the gradients of this process, so that the mean is exact."""
     with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as client:
         monkeypatch.setattr(module, "client", lambda: client)
         yield client
@@ -66,7 +66,7 @@ def bits(array):
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps(ring, case):
-    """Weights equal `Job.step` bit for bit, and PyTorch's up to a few roundings; so does the state."""
+    """Weights equal `Job.step` bit for bit, and weights and state equal PyTorch's up to some roundings."""
     kind, options, own = CASES[case]
     ours, plain = parameters(), parameters()
     optimizer, theirs = kind(ours, **options), getattr(torch.optim, kind.__name__)(plain, **options)
@@ -81,19 +81,19 @@ def test_steps(ring, case):
             optimizer.step()
             theirs.step()
             np.testing.assert_array_equal(bits(flat(ours)), bits(weights))
-    # Weights and terms are below 4: the last bit is 2 ** -22, with some roundings per step.
+    # Weights and terms are below 4, so the last bit is 2 ** -22, with a few roundings per step.
     np.testing.assert_allclose(flat(ours), flat(plain), rtol=0, atol=8 * STEPS * 2 ** -22)
     state, expected = optimizer.state_dict(), theirs.state_dict()
     assert state["state"].keys() == expected["state"].keys()
     for number, ones in expected["state"].items():
         for name, value in ones.items():
-            if value is not None:  # momentum of an SGD without momentum
+            if value is not None:  # None is the momentum of SGD without momentum
                 torch.testing.assert_close(state["state"][number][name], value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_arguments(kind):
-    """Each argument of PyTorch's optimizer exists, with its default."""
+    """All arguments of PyTorch's optimizers exist, with the same defaults."""
     own, theirs = (inspect.signature(cls).parameters for cls in (kind, getattr(torch.optim, kind.__name__)))
     for name, parameter in theirs.items():
         assert (own[name].default, own[name].kind) == (parameter.default, parameter.kind), name
@@ -102,7 +102,7 @@ def test_arguments(kind):
 
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
 def test_wrong_arguments(kind):
-    """Arguments of PyTorch's optimizers that nodes do not support are refused, and so are unknown names."""
+    """Unknown arguments, and arguments of PyTorch's optimizers that nodes do not support, are rejected."""
     for name in set(inspect.signature(kind).parameters) - {"params", *kind._taken, "foreach", "fused"}:
         with pytest.raises(ValueError, match=f"^{name} must be left out with an optimizer on the nodes, not True$"):
             kind(parameters(), **{name: True})
@@ -114,7 +114,7 @@ def test_wrong_arguments(kind):
 
 
 def test_clip(ring):
-    """`clip` has the effect of `clip_grad_value_` on the mean."""
+    """`clip` has the same effect as `clip_grad_value_` on the mean gradient."""
     ours, plain = parameters(), parameters()
     optimizer, theirs = SGD(ours, lr=0.5, clip=0.25), torch.optim.SGD(plain, lr=0.5)
     for side in (ours, plain):
@@ -126,7 +126,7 @@ def test_clip(ring):
 
 
 def test_saved(ring):
-    """State from a file continues in another optimizer, bit for bit; names and schedules are included."""
+    """Another optimizer can continue from saved state bit for bit, including names and schedules."""
     model, again = (torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)) for _ in range(2))
     for network in (model, again):
         network[0].bias.requires_grad_(False)
@@ -141,7 +141,7 @@ def test_saved(ring):
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
-    content = torch.load(file)  # weights only, as by default
+    content = torch.load(file)  # weights_only, which is the default
     again.load_state_dict(content["model"])
     other.load_state_dict(content["optimizer"])
     assert [group["param_names"] for group in other.param_groups] == [["weight"], ["weight", "bias"]]

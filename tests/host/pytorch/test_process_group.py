@@ -1,4 +1,4 @@
-"""Process groups of all ranks, here only this process, on a simulated ring."""
+"""Process groups of all ranks (here only this process) on a simulated ring."""
 
 import datetime
 from concurrent.futures import Future
@@ -13,7 +13,7 @@ from host.pytorch import process_group  # noqa: E402
 
 
 class Ring:
-    """A client that records its requests."""
+    """Stub of a client that records its requests."""
 
     def __init__(self):
         self.asked = []
@@ -29,7 +29,7 @@ class Ring:
 
 
 def test_numbers(monkeypatch):
-    """Groups are numbered in order of creation, and sums have their group's number."""
+    """Groups are numbered in order of creation, and each sum has the number of its group."""
     ring = Ring()
     monkeypatch.setattr(process_group, "client", lambda: ring)
     first, second = (process_group._create(dist.HashStore(), 0, 1, datetime.timedelta(seconds=60)) for _ in range(2))

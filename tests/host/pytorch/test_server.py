@@ -1,4 +1,4 @@
-"""The server of ranks' requests: agreement, slow ranks, ranks that end, and time-outs."""
+"""The server for requests of ranks: disagreement, slow ranks, ranks that end, and time-outs."""
 
 import re
 import time
@@ -19,7 +19,7 @@ RANKS = 3
 
 
 class Sums:
-    """Jobs that sum without a ring."""
+    """Stub of jobs that sums without a ring."""
 
     def __init__(self):
         self.asked = 0
@@ -47,7 +47,7 @@ def ones(count=4, *, value=1):
 
 
 def same_error(answers):
-    """Common text of the errors of several ranks."""
+    """The text of the errors of several ranks, which must be equal."""
     assert all(isinstance(answer, RingError) for answer in answers), answers
     text, = {str(answer) for answer in answers}
     return text
@@ -60,7 +60,7 @@ def test_sum(ranks):
 
 
 def test_state_of_one_rank(ranks):
-    """A rank may request only the state while the other ranks wait for a sum."""
+    """One rank may request a job's state while the other ranks wait for a sum."""
     waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 1)]
     assert ranks.clients[2].ask(Save(job=5)) == {"job": 5}
     ranks.clients[2].ask(ones())
@@ -69,13 +69,13 @@ def test_state_of_one_rank(ranks):
 
 
 def test_refused_request(ranks):
-    """A refused request is an error of all ranks, which may make another request."""
+    """A rejected request is an error on all ranks, which may then make further requests."""
     assert same_error(ranks.ask(*[Open(lengths=(10,))] * RANKS)) == "There can be no such job"
     assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
 
 
 def test_broken_ring(ranks):
-    """A failed ring serves no rank."""
+    """Once the ring has failed, all requests of all ranks fail."""
     assert same_error(ranks.ask(*[Open(lengths=(10,), optimizers=(SGD(0.1),))] * RANKS)) == "Node 1 is broken"
     assert same_error(ranks.ask(*[ones()] * RANKS)) == "Node 1 is broken"
 
@@ -92,7 +92,7 @@ def test_broken_ring(ranks):
 def test_disagreement(ranks, other, text):
     error = same_error(ranks.ask(ones(), other, ones()))
     order = "all ranks must ask for the same in the same order"
-    # Ranks 1 and 2 may be first.
+    # The requests of ranks 1 and 2 may be compared in either order.
     assert error in (f"{text}: {order}", f"Rank 2 asks for {ones().title}, and rank 1 for {other.title}: {order}")
 
 
@@ -104,7 +104,7 @@ def test_rank_that_leaves(ranks):
 
 
 def test_rank_that_ends(ranks):
-    """All other ranks get the reason within two seconds; so does every later request."""
+    """If a rank ends, all other ranks get the reason within two seconds, as does every later request."""
     waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 2)]
     time.sleep(0.1)
     begun = time.monotonic()
@@ -123,7 +123,7 @@ def test_server_that_ends(tmp_path):
 
 
 def test_failure(ranks):
-    """The first rank that fails on its own is the reason, also for errors that another may have caused."""
+    """The first rank with an error of its own is the reason, also for errors that it may have caused."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     borrowed = ranks.pool.submit(ranks.clients[2].fail, Failed(rank=2, error="RuntimeError: closed", own=False))
     time.sleep(0.1)
@@ -134,7 +134,7 @@ def test_failure(ranks):
 
 
 def test_failure_alone(ranks):
-    """An error that no other rank has caused counts as the rank's own in the end."""
+    """An error that no other rank has caused is finally attributed to the rank itself."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[2].fail(Failed(rank=2, error="RuntimeError: shapes", own=False)) is None
     assert same_error([waiting.exception(10)]) == (
@@ -185,20 +185,20 @@ def test_client(monkeypatch, tmp_path):
 
 
 def test_short_timeout_of_a_group(tmp_path):
-    """A process group with a shorter timeout than the ring's ends the wait by then, and names the cause."""
+    """If a process group has a shorter timeout than the ring, the wait ends then, and the cause is named."""
     with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks:
         for rank, client in enumerate(ranks.clients):
             client.join(rank, RANKS, 0.4 if rank == 2 else 1800)
         begun = time.monotonic()
         text = same_error(ranks.ask(ones(), None, None))
-        assert time.monotonic() - begun < 10  # the ring's timeout is 40
+        assert time.monotonic() - begun < 10  # the timeout of the ring is 40
         assert text == ("Ranks 1 and 2 must ask for a sum of 4 elements within 0.4 seconds, as rank 0 did: look for "
                         "what holds them up, or give init_process_group a longer timeout")
         assert re.match(r"rank 0 has waited 0\.\d s for ranks 1 and 2, ", ranks.said[0])
 
 
 def test_escaped(ranks):
-    """A rank's text does not move the cursor or change the color."""
+    """Text from a rank cannot move the cursor or change colors."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     assert ranks.clients[1].fail(Failed(rank=1, error="KeyError: '\x1b[2J\r\n\x07'" + "x" * 1000,
                                           own=True)) is None
@@ -209,7 +209,7 @@ def test_escaped(ranks):
 
 
 class Broken:
-    """Jobs with an internal fault."""
+    """Stub of jobs with an internal error."""
 
     def answer(self, requests):
         raise KeyError(139775748446144)
@@ -219,7 +219,7 @@ class Broken:
 
 
 def test_fault_of_the_launcher(tmp_path):
-    """An error other than a refusal is reported to all ranks, and the server continues to answer."""
+    """Unexpected errors are reported to all ranks, and the server continues to answer."""
     with serving(tmp_path, Broken(), ranks=RANKS) as ranks:
         with pytest.raises(RingError, match=r"^Values of a message must be of the kinds that it can have, not set$"):
             ranks.clients[0].ask(Save(job=0))
@@ -229,14 +229,14 @@ def test_fault_of_the_launcher(tmp_path):
 
 
 def test_wrong_request(ranks):
-    """A request with wrong types of values is refused at its rank; the other ranks do not notice."""
+    """A request with values of the wrong types is rejected at its own rank, and other ranks do not notice."""
     with pytest.raises(RingError, match=r"^values of AllReduce must be an array of float32 in 1 dimension, not "):
         ranks.clients[0].ask(AllReduce(values=np.ones(4)))
     assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
 
 
 def send(ranks, data):
-    """Send other bytes on the connection of rank 1."""
+    """Send raw bytes on the connection of rank 1."""
     ranks.clients[1]._connection._socket.sendall(data)
 
 
@@ -248,7 +248,7 @@ def send(ranks, data):
     (MESSAGES.encode(ones()) * 2, "Rank 1 must send a message that can come here, not AllReduce"),
 ], ids=["pickle", "hello", "answer", "failure of another rank", "two requests"])
 def test_other_bytes_of_a_rank(ranks, data, text):
-    """A rank that sends invalid data ends the run, with its number and the reason."""
+    """A rank that sends invalid data ends the run; the error gives the rank and the reason."""
     waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
     send(ranks, data)
     assert same_error([waiting.exception(10)]).startswith(text)
@@ -258,7 +258,7 @@ def test_other_bytes_of_a_rank(ranks, data, text):
                                                                                                    own=True)],
                          ids=lambda message: type(message).__name__)
 def test_other_messages_first(ranks, tmp_path, message):
-    """A connection with an invalid first message ends, and nothing else does."""
+    """If the first message on a connection is invalid, only this connection is closed."""
     other = Client(tmp_path / "ring", MESSAGES)
     other.send(message)
     with pytest.raises(EOFError):
@@ -270,7 +270,7 @@ def test_other_messages_first(ranks, tmp_path, message):
 
 
 def test_rank_that_does_not_read(tmp_path):
-    """A rank that stops within its answer blocks no other, and is named as late for the next operation."""
+    """A rank that does not read its answer blocks no other rank, and is named in the next operation."""
     with serving(tmp_path, Sums(), ranks=2, patience=Patience(slow=0.3, timeout=1.5)) as ranks:
         request = ones(1_000_000)
         ranks.clients[1]._connection.send(request)
@@ -280,7 +280,7 @@ def test_rank_that_does_not_read(tmp_path):
 
 
 def test_stopped(tmp_path):
-    """Ranks stopped by a signal are named while no rank waits for the ring, and finally end the run."""
+    """Ranks stopped by a signal are reported even if no rank waits for them, and finally end the run."""
     with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.2, timeout=2)) as ranks:
         ranks.server.stopped([1])
         time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""An operation ends when a rank does: other ranks are notified at once, the main thread is interrupted."""
+"""When a rank ends, so does the operation: ranks are notified, and the main thread is interrupted."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ REASON = "Rank 1 has ended"
 
 
 class Build:
-    """Jobs with an operation longer than a test."""
+    """Stub of jobs with an operation that takes longer than a test."""
 
     seconds = 60.0
 

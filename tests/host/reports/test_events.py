@@ -1,4 +1,4 @@
-"""TensorBoard events, read back."""
+"""TensorBoard events that are written and read back."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from tests.tensorboard_events import scalars
 
 
 def begun(whole, steps, measures):
-    """A training with some completed steps and measurements."""
+    """A training run with only some of its steps and measurements completed."""
     return dataclasses.replace(whole, steps=whole.steps[:steps], losses=whole.losses[:measures],
                                measures=whole.measures[:measures], measured=whole.measured[:measures])
 
@@ -55,7 +55,7 @@ def test_of_a_node_without_links(tmp_path):
 
 
 def test_nodes_and_repairs(tmp_path):
-    """In a grid, and with replay, events have the nodes of each step, and the repeated words of the links."""
+    """On a grid and with replay, events include the nodes of each step and the words that links repeated."""
     whole = training()
     whole.steps = [dataclasses.replace(step, nodes=5 - step.number // 2, link_restarts=step.number - 1,
                                        words_repeated=10 * step.number) for step in whole.steps]
@@ -69,7 +69,7 @@ def test_nodes_and_repairs(tmp_path):
 
 
 def test_run_that_goes_on(tmp_path):
-    """From a checkpoint, the steps up to it are written again, and the earlier run's later steps dropped."""
+    """After resuming from a checkpoint, its steps are written again, and later steps are discarded."""
     whole, second = training(), training(steps=4, losses=[1.0], measures=[0.5], measured=[4])
     with events.Events(tmp_path, ["adam", "sgd"], measure="accuracy/test") as file:
         file.begin(0, [])
@@ -93,7 +93,7 @@ def test_names(options, name):
 
 
 def test_writer_is_needed(monkeypatch, tmp_path):
-    """A missing writer is reported before anything is built or written."""
+    """If the writer is not installed, this is reported before anything is built or written."""
     monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
     message = ("tensorboardX must be installed for TensorBoard's events: pip install gradring[tensorboard], or make "
                ".venv/.tensorboard in a clone")

@@ -1,4 +1,4 @@
-"""Packets read from a waveform, compared with the golden packets that its wires carry."""
+"""Packets that are read from a waveform equal the golden packets that its wires carry."""
 
 import math
 import random
@@ -19,7 +19,7 @@ PLAIN = ("raw", "zero_value", "bf16", "mx9", "mx6", "mxfp8_e4m3")
 
 
 def wave_of(path, links, *, seed=0):
-    """Make a waveform of nodes that send packets with pauses; cycles of all words, by node and packet."""
+    """Write a waveform of nodes that send packets with pauses; returns all words' cycles by node and packet."""
     generator, cycles, changes = random.Random(seed), [], []
     with path.open("w") as file, VCDWriter(file, timescale="1 ps") as writer:
         for node, packets in enumerate(links):
@@ -32,7 +32,7 @@ def wave_of(path, links, *, seed=0):
                 for index, word in enumerate(words):
                     for _ in range(generator.choice([0, 0, 0, 1, 5])):
                         cycle += 1
-                        # Wires have no meaning while no word is valid.
+                        # Wires may have any value while no word is valid.
                         changes += [(10 * cycle - 5, wires["valid"], 0),
                                     (10 * cycle - 5, wires["data"], generator.getrandbits(32))]
                     cycle += 1
@@ -47,7 +47,7 @@ def wave_of(path, links, *, seed=0):
 
 
 def random_packets(node, *, codecs=PLAIN, seed=0):
-    """A packet of each codec, and the elements that it decodes to."""
+    """A packet with each codec, and the elements that it decodes to."""
     generator = np.random.default_rng([seed, node])
     packets = []
     for sequence, name in enumerate(codecs):
@@ -85,7 +85,7 @@ def test_packets_of_every_plain_codec(tmp_path):
 
 
 def test_roles():
-    """Words of a zero-value payload are masks, and the elements with a mask bit of 1."""
+    """The payload words of a zero-value packet are masks, and elements where a mask bit is 1."""
     for name in ("zero_value", "raw"):
         ((header, payload, elements),) = random_packets(0, codecs=[name], seed=5)
         seen = _seen(packet(header, payload))
@@ -116,14 +116,14 @@ def test_damaged_packets():
 
 
 def test_packets_with_a_codebook():
-    """Without the codebook the packets' elements are unknown, and words of other codecs are not elements."""
+    """Without the codebook, a packet's elements are unknown, and its words are not shown as elements."""
     name = next(name for name, codec in CODECS.items() if codec.codebook_words)
     seen = _seen(packet(Header(codec=CODECS[name].code, length=4), [1]))
     assert (seen.codec, seen.elements, seen.roles[3]) == (name, None, ("payload0", None))
 
 
 def test_packet_wave(tmp_path):
-    """The waveform has, in each cycle, that cycle's word, elements as floats, and states by name."""
+    """In each cycle, the waveform shows the current word, elements as floats, and states by name."""
     links = [random_packets(node, codecs=("raw", "zero_value"), seed=2) for node in range(2)]
     wave_of(tmp_path / "ring.vcd", [[packet(header, payload) for header, payload, _ in link] for link in links])
     wave = Wave(tmp_path / "ring.vcd")

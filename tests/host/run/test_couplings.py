@@ -1,4 +1,4 @@
-"""Couplings of a run's options: each is tried, and pairs of options run or are refused by name."""
+"""Couplings of options: each one is tested, and random pairs either run or are rejected by name."""
 
 import pytest
 
@@ -14,7 +14,7 @@ SEED = 20
 
 
 def tries(coupling):
-    """Descriptions with the coupling's option, and each value of the option that it depends on."""
+    """Descriptions with the coupling's option and each value of the option on which it depends."""
     value = FIELDS[coupling.option][-1] if coupling.value is None else coupling.value
     options = (coupling.other,) if isinstance(coupling.other, str) else coupling.other
     for other in options:
@@ -23,13 +23,13 @@ def tries(coupling):
             for context in ({}, CONTEXTS.get(coupling.option, {})):
                 try:
                     yield RunSpec().replace({**context, **values, coupling.option: value})
-                except ValueError:  # two schedules
+                except ValueError:  # the fields select two schedules
                     continue
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS, ids=lambda coupling: f"{coupling.option} {coupling.other}")
 def test_each(coupling):
-    """It refuses some values of the other option with its message, and accepts the rest."""
+    """The coupling rejects some values of the other option with its message and accepts the rest."""
     refused = [spec for spec in tries(coupling) if coupling.violated(spec, with_defaults(spec))]
     assert refused
     assert len(refused) < len(list(tries(coupling)))
@@ -42,18 +42,18 @@ def test_each(coupling):
 
 
 def test_number():
-    """The table has the known couplings: a new one is entered here with its reason."""
+    """The number of couplings is known, so that each new one is entered here deliberately."""
     assert len(COUPLINGS) == 69
     assert len({(coupling.option, coupling.other, coupling.value) for coupling in COUPLINGS}) == len(COUPLINGS)
 
 
-#: Fields that apply to schedules with their own loop.
+#: Applicable fields of schedules that have their own loop.
 APPLICABLE = {kind: schedule.applicable for kind, schedule in SCHEDULES.items() if schedule.applicable is not None}
 
 
 @pytest.mark.parametrize("kind", APPLICABLE)
 def test_schedules(kind):
-    """A schedule with its own loop accepts its options, and refuses the rest with both names."""
+    """A schedule with its own loop accepts its options and rejects the remaining ones with both names."""
     lead = {"quorum": {"schedule.straggler": "1:2"}, "streaming": {"schedule.kind": "streaming"},
             "side-by-side": {"schedule.jobs": 2, "ring.links": "slots"}}[kind]
     for path, values in FIELDS.items():
@@ -71,7 +71,7 @@ def test_schedules(kind):
 
 
 def test_fields():
-    """Lists of fields have only existing fields."""
+    """Lists of fields contain only existing fields."""
     for fields in APPLICABLE.values():
         assert set(fields) <= set(FIELDS)
     assert set(CONTEXTS) <= set(FIELDS)
@@ -79,7 +79,7 @@ def test_fields():
 
 
 def test_pairs(tmp_path, monkeypatch):
-    """Random pairs of options pass the check, or are refused in one line with both names."""
+    """Random pairs of options either pass the check or are rejected with one line that has both names."""
     monkeypatch.chdir(tmp_path)
     outcomes = [outcome for _, _, outcome in tried(SEED, 60)]
     assert [outcome for outcome in outcomes if outcome not in ("passed", "refused")] == []

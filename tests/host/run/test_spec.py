@@ -1,4 +1,4 @@
-"""Descriptions of runs: input and output as text, TOML and JSON, and refused input."""
+"""Descriptions of runs: input and output as text, TOML and JSON, and invalid input."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from tests.run_pairs.drawing import FIELDS, pairs
 
 
 def drawn(count, seed=5):
-    """Random descriptions; pairs of fields of two schedules are left out."""
+    """Random descriptions; combinations of fields from different schedules are omitted."""
     for _, values in pairs(random.Random(seed), count):
         try:
             yield RunSpec().replace(dict(values))
@@ -26,7 +26,7 @@ def drawn(count, seed=5):
 
 
 def test_in_and_out():
-    """A description is the same after TOML, and after JSON."""
+    """A description is unchanged after conversion to TOML or JSON and back."""
     count = 0
     for spec in drawn(300):
         assert from_dict(tomllib.loads(to_toml(spec))) == from_dict(repeatable(spec))
@@ -36,7 +36,7 @@ def test_in_and_out():
 
 
 def test_every_field(tmp_path):
-    """Each value of each field is written and read back."""
+    """Each value of each field is written and read back correctly."""
     for path, values in FIELDS.items():
         for value in values:
             spec = RunSpec().replace({path: value})
@@ -57,7 +57,7 @@ def test_defaults_are_left_out():
 
 
 def test_defaults():
-    """A description with all defaults does not change when defaults are added, and explicit values stay."""
+    """Adding defaults to a description that has them all changes nothing, and explicit values are kept."""
     for spec in drawn(300, seed=6):
         full = with_defaults(spec)
         assert with_defaults(full) == full
@@ -67,7 +67,7 @@ def test_defaults():
 
 
 def test_without_defaults():
-    """A description with all defaults, as in reports, can be changed: the old value's defaults are removed."""
+    """A description with all defaults, as in reports, can be modified, since defaults are removed first."""
     for spec in drawn(100, seed=7):
         full = with_defaults(spec)
         short = without_defaults(full)
@@ -94,7 +94,7 @@ def test_known_defaults(texts, path, value):
 
 
 def test_schedules():
-    """A field of a schedule selects it; two schedules are refused."""
+    """A field of a schedule selects this schedule, and fields of two schedules are rejected."""
     assert RunSpec().schedule is None
     assert with_defaults(RunSpec()).schedule == Update()
     assert with_texts(RunSpec(), ["schedule.overlap=layers"]).schedule == Program(overlap="layers")

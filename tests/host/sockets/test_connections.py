@@ -1,4 +1,4 @@
-"""A server's connections: limits on messages, time and numbers, and peers that do not read."""
+"""Connections of a server: limits on size, time and number, and peers that do not read."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def connect(tmp_path, server):
-    """Connections that close at the end of the test."""
+    """Create connections, which are closed at the end of the test."""
     made = []
 
     def make(data=b""):
@@ -40,7 +40,7 @@ def connect(tmp_path, server):
 
 
 def polled(server, seconds=5.0, *, until=None):
-    """Events within some seconds, or until one of a class; the server polls at least once."""
+    """Events within the given seconds, or until one of the given class; polls at least once."""
     events, limit = server.poll(0.02), time.monotonic() + seconds
     while time.monotonic() < limit:
         if until is not None and any(isinstance(message, until) for _, message in events):
@@ -58,7 +58,7 @@ def admitted(server, connect):
 
 
 def test_pieces(server, connect):
-    """A message that arrives byte by byte, and several that arrive at once."""
+    """A message may arrive byte by byte, and several messages may arrive together."""
     connection, peer = admitted(server, connect)
     frame = MESSAGES.encode(AllReduce(values=np.arange(3, dtype=np.float32)))
     for byte in frame[:-1]:
@@ -71,7 +71,7 @@ def test_pieces(server, connect):
 
 
 def test_first_message_alone(server, connect):
-    """A peer that is not admitted is read one message at a time, and no further once closed."""
+    """Messages from an unadmitted peer are read one at a time, and none are read after it is closed."""
     connect(LISTEN * 3)
     (peer, _), = polled(server, until=Listen)
     assert [message for _, message in server.poll(0)] == [Listen()]
@@ -96,7 +96,7 @@ def test_unknown(server, connect, data, reason):
 
 
 def test_many(server, connect):
-    """With too many unknown peers, the first ones are closed."""
+    """If there are too many unknown peers, the oldest ones are closed."""
     connections = [connect() for _ in range(5)]
     events = polled(server, 0.1)
     assert [end.reason for _, end in events] == ["must send its first message before others come"] * 2
@@ -107,7 +107,7 @@ def test_many(server, connect):
 
 
 def test_half(server, connect):
-    """A known peer may be silent, but must complete a message that it begins."""
+    """An admitted peer may be silent, but must complete each message that it begins."""
     connection, peer = admitted(server, connect)
     assert polled(server, 0.5) == []
     connection.sendall(LISTEN[:9])
@@ -117,7 +117,7 @@ def test_half(server, connect):
 
 
 def test_time_without_polls(server, connect):
-    """Time that the server spends elsewhere does not count against a peer."""
+    """Time that the server spends without polling is not counted against a peer."""
     connection, _ = admitted(server, connect)
     connection.sendall(LISTEN[:9])
     assert server.poll(0.1) == []
@@ -127,7 +127,7 @@ def test_time_without_polls(server, connect):
 
 
 def test_unread_answer(server, connect):
-    """A peer that does not read blocks no other peer, is not read itself, and is closed."""
+    """A peer that does not read its answer blocks no other peer, and is closed after its time limit."""
     slow, peer = admitted(server, connect)
     quick, other = admitted(server, connect)
     slow.sendall(LISTEN)
@@ -137,13 +137,13 @@ def test_unread_answer(server, connect):
     assert time.monotonic() - begun < 5
     assert quick.recv(1000) == MESSAGES.encode(Answer(well=True))
     assert polled(server, until=Ended) == [(peer, Ended("must read its answer within 0.3 seconds"))]
-    peer.send(Answer(well=True))  # without effect
+    peer.send(Answer(well=True))  # has no effect
     other.send(Answer(well=True))
     assert quick.recv(1000)
 
 
 def test_large_messages(tmp_path):
-    """Messages larger than a socket accepts at once, in both directions."""
+    """Messages larger than a socket accepts in one call pass in both directions."""
     server = Server(tmp_path / "socket", MESSAGES, limits=Limits(first_bytes=1 << 24))
     values = np.arange(1_000_000, dtype=np.float32)
     ended = threading.Event()

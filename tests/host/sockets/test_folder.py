@@ -1,4 +1,4 @@
-"""Folders of sockets: their locations, and which of them are removed."""
+"""Socket folders: where they are created, and which ones are removed."""
 
 import fcntl
 import os
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """A temporary folder for one test, and no other folders."""
-    folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, as the path of a socket must be
+    """An empty temporary folder for one test, and no other candidate folders."""
+    folder = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))  # short, as a socket's path must be
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr(module, "_SHORT", ())
     yield folder
@@ -27,7 +27,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def killed(temporary):
-    """A folder with a socket of a killed process."""
+    """A folder that a killed process has left, with its socket."""
     code = ("import os, signal, socket\n"
             "from host.sockets.folder import socket_folder\n"
             "with socket_folder() as folder:\n"
@@ -40,8 +40,8 @@ def killed(temporary):
 
 
 def test_abandoned(temporary):
-    """The next start removes the folder of a killed process; folders of a living process, of another user, without a
-    lock or with other files, and links stay."""
+    """The next start removes the folder of a killed process. It keeps folders of living processes, of other users,
+    without a lock or with other files, and links."""
     abandoned = killed(temporary)
     other = temporary / "other"
     other.mkdir()
@@ -76,7 +76,7 @@ def test_another_users(temporary, monkeypatch):
 
 
 def test_locked(temporary):
-    """The lock counts, not the process."""
+    """A folder is in use while its lock is held, whether or not its process is alive."""
     abandoned = killed(temporary)
     with (abandoned / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,7 +88,7 @@ def test_locked(temporary):
 
 @pytest.mark.parametrize("length", [85, 200])
 def test_long(temporary, monkeypatch, length):
-    """A temporary folder with too long a path is replaced; without a shorter one, the error names TMPDIR."""
+    """If the temporary folder's path is too long, a shorter one is used, or the error mentions TMPDIR."""
     path = Path(str(temporary / "x").ljust(length, "x"))
     path.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(path))

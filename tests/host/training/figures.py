@@ -1,8 +1,8 @@
-"""Tables of the documentation with means over seeds: runs of digits on golden nodes, without gateware.
+"""Tables in the documentation with means over seeds, from runs of digits on golden nodes.
 
 ``python -m tests.host.training.figures optimizers --seeds 60`` prints a table of docs/training/figures.md, as does
 ``int16``; ``density`` and ``settings`` print the tables of docs/masking/masking.md, and ``text`` prints the tables of
-docs/text.md. Nodes have the same bits.
+docs/text.md. Nodes of gateware compute the same bits.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from host.training.workloads import CharacterModel
 from tests.host.features.int16.integers import golden_ring
 from tests.host.golden import GoldenRing
 
-#: Target accuracy of a run, and images of the test set.
+#: Target accuracy of a run, and number of images in the test set.
 TARGET, IMAGES = 0.97, 360
 PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])
 
 
 class Counting(GoldenRing):
-    """A ring that records the share of elements that each node has kept in each step."""
+    """A ring that records the fraction of elements that each node keeps in each step."""
 
     def __init__(self, nodes):
         super().__init__(nodes)
@@ -48,7 +48,7 @@ class Counting(GoldenRing):
 
 @contextlib.contextmanager
 def without_feedback():
-    """Runs with nodes that lose unsent elements, as do their golden models."""
+    """Make nodes and their golden models lose unsent elements within this context."""
     def forget(model, *arguments, **options):
         kept = sparsify(model, *arguments, **options)
         model.errors[:] = 0
@@ -75,12 +75,12 @@ def print_heading(*names):
 
 
 def epoch_of(training):
-    """First epoch with the target accuracy, or 99."""
+    """First epoch that reaches the target accuracy, or 99."""
     return next((epoch for epoch, accuracy in enumerate(training.measures, start=1) if accuracy >= TARGET), 99)
 
 
 def optimizers(seeds):
-    """Convergence of optimizers."""
+    """Print the convergence of the optimizers."""
     rows = [("sgd", {}), ("momentum", {}), ("nesterov", {}), ("adam", {}), ("adamw", {}),
             ("momentum", {"packed_state": True}), ("adam", {"packed_state": True})]
     print_heading("optimizer", "learning rate", "reach 97 %", "median epoch", "sooner than SGD",
@@ -102,7 +102,7 @@ def optimizers(seeds):
 
 
 def int16(seeds):
-    """Accuracy of an int16 node."""
+    """Print the accuracy of an int16 node."""
     print_heading("hidden layer", "elements", "mean accuracy", "least", "compressed words, of raw ones")
     room = {"gradient": 8192, "weight": 16384}
     for hidden in ((), (64,)):
@@ -119,13 +119,13 @@ def int16(seeds):
 
 
 def sparse(seed, *, nodes=4, **options):
-    """A sparse run, and its ring."""
+    """A run with sparse gradients, and its ring."""
     ring = Counting(nodes)
     return run(ring, {"seed": seed, "density": 0.1}, **options), ring
 
 
 def density(seeds):
-    """Accuracy with a density, by seed."""
+    """Print the accuracy with sparse gradients, by seed."""
     print_heading("seed", "accuracy dense, %", "sparse, %", "density sent, %", "hop by hop, %", "share kept, %",
                   "threshold")
     for seed in range(seeds):
@@ -140,7 +140,7 @@ def density(seeds):
 
 
 def settings(seeds):
-    """Accuracy with a density and other settings."""
+    """Print the accuracy with sparse gradients and various other settings."""
     print_heading("", "seeds", "dense, sparse, %", "mean, least difference", "more than a point below",
                   "density sent, mean, most, %")
     slow = SGD(learning_rate=0.8, momentum=0.7)
@@ -174,7 +174,7 @@ def settings(seeds):
 
 
 def text(seeds):
-    """Held-out loss of the character model less the bigram model's, and losses of batches of 200 steps."""
+    """Print held-out losses minus the bigram model's loss, and the batch losses of a run of 200 steps."""
     print_heading("steps", "seed", *(f"step {step}" for step in range(50, 301, 50)), "0.1 below at step")
     losses = {}
     for steps in (150, 200, 300):

@@ -1,4 +1,4 @@
-"""Cycles of steps after a resume, minus the cycles of the uninterrupted run, as a table in Markdown.
+"""Cycles of steps after a resume, minus the cycles of an uninterrupted run, as a table in Markdown.
 
     python -m tests.host.training.resumed
 
@@ -31,7 +31,7 @@ RUNS = {
 
 
 def train(folder, *options):
-    """Cycles of each step or quorum update of a run by the command."""
+    """Train by the command and return the cycles of each step or quorum update."""
     sys.argv = ["gradring", "train", *options, "--output", str(folder)]
     try:
         cli.main()
@@ -46,7 +46,7 @@ def train(folder, *options):
 
 
 def differences(folder, options):
-    """Differences of all steps, for a resume from each checkpoint except the last."""
+    """Differences in cycles over all steps, when resuming from each checkpoint except the last."""
     save, kept = checkpoint.save, []
 
     def keep(path, identity, content):
@@ -65,7 +65,7 @@ def differences(folder, options):
 
 
 def main():
-    quorum.NodeConfig = lambda **options: CONFIGS["wide"]  # nodes that tests simulate too
+    quorum.NodeConfig = lambda **options: CONFIGS["wide"]  # nodes shared with other tests
     lines = ["| run | differences |", "|---|---|"]
     for name, options in RUNS.items():
         with tempfile.TemporaryDirectory() as folder:

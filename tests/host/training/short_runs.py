@@ -1,6 +1,6 @@
-"""Short training runs on golden models, with a digest of each: its weights, losses and measures.
+"""Short training runs on golden models, with a digest of each run's weights, losses and measures.
 
-It is a separate program, since numpy examines the processor, and the environment, only when it is loaded.
+This is a separate program because numpy examines the processor and the environment only when it is loaded.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tests.host.golden import GoldenRing, compute_options
 
 
 def runs():
-    """Each run's ring, workload and configuration, by name."""
+    """Ring, workload and configuration of each run, by name."""
     config = TrainingConfig(max_steps=6, interval=3)
     yield "momentum", GoldenRing(4), Classifier(digits(), (64,)), config
     yield "codebook", GoldenRing(3, weight_codec="table32"), Classifier(digits(), (16,)), dataclasses.replace(

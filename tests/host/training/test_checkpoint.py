@@ -72,7 +72,7 @@ class TestFile:
             checkpoint.save(path, IDENTITY, CONTENT)
 
     def test_of_a_version_before(self, tmp_path):
-        """A file of a version before format 1 is not ignored; it is refused with the reason."""
+        """A file from before format 1 is not ignored, but rejected with the reason."""
         np.savez(tmp_path / "checkpoint.npz", header=np.array("{}"))
         with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint\.npz must be .* BAD_VERSION: file must be "
                                                              r"of format 1, not an npz archive, in which versions "):
@@ -95,7 +95,7 @@ class TestFile:
 
     @pytest.mark.parametrize("length", [1000, 100_000])
     def test_long_options(self, tmp_path, length):
-        """Options of any length identify the same run."""
+        """Options of any length still identify the same run."""
         identity = {**IDENTITY, "disable": ",".join(["card1@4"] * (length // 8)), "hidden": [8] * (length // 2)}
         checkpoint.save(tmp_path / checkpoint.NAME, identity, {"number": 1})
         assert checkpoint.load(tmp_path / checkpoint.NAME, identity) == {"number": 1}
@@ -125,7 +125,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_goes_on_after_every_step(few, lines, tmp_path, name):
-    """A run that continues on another ring, with another model, has every figure of an uninterrupted run."""
+    """A run that resumes on a different ring, with a new model, has all figures of an uninterrupted run."""
     options, config = RUNS[name]
 
     def begin():
@@ -153,7 +153,7 @@ def test_goes_on_after_every_step(few, lines, tmp_path, name):
 
 
 class Session:
-    """A golden ring, with a clock that counts updates."""
+    """A session with a golden ring and a clock that counts updates."""
 
     def __init__(self):
         self.ring, self.golden = GoldenRing(2), True
@@ -167,7 +167,7 @@ class Session:
 
 
 def interrupt(experiment, number):
-    """Run the experiment, with a signal in this step, counted over all runs."""
+    """Run the experiment, and send a signal in this step, counted over all runs."""
     signals, done = Signals(), []
 
     def step(training):
@@ -213,7 +213,7 @@ class TestExperiment:
 
     @pytest.mark.parametrize(("steps", "expected"), [(None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])])
     def test_when(self, few, tmp_path, monkeypatch, steps, expected):
-        """A checkpoint is always written at the end of each run."""
+        """A checkpoint is written at every interval, and always at the end of each run."""
         kept = []
         monkeypatch.setattr(checkpoint, "save", lambda path, identity, content: kept.append(
             (content["run"], content["state"]["batches"]["number"])))
@@ -235,7 +235,7 @@ class TestExperiment:
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_in_a_finalizer(self):
-        """Python drops an exception in a finalizer; the second signal ends the step anyway."""
+        """Python discards exceptions raised in a finalizer, but the second signal ends the step anyway."""
         class Signalled:
             def __del__(self):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -250,7 +250,7 @@ class TestExperiment:
             ask()
 
     def test_grace(self):
-        """A step that takes longer than the grace period is interrupted; a completed step is not."""
+        """A step that takes longer than the grace period is interrupted, but a completed one is not."""
         def ask(seconds, *, grace, ends=False):
             with handle_signals(grace=grace) as signals:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -265,14 +265,14 @@ class TestExperiment:
         assert time.monotonic() - begun < 30
         assert caught.value.signal == signal.SIGTERM
         assert ask(0, grace=2) == signal.SIGTERM
-        assert ask(2.2, grace=2, ends=True) == signal.SIGTERM  # and no signal from the last block
+        assert ask(2.2, grace=2, ends=True) == signal.SIGTERM  # completed, so no signal
 
 
 def test_killed(tmp_path):
-    """SIGKILL at random instants of a run of 24 steps on the Verilated ring, until 20 kills, each followed by another
-    process that continues; and of a process that only writes checkpoints."""
+    """A run of 24 steps on the Verilated ring is killed by SIGKILL at random instants until it was killed 20 times,
+    and resumed by a new process each time. A process that only writes checkpoints is killed as well."""
     kills, seed = 20, 16
-    library(CONFIGS["mx9"])  # build it before the processes wait for it
+    library(CONFIGS["mx9"])  # built in advance, so that the processes need not wait
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-m", "tests.host.killed", tmp_path, str(kills), str(seed)], cwd=root,
                           capture_output=True, text=True, timeout=900, check=False)

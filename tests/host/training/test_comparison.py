@@ -1,4 +1,4 @@
-"""Faults of a single bit or word, which the comparison with the golden model must detect."""
+"""The comparison with the golden model detects faults of a single bit or word."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Training on text with scores and gradients that the nodes mask, on golden models."""
+"""Training on text on golden models, with scores and gradients that the nodes mask."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def small(lines, **options):
 
 class TestText:
     def test_reaches_the_bar(self):
-        """Training as by the command line, but with fewer steps, and only on the golden model."""
+        """Training as on the command line, but with fewer steps and only on the golden model."""
         workload = CharacterModel(topics(context=16))
         config = dataclasses.replace(TEXT, batch=64, max_steps=150, interval=100)
         training = train(GoldenRing(4), workload, config)
@@ -33,7 +33,7 @@ class TestText:
 
     @pytest.mark.parametrize("nodes", [1, 2, 7])
     def test_same_as_numpy(self, lines, nodes):
-        """Masks on nodes give the same numbers as the model's own masks, also with empty shares."""
+        """Masks applied by the nodes give the same bits as the model's own masks, even if some shares are empty."""
         workload = small(lines)
         ring = GoldenRing(nodes)
         config = dataclasses.replace(TEXT, batch=5, max_steps=3, interval=None)
@@ -69,7 +69,7 @@ class TestText:
         assert training.measured == [2, 4, 5]
         assert len(training.losses) == 3
         for step, batch in zip(training.steps, schedule(200, TEXT), strict=True):
-            assert step.mask_cycles is None  # no model
+            assert step.mask_cycles is None  # not modelled
             lengths = [len(lines.train[example]) - 1 for example in batch.examples]
             through = kept = 0
             for share in np.array_split(lengths, 4):

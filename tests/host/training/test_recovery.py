@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Training on rings with links that fail now and then, and on some with links that fail permanently."""
+"""Training on rings with links that fail occasionally, and on rings with links that fail permanently."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ from tests.host.golden import SMALL, TEXT, GoldenRing
 
 PLAIN = SGD(learning_rate=0.5)
 RUN = TrainingConfig(epochs=3, batch=100, hidden=())
-#: Nodes, their training, and the step of each fault.
+#: Configurations of the nodes and of their training, by name.
 RUNS = {
     "momentum": (NodeConfig(), RUN),
     "adam, bfloat16": (NodeConfig(), dataclasses.replace(RUN, optimizer=create(OptimizerName.ADAM),
@@ -35,7 +35,7 @@ RUNS = {
 
 
 class Faults:
-    """Faults of links, one in each of five updates of a ring.
+    """Causes a link fault in each of five updates of a ring.
 
     Members
     -------
@@ -47,14 +47,14 @@ class Faults:
         self.ring = ring
         self.simulation = simulation
         self.generator = generator
-        # Nodes with programs update by running one.
+        # Nodes with programs update by running a program.
         part, name = ((ring.collectives, "fused_update") if ring.config.programs is None else (ring.programs, "run"))
         self.update = getattr(part, name)
         self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
                      16: self.flip_last}
         self.calls = 0
         self.done = []
-        self.struck = False  # in the last update
+        self.struck = False  # whether a fault occurred in the last update
         setattr(part, name, self)
 
     def __call__(self, *arguments, **options):
@@ -87,7 +87,7 @@ class Faults:
         finally:
             link.mend()
             self.check(fault, first, link.status())
-        # A ring still works without some of its credits.
+        # A ring keeps working if only some of a link's credits are lost.
         assert fault == self.lose_credit
         self.plan[self.calls + 1] = fault
         return outcome
@@ -97,18 +97,18 @@ class Faults:
                      bit=int(self.generator.integers(32)))
 
     def flip_last(self, link, first, last, begun):
-        """Flip the mark of a packet's last word."""
+        """Flip the bit that marks the last word of a packet."""
         link.corrupt(word=int(self.generator.integers(first.words_carried, last.words_carried)), bit=32)
 
     def lose_word(self, link, first, last, begun):
         link.cut(last.last_word, last.last_word + 1)
 
     def lose_credit(self, link, first, last, begun):
-        """Drop all credits after the last word, of successive updates, until none are left."""
+        """Drop all credits after the last word, in successive updates, until no credits are left."""
         link.cut(last.last_word + 1, last.last_credit + 1)
 
     def cut_for_a_while(self, link, first, last, begun):
-        """Cut the second half of the update."""
+        """Cut the link for the second half of the update."""
         link.cut((begun + last.last_word) // 2, last.last_word + 1)
 
     def check(self, fault, first, now):
@@ -125,7 +125,7 @@ class Faults:
 
 
 def digest(ring, config, length):
-    """Digest of all state that nodes keep between steps."""
+    """Digest of all state that the nodes keep between steps."""
     vectors = [ring.memory.read_weights(length)]
     if ring.devices[0].config.weights.has_master:
         vectors.append(ring.memory.read_master(length))
@@ -139,7 +139,7 @@ def digest(ring, config, length):
 
 
 def figures(training):
-    """All figures except repeats and cycles; a step that lacks some credits takes more cycles."""
+    """All figures except repeats and cycles, since a step with fewer credits takes more cycles."""
     return dataclasses.replace(training, repeats=0, steps=[
         dataclasses.replace(step, repeats=0, cycles=0, scatter_cycles=0) for step in training.steps])
 
@@ -165,7 +165,7 @@ class TestFaults:
         assert all(" is repeated: fused-update failed: " in line for line in said)
 
     def test_cut_link(self, third):
-        """A link that stays cut ends the run after the maximum number of tries, each with its recovery."""
+        """A permanently cut link ends the run after the maximum number of attempts, each with a recovery."""
         said = []
         with rings.open_nodes(3, config=NodeConfig()) as (ring, simulation):
             def cut(training):
@@ -185,8 +185,7 @@ class TestFaults:
 
 
 class Failing:
-    """Makes calls of a method of a ring's part fail after they have done their work: the calls with these numbers,
-    from 1."""
+    """Makes the given calls of a method, numbered from 1, fail after they have done their work."""
 
     def __init__(self, ring, name, numbers, *, status=EventStatus.LINK_RESET):
         part, _, method = name.partition(".")
@@ -206,7 +205,7 @@ class Failing:
 
 
 class TestTries:
-    """Repeats on the golden model of integer nodes, with commands that fail after changing memories."""
+    """Repeated steps on golden models of integer nodes, after commands that fail with memories changed."""
 
     CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
 
@@ -221,7 +220,7 @@ class TestTries:
         ("local.sparsify", (1, 3, 4)), ("collectives.distribute", (1, 2)),
         ("collectives.fused_update", (10, 11, 12))])
     def test_same_bits(self, third, name, numbers):
-        """The maximum of failures: in the first step, the last, and the distribution of the first weights."""
+        """Failures up to the maximum number change no bit: in first or last steps, or in distributing weights."""
         clean, expected, _, calls = self.run(third, name)
         actual, training, said, more = self.run(third, name, numbers)
         assert actual == clean
@@ -251,7 +250,7 @@ class TestTries:
 
 
 def test_masks(lines):
-    """Failures of MASK in a step, in a measurement, and in the sample at the end."""
+    """MASK commands fail in a step, in a measurement, and in the sample at the end."""
     outcomes = []
     for numbers in ((), (3, 6, 13, 60)):
         ring = GoldenRing(2)

@@ -1,4 +1,4 @@
-"""Workers' shares of the examples, and batches without end."""
+"""Each worker's share of the examples, and the endless sequence of its batches."""
 
 import functools
 
@@ -23,7 +23,7 @@ def test_each_example_once():
 
 
 def test_own_classes():
-    """With a skew, that share of a worker's examples is of neighbouring classes; without, of all classes."""
+    """With a skew, that fraction of a worker's examples is from neighbouring classes; otherwise, from all."""
     own = Shares(LABELS, workers=4, skew=0.9, seed=2)
     for worker in range(4):
         counts = np.sort(np.bincount(LABELS[examples(own, worker)], minlength=10))[::-1]
@@ -33,7 +33,7 @@ def test_own_classes():
 
 
 def test_batches():
-    """All have one size; a turn takes each example once, and the next in another order, given by the seed."""
+    """All batches have one size; each pass visits every example once, in a new order that the seed determines."""
     shares = Shares(LABELS, workers=4, skew=0.5, seed=3)
     size = 8
     taken = np.concatenate([shares.batch(1, number, size) for number in range(25)])
@@ -43,7 +43,7 @@ def test_batches():
     again = Shares(LABELS, workers=4, skew=0.5, seed=3)
     assert np.array_equal(again.batch(1, 7, size), shares.batch(1, 7, size))
     assert not np.array_equal(Shares(LABELS, workers=4, skew=0.5, seed=4).batch(1, 7, size), again.batch(1, 7, size))
-    assert len(shares.batch(0, 3, 120)) == 120  # more than a worker has
+    assert len(shares.batch(0, 3, 120)) == 120  # more examples than the worker has
 
 
 test_errors = refused(functools.partial(Shares, LABELS), {"workers": 2, "skew": 0.5, "seed": 0}, [

@@ -1,7 +1,7 @@
 """Optimizers on the golden model, which the gateware matches bit for bit, compared with PyTorch's.
 
-Both compute in binary32, and they order their operations differently (docs/training/theory.md says where), so that
-each is within a few roundings of the exact result, and seldom on the same side. All comparisons therefore use the
+Both compute in binary32 but order their operations differently (docs/training/theory.md gives the details), so each
+is within a few roundings of the exact result, but rarely on the same side of it. All comparisons therefore use the
 ulp of the largest term of an update, see :func:`largest_term`.
 """
 
@@ -18,7 +18,7 @@ from sim.golden import ring as golden
 
 torch = pytest.importorskip(
     "torch", reason="PyTorch is not installed: run `make .venv/.torch` for the comparison with torch.optim")
-# On two threads, the first square roots of a process once had only 12 correct bits: one thread has no such race.
+# With two threads, the first square roots of a process once had only 12 correct bits; one thread has no such race.
 torch.set_num_threads(1)
 
 WEIGHTS = 32768
@@ -45,7 +45,7 @@ OPTIMIZERS = {
 
 
 def torch_optimizer(optimizer, parameter):
-    """The optimizer of the same name, with separate operations (no fused kernel)."""
+    """PyTorch's optimizer of the same name, with separate operations instead of fused kernels."""
     options = {"lr": optimizer.learning_rate, "weight_decay": optimizer.weight_decay, "foreach": False}
     if isinstance(optimizer, SGD):
         return torch.optim.SGD([parameter], momentum=optimizer.momentum, dampening=optimizer.dampening,
@@ -61,7 +61,7 @@ def settings(optimizer, step, *, gradient_scale=1.0):
 
 
 def draw(step):
-    """Gradients, weights and moments of many magnitudes, some zero; all moments before the first step."""
+    """Gradients, weights and moments over many magnitudes, some zero; before the first step, all moments are."""
     generator = np.random.default_rng(step)
     gradients = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-4, 0, WEIGHTS)
     weights = generator.standard_normal(WEIGHTS) * 10 ** generator.uniform(-2, 0.5, WEIGHTS)
@@ -76,7 +76,7 @@ def draw(step):
 
 
 def step_of_torch(optimizer, step, gradients, weights, first, second):
-    """New weights after one step from this state."""
+    """PyTorch's new weights after one step from this state."""
     parameter = torch.nn.Parameter(torch.from_numpy(weights.copy()))
     parameter.grad = torch.from_numpy(gradients.copy())
     if optimizer.clip is not None:
@@ -98,12 +98,12 @@ def step_of_golden(optimizer, step, gradients, weights, first, second):
 
 
 def largest_term(optimizer, step, gradients, weights, first, second):
-    """Exact new weights, the magnitude of each update's largest term, and of the largest except weights.
+    """Exact new weights, the magnitude of each update's largest term, and the largest term except the weight.
 
-    Terms are the weight w before and after; learning rate · step; and the terms of the step's sum, each times the
-    same factor: of SGD and momentum, g, weight_decay·w, and the terms of m' (momentum·m, g and weight_decay·w with
-    their factors); of Adam and AdamW, the terms of m': b1·m, (1 - b1)·g and (1 - b1)·weight_decay·w. Where terms
-    cancel, the error of the largest one remains in the sum.
+    The terms are the weight w before and after, learning rate · step, and the terms of the step's sum, each times the
+    same factor. For SGD and momentum these are g, weight_decay·w, and the terms of m' (momentum·m, g and
+    weight_decay·w with their factors); for Adam and AdamW they are the terms of m': b1·m, (1 - b1)·g and (1 -
+    b1)·weight_decay·w. Where terms cancel, the error of the largest one remains in the sum.
     """
     g, w, m, v = (values.astype(np.float64) for values in (gradients, weights, first, second))
     if optimizer.clip is not None:
@@ -142,25 +142,25 @@ class TestOneStep:
         exact, largest, rest = largest_term(optimizer, step, *state)
         ulp = np.spacing(largest.astype(np.float32)).astype(np.float64)
         difference = np.abs(ours.astype(np.float64) - theirs) / ulp
-        # As in most of training: the weight is several times larger than the terms added to it.
+        # This is the usual case in training: the weight is several times larger than the terms added to it.
         small = rest <= np.abs(state[1]) / 4
         assert small.sum() >= 4096
         print(f"{name}, step {step}: at most {difference[small].max():.2f} ulp where the step is small, "
               f"{difference.max():.2f} ulp anywhere; from the exact result at most "
               f"{np.max(np.abs(ours - exact) / ulp):.2f}, torch {np.max(np.abs(theirs - exact) / ulp):.2f}; "
               f"{np.mean(ours == theirs):.1%} the same")
-        # On each side, the last rounding of half an ulp, and the step's error: at most five ulps of its own, each at
-        # most a quarter of an ulp here.
+        # Each side has the last rounding of half an ulp and its step's error: at most five roundings, each of at most
+        # a quarter of an ulp here.
         assert difference[small].max() <= 2
-        # Adam has some ten roundings on each side (of m' two factors, two products and a sum, of v' half of the same
-        # number, since a root halves relative errors; the root, its sum with epsilon, the quotient, the learning rate
-        # and its product). Where the step exceeds the weight, torch itself is more than four ulp from the exact
-        # result, so that no result, not even the exact one, is within two of it everywhere.
+        # Adam has about ten roundings on each side (two factors, two products and a sum for m'; half that number for
+        # v', since a root halves relative errors; then the root, its sum with epsilon, the quotient, the learning
+        # rate and its product). Where the step exceeds the weight, torch itself is more than four ulp from the exact
+        # result, so no result, not even the exact one, is within two ulp of it everywhere.
         assert difference.max() <= (6 if optimizer.planes == 2 else 2)
 
     def test_momentum_alone_is_the_same(self):
-        """All bits are equal if the learning rate is a power of two: torch has the same order of operations, and its
-        unrounded last product makes no difference."""
+        """All bits are equal if the learning rate is a power of two: torch orders its operations the same way,
+        and its unrounded last product makes no difference."""
         optimizer = SGD(learning_rate=0.5, momentum=0.9)
         for step in STEPS:
             state = draw(step)
@@ -169,14 +169,14 @@ class TestOneStep:
 
 @pytest.mark.parametrize("clip", [0.0, 1e-40, 0.01, 1.0, 3e38])
 def test_clipping(clip):
-    """Equal bit for bit, with infinities, subnormal numbers and NaN."""
+    """Clipping is equal bit for bit, also for infinities, subnormal numbers and NaN."""
     gradients = np.concatenate([draw(1)[0], np.array(
         [0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38, clip, -clip, 1.0, -1.0], dtype=np.float32)])
     parameter = torch.nn.Parameter(torch.zeros(len(gradients)))
     parameter.grad = torch.from_numpy(gradients.copy())
     torch.nn.utils.clip_grad_value_([parameter], clip, foreach=False)
     ours = golden_optimizer.limit(golden.bits(gradients), int(golden.bits([clip])[0]))
-    # If clip is zero, the sign of zero is the gradient's here, and the limit's in torch.
+    # If clip is zero, our result keeps the gradient's sign of zero, and torch's has the limit's.
     np.testing.assert_array_equal(golden.floats(ours), parameter.grad.numpy())
 
 
@@ -188,12 +188,12 @@ class TestTraining:
         AdamW(), AdamW(learning_rate=0.01, clip=0.01),
     ], ids=lambda optimizer: f"{optimizer.name}-{optimizer.learning_rate}")
     def test_loss_curve(self, optimizer):
-        """200 steps of the digits perceptron on the same batches.
+        """Losses of 200 steps of the digits perceptron on the same batches.
 
-        Losses differ by less than one part in 10,000, which is four digits. The weights of the two runs diverge by an
-        ulp here and there, which by itself changes a loss in the seventh digit; steps that are small enough for the
-        loss to fall smoothly do not amplify it. (Large steps do: if an example's activation is within an ulp of zero,
-        its gradient appears or disappears, and the runs diverge.)
+        Losses differ by less than one part in 10,000, that is, they agree to four digits. The weights of the two runs
+        diverge by an ulp here and there, which by itself changes a loss in the seventh digit. Steps that are small
+        enough for the loss to fall smoothly do not amplify this difference. (Large steps do: if an activation is
+        within an ulp of zero, its gradient appears or disappears, and the runs diverge.)
         """
         data = digits()
         generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Memory access without the host port: the same bits and errors, and the port's time, computed."""
+"""Memory access that bypasses the host port: the same bits, errors and times, with the times computed."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ DEFAULT, MASTERS, CODEBOOK, REDUCED = (rings.CONFIGS[name] for name in ("default
 
 @contextlib.contextmanager
 def open_nodes(config, nodes, *, host_port):
-    """Ring, simulation and the time of the ports."""
+    """Open a ring, its simulation, and the clock of the ports."""
     with rings.open_nodes(nodes, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
         if not host_port:
@@ -38,13 +38,13 @@ def open_nodes(config, nodes, *, host_port):
 @pytest.mark.parametrize("config", [MASTERS, CODEBOOK, REDUCED],
                          ids=["masters", "codebook", "int16"])
 def test_every_space(config):
-    """Each path reads the words that the other writes and changes no more; cycles match the computed ones."""
+    """Each path reads the words written by the other and changes nothing else, in the computed cycles."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
         port = ring.devices[0]
         direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
-        # The trace is read-only, through the port.
+        # The trace is read-only, and is read through the port.
         spaces = [space for space in config.memory_map if space.name != "trace"]
         assert simulation.spaces == (len(spaces),) * simulation.nodes
         for space, capacity in ((space.number, space.words) for space in spaces):
@@ -68,7 +68,7 @@ def test_every_space(config):
 
 
 def test_what_a_node_refuses():
-    """The node itself refuses, and no word is written."""
+    """The node itself rejects invalid accesses, and no word is written."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, simulation, time):
         device, before = ring.devices[0], time.cycles
         spaces = len(MASTERS.memory_map.words)
@@ -88,7 +88,7 @@ def test_what_a_node_refuses():
 
 
 def test_answers_in_order():
-    """Memory is accessed through the port while the node has a request to answer."""
+    """While the node still has to answer a request, memory is accessed through the port."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, _, time):
         device, before = ring.devices[0], time.words
         pending = [device.submit_ping(np.array([1, 2], np.uint32)),
@@ -105,7 +105,7 @@ def test_answers_in_order():
 
 
 def test_long_transfers():
-    """Several consecutive packets take the same time as through the port."""
+    """Several consecutive packets take as long as they would through the port."""
     assert MASTERS.memories.gradient == PACKET_WORDS
     figures = []
     for host_port in (True, False):
@@ -122,7 +122,7 @@ def test_long_transfers():
 
 @pytest.mark.parametrize("config", [MASTERS, REDUCED], ids=["full", "int16"])
 def test_counters(config):
-    """Counters and their cycles match the port's, at any distance from its last use and after transfers."""
+    """Counters and cycles match the port's, at any distance from its last use and after transfers."""
     generator = np.random.default_rng(4)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         port = ring.devices[0]
@@ -144,7 +144,7 @@ def test_counters(config):
                 results.append((values, time.now - begun))
             assert time.words == pause + 1 + 2 + 3 + 2 + 2 + count
             assert results[0] == results[1]
-        # Counts that are being cleared are read through the port.
+        # Counters that are being cleared are read through the port.
         direct.write_register("CONTROL", 2)
         assert simulation.counters(0) is None
         words = time.words
@@ -166,7 +166,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_training(name, third):
-    """Trained both ways: every weight, every command's cycles, and the computed port cycles are equal."""
+    """Training through either path gives the same weights, command cycles, and port cycles."""
     config, run, nodes = RUNS[name]
     outcomes = []
     for host_port in (True, False):
@@ -184,7 +184,7 @@ def test_training(name, third):
 
 class TestSession:
     def test_elapsed(self):
-        """The sum of simulated and computed cycles equals the port's time."""
+        """The sum of simulated and computed cycles equals the time through the port."""
         results = []
         for host_port in (True, False):
             with open_session(MASTERS, nodes=2, host_port=host_port) as session:

@@ -1,4 +1,4 @@
-"""The links of the Python-simulated ring: latency, direction, and every word and credit in order."""
+"""Links of the Python-simulated ring: latency, direction, and the order of words and credits."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ from host.transports.pysim import PysimRing
 
 
 class Stopwatch(wiring.Component):
-    """A node that sends the time on the ring for each host word, and reports the ages of arriving words.
+    """A node that sends the current time for each host word, and reports the age of each arriving word.
 
-    One packet of one word for each arrival: bit 31 distinguishes words and credits, bit 30 is ``last`` of a word, and
-    the rest is the number of cycles since it, or the latest word, was sent.
+    It sends a packet of one word for each arrival: bit 31 distinguishes words from credits, bit 30 is the ``last``
+    flag of a word, and the rest is the number of cycles since that word, or the latest sent word, was sent.
     """
 
     host_i: In(stream.Signature(word_layout()))
@@ -47,7 +47,7 @@ class Stopwatch(wiring.Component):
 
 
 def ages(ring, node):
-    """Words that have arrived at a node, as pairs of flags and age."""
+    """Arrivals at a node, as pairs of flags and age."""
     result = []
     while (packet := ring.receive(node)) is not None:
         result.append((int(packet[0]) >> 30, int(packet[0]) & 0x3FFFFFFF))
@@ -68,7 +68,7 @@ def test_latency(latency):
 
 @pytest.mark.parametrize("cycles", [0, 1, 20, 37, 300])
 def test_reset(cycles):
-    """Words that wait, are in transit, or have arrived are dropped, and all state is as in a new ring."""
+    """A reset drops words that are waiting, in transit or have arrived, and restores the initial state."""
     ring = PysimRing(Stopwatch, nodes=2, latency=9)
     ring.send(0, np.arange(20, dtype=np.uint32))
     ring.run(cycles)

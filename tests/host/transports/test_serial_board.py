@@ -34,7 +34,7 @@ JOB = TrainingConfig(epochs=1, batch=800, hidden=(), seed=3)
 
 
 def outcome(ring, *, job=JOB, **options):
-    """Outcome of a short job: losses, accuracies and bits of weights."""
+    """Outcome of a short job: losses, accuracies, and the bits of the weights."""
     training = train(ring, digits(), job, **options)
     assert training.bit_exact
     return training.losses, training.measures, ring.memory.read_weights(650).view(np.uint32).tolist()
@@ -42,7 +42,7 @@ def outcome(ring, *, job=JOB, **options):
 
 @functools.cache
 def expected(job=JOB):
-    """Outcome of the same job on nodes in this process with another configuration."""
+    """Outcome of the same job on nodes of another configuration, simulated in this process."""
     with verilated() as devices:
         ring = Ring(devices)
         ring.connect()
@@ -80,7 +80,7 @@ def test_goes_on_when_the_cable_is_back():
         ring.connect()
 
         def pull(training):
-            # In the middle of the gradients of the second step.
+            # In the middle of transferring the gradients of the second step.
             if len(training.steps) == 1 and not said:
                 threading.Timer(0.1, board.unplug).start()
                 threading.Timer(0.5, board.plug).start()
@@ -93,7 +93,7 @@ def test_goes_on_when_the_cable_is_back():
         assert said[1] == f"{board.path}: connected again"
 
 
-# The cable.
+# Disconnected cables.
 
 
 def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
@@ -114,7 +114,7 @@ def test_an_unplugged_cable_is_an_error_at_once_and_no_end():
         assert np.array_equal(pending[0].result(), payload)
         assert pending[1].result().size == payload.size
         assert devices[1].ping(payload[:3]).tolist() == payload[:3].tolist()
-        # A board that was opened by someone else, or reset, has lost the data in transit.
+        # A board that another program has opened, or that was reset, has lost the data in transit.
         board.unplug()
         with pytest.raises(LinkLostError):
             devices[0].ping(payload[:1])
@@ -145,7 +145,7 @@ def test_a_new_link_takes_over_in_the_middle_of_anything():
 
 
 def test_requests_are_executed_once():
-    """No command is lost or runs twice while a tenth of the small frames is damaged in each direction."""
+    """No command is lost or runs twice even if a tenth of the small frames is damaged in each direction."""
     with open_link(faults=Faults(flip=0.004, drop=0.0005, seed=8)) as (board, link):
         device = devices_of(link)[0]
         device.connect()
@@ -164,7 +164,7 @@ def test_requests_are_executed_once():
 
 
 def test_rate():
-    """Memory bursts take most of the line, with 1.5 ms of latency in each direction."""
+    """Memory bursts use most of the line rate at 1.5 ms of latency in each direction."""
     delay = int(0.0015 * 12e6)
     with open_link(nodes=1, delay=delay) as (board, link):
         device = devices_of(link)[0]
@@ -182,12 +182,12 @@ def test_rate():
         assert link.counters.retries == 0
 
 
-# Ports without a board.
+# Serial ports without a board.
 
 
 @contextlib.contextmanager
 def terminal(echo=False):
-    """A pseudo-terminal without a board."""
+    """A pseudo-terminal with no board attached."""
     master, slave = pty.openpty()
     tty.setraw(slave)
     closing = threading.Event()
@@ -219,7 +219,7 @@ def test_no_board(echo, monkeypatch):
                    r"built for 115200 baud")
         with pytest.raises(LinkLostError, match=message):
             SerialBoard(path, baud=115_200, silence=0.3)
-        # Not as the controlling terminal of this process, which would hang up with it.
+        # Not as this process's controlling terminal, which would send a hangup when it closes.
         held = os.open(path, os.O_RDWR | os.O_NOCTTY)
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
@@ -274,7 +274,7 @@ def test_command_line(program, arguments, message, tmp_path):
     (["--board", "ulx3s-85f-compute", "--hidden", "64", "--compute", "node", "--batch", "36"], {"nodes": 1}),
 ])
 def test_what_a_board_was_built_for(program, arguments, expected, monkeypatch, tmp_path):
-    """Nodes, their number and rates are the board's, unless the command line says otherwise."""
+    """Configuration, number of nodes and rates are the board's, unless the command line overrides them."""
     opened = []
 
     @contextlib.contextmanager

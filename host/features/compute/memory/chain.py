@@ -1,22 +1,22 @@
-"""Chains of saved maps that do not all fit, a model of their time, and policies with the fewest cycles in it.
+"""Chains of saved maps that do not all fit in memory: modelled time, and policies with fewest cycles.
 
-Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. The loss is between the last
-forward and the first backward. The input of map 0 is always there. A map is kept; or swapped: moved to far memory and
-back; or remade: dropped, and made again from the nearest map before it that is kept or swapped. The maps between the
-two are made again with it, each once, and stay until their backward has ended. A map may name other maps that it
-reads in place of the one before it.
+Forward l reads map l - 1 and writes map l; backward l reads both and then frees map l. The loss is computed between
+the last forward and the first backward. The input of map 0 is always available. A map is either kept; or swapped,
+which means moved to far memory and back; or remade, which means dropped and recomputed from the nearest earlier map
+that is kept or swapped. The maps between the two are recomputed with it, each once, and remain until their backward
+has ended. A map may name other maps that it reads instead of the previous one.
 
-Places are allocated in the order of need: maps of forward, then, for each backward, the maps that it needs and that
-are not there. Moves go in order, moves out before moves back: a move out as soon as its map is written, a move back,
-in the order of places, as soon as its place is free. A place is free when its map has been moved out and read by the
-last forward that needs it, or dropped after that, or freed by its backward. All of this is modelled.
+Near memory is allocated in the order of need: first the maps of forward, then, for each backward, the maps that it
+needs and that are not in memory. All moves out come before the moves back: a map is moved out as soon as it is
+written, and moved back, in allocation order, when its words are free. Words are freed when their map has been moved
+out and read by the last forward that needs it, or dropped then, or when its backward ends. All is modelled.
 
-A chain of up to ten maps is searched exhaustively for policies. Of a longer one, single maps get another policy,
-greedily, as long as the step takes fewer cycles. This begins at pure plans: all maps swapped, and every n-th map kept
-with the maps between them made again.
+The policies of a chain of up to ten maps are searched exhaustively. For a longer one the search is greedy: single
+maps get another policy as long as the step takes fewer cycles. It starts from pure plans: all maps swapped, and every
+n-th map kept while the maps between them are recomputed.
 
-A map of a program of steps is a buffer of more than one column that is written before the turn, the last step of the
-loss, and read after it. Row vectors, of one column, are kept in addition.
+In a program of steps, a map is a buffer of more than one column that is written before the turn, the last step of
+the loss, and read after it. Row vectors, which have one column, are kept in addition.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ __all__ = ["AGAIN", "EXHAUSTIVE", "KINDS", "Chain", "Decision", "Event", "Map", 
 
 
 class Policy(enum.IntEnum):
-    """Treatment of a map between its forward and its backward."""
+    """Treatment of a map between its forward and its backward pass."""
 
     KEEP = 0
     SWAP = 1
@@ -46,19 +46,19 @@ Policies = Sequence[Policy]
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """Saved map."""
+    """A saved map, its size, and the cost of computing it."""
 
     words: int
-    #: Cycles.
+    #: Cycles of the forward pass, and of the backward pass.
     forward: int
     backward: int
-    #: Multiply-adds to make it again.
+    #: Multiply-adds needed to recompute it.
     multiplications: int = 0
     name: str = ""
-    #: Cycles to make it again; by default the cycles of forward.
+    #: Cycles needed to recompute it; by default the cycles of forward.
     again: int | None = None
-    #: Numbers of earlier maps that forward reads, that it is made again from, and that backward reads; by default the
-    #: map before it.
+    #: Numbers of the earlier maps that forward reads, from which it is recomputed, and that backward reads; by
+    #: default only the previous map.
     sources: tuple[int, ...] | None = None
     needs: tuple[int, ...] | None = None
     reads: tuple[int, ...] | None = None
@@ -66,40 +66,40 @@ class Map:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """Maps in the order of forward."""
+    """A chain of maps, in the order of forward."""
 
     name: str
     maps: tuple[Map, ...]
     #: Cycles between the last forward and the first backward.
     loss: int = 0
-    #: Numbers of the maps that the loss reads; by default the last one.
+    #: Numbers of the maps that the loss reads; by default only the last one.
     loss_reads: tuple[int, ...] | None = None
 
     @property
     def words(self) -> int:
-        """Words of all maps."""
+        """Total words of all maps."""
         return sum(saved.words for saved in self.maps)
 
     @property
     def cycles(self) -> int:
-        """Cycles of a step with all maps kept."""
+        """Cycles of a step in which all maps are kept."""
         return self.loss + sum(saved.forward + saved.backward for saved in self.maps)
 
     def again(self, number: int) -> int:
-        """Cycles to make a map again."""
+        """Cycles needed to recompute a map."""
         saved = self.maps[number]
         return saved.forward if saved.again is None else saved.again
 
     def needs(self, number: int) -> tuple[int, ...]:
-        """Maps that a map is made again from."""
+        """Numbers of the maps from which a map is recomputed."""
         return _before(number, self.maps[number].needs)
 
     def reads(self, number: int) -> tuple[int, ...]:
-        """Maps that backward reads."""
+        """Numbers of the maps that backward of a map reads."""
         return (number, *_before(number, self.maps[number].reads))
 
     def reader(self, number: int) -> tuple[str, int]:
-        """Last reader of a map before backward: a forward, its own if there is no other, or the loss."""
+        """Last reader of a map before backward: a forward (its own if no other reads it), or the loss."""
         last = len(self.maps) - 1
         if number in ((last,) if self.loss_reads is None else self.loss_reads):
             return "loss", last
@@ -109,7 +109,7 @@ class Chain:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Work of a timeline, or a move."""
+    """A piece of work, or a move, on the timeline."""
 
     #: ``forward``, ``loss``, ``remake``, ``backward``, ``out`` or ``back``.
     kind: str
@@ -121,26 +121,26 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Timeline of a step."""
+    """The timeline of a step."""
 
     cycles: int
     #: Maximum number of words in use at a time.
     peak: int
-    #: Words that are moved, both ways.
+    #: Words moved to and from far memory.
     far_words: int
-    #: Multiply-adds of the maps that are made again.
+    #: Multiply-adds of the recomputed maps.
     multiplications: int
-    #: In order of their starts.
+    #: Events in the order of their starts.
     events: tuple[Event, ...]
 
 
 def _before(number: int, named: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The maps that are named, or the one before a map."""
+    """Return the named maps, or by default the map before ``number``."""
     return named if named is not None else (number - 1,) if number else ()
 
 
 def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
-    """Work of a step in order: kind and number of the map."""
+    """Yield the work of a step in order, as a kind and the number of a map."""
     count = len(policies)
     yield from (("forward", number) for number in range(count))
     yield "loss", count - 1
@@ -160,7 +160,7 @@ def _work(chain: Chain, policies: Policies) -> Iterator[tuple[str, int]]:
 
 
 class _Places:
-    """Words of near memory, which are allocated in order."""
+    """Allocator of near memory, which grants requests in order."""
 
     def __init__(self, budget: int, wanted: Sequence[tuple[str, int, int]]):
         self._wanted = wanted
@@ -170,7 +170,7 @@ class _Places:
         self.given: set[tuple[str, int]] = set()
 
     def give(self) -> None:
-        """Allocate places as long as there are enough words."""
+        """Grant requests as long as enough words are free."""
         while self._next < len(self._wanted) and self._wanted[self._next][2] <= self.free:
             kind, number, words = self._wanted[self._next]
             self.free -= words
@@ -180,7 +180,7 @@ class _Places:
 
 
 class _Step:
-    """State of a step: the work under way, and the maps in memory."""
+    """State of a step: its work and moves, and the maps in memory."""
 
     def __init__(self, chain: Chain, policies: Policies, budget: int, rate: float):
         self._chain = chain
@@ -195,10 +195,10 @@ class _Step:
         self.moves = [*(("out", number) for number in self._swapped),
                       *(("back", number) for kind, number, _ in wanted if kind == "back")]
         self.done: set[tuple[str, int]] = set()
-        self._ready: set[int] = set()  # maps in memory for backward
+        self._ready: set[int] = set()  # maps that are in memory for backward
 
     def _wanted(self) -> Iterator[tuple[str, int, int]]:
-        """Places in the order of need: purpose, number of the map, and words."""
+        """Yield requests for memory in the order of need: purpose, number of the map, and words."""
         back = set(self._swapped)
         for kind, number in self.work:
             for needed in self._needed(kind, number):
@@ -209,12 +209,12 @@ class _Step:
                 yield kind, number, self._maps[number].words
 
     def _needed(self, kind: str, number: int) -> tuple[int, ...]:
-        """Maps that work needs after the loss."""
+        """Return the maps that a piece of work after the loss needs."""
         reads = {"backward": self._chain.reads, "remake": self._chain.needs}
         return reads[kind](number) if kind in reads else ()
 
     def cycles(self, kind: str, number: int) -> int:
-        """Cycles of work or of a move."""
+        """Return the cycles of a piece of work or of a move."""
         if kind in ("out", "back"):
             return -int(-self._maps[number].words // self._rate)
         saved = self._maps[number]
@@ -222,7 +222,7 @@ class _Step:
                 "loss": self._chain.loss}[kind]
 
     def may_start(self, kind: str, number: int) -> bool:
-        """Whether all needs of work or of a move are met; everything before it in order has ended."""
+        """Whether the needs of work or of a move are met, given that everything before it has ended."""
         if kind == "out":
             return ("forward", number) in self.done
         if kind == "back":
@@ -232,7 +232,7 @@ class _Step:
         return all(needed in self._ready for needed in self._needed(kind, number))
 
     def end(self, kind: str, number: int) -> None:
-        """End work or a move."""
+        """Record the end of a piece of work or a move."""
         self.done.add((kind, number))
         if kind in ("remake", "back") or (kind == "forward" and self._policies[number] is Policy.KEEP):
             self._ready.add(number)
@@ -246,7 +246,7 @@ class _Step:
             self._leave(number)
 
     def _leave(self, number: int) -> None:
-        """Free the place of a map that is not kept, once it has been read and, if swapped, moved out."""
+        """Free the memory of a map that is not kept after it has been read and, if swapped, moved out."""
         policy = self._policies[number]
         if self._readers[number] in self.done and (
                 policy is Policy.REMAKE or (policy is Policy.SWAP and ("out", number) in self.done)):
@@ -257,16 +257,16 @@ class _Step:
 
 
 def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, most: int | None = None) -> Run | None:
-    """Timeline of a step under policies, one for each map; None if maps need more places than there are.
+    """Simulate a step under policies, one for each map; None if maps do not fit, or at ``most`` cycles.
 
     Parameters
     ----------
     budget : int
-        Words of near memory.
+        Number of words of near memory.
     rate : float
-        Words per cycle from and to far memory.
+        Words per cycle to and from far memory.
     most : int, optional
-        Cycles at which the step is abandoned, without a timeline.
+        Number of cycles at which the simulation is abandoned.
     """
     if len(policies) != len(chain.maps):
         raise ValueError(f"Policies must be one per map, {len(chain.maps)}, not {len(policies)}")
@@ -303,7 +303,7 @@ def run(chain: Chain, policies: Policies, *, budget: int, rate: float = 1.0, mos
 #: Maximum number of maps of a chain that is searched exhaustively.
 EXHAUSTIVE = 10
 
-#: Policies that a plan of a kind may have.
+#: Policies that a plan of each kind may use.
 KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
     "keep": (Policy.KEEP,), "swap": (Policy.KEEP, Policy.SWAP), "recompute": (Policy.KEEP, Policy.REMAKE),
     "mixed": tuple(Policy)})
@@ -311,7 +311,7 @@ KINDS: Mapping[str, tuple[Policy, ...]] = MappingProxyType({
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Policies, and their timeline."""
+    """Policies of all maps, and the resulting timeline."""
 
     policies: tuple[Policy, ...]
     run: Run
@@ -319,12 +319,12 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class MapPlan:
-    """Policies of the maps of a chain, within a budget."""
+    """A plan for the maps of a chain, within a budget of words."""
 
     chain: Chain
-    #: A policy of each map, and their timeline.
+    #: The policy of each map, and the resulting timeline.
     decision: Decision
-    #: Largest number of words of the maps that are in the activation memory at a time.
+    #: Maximum number of words of maps in the activation memory at any time.
     budget: int
 
     def __post_init__(self) -> None:
@@ -337,7 +337,7 @@ class MapPlan:
 
 def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float,
           best: Decision | None = None) -> Decision | None:
-    """The first of the fastest candidates that fit; it must beat ``best``, if there is one."""
+    """Return the first of the fastest candidates that fit; it must be faster than ``best``, if given."""
     for policies in candidates:
         most = None if best is None else best.run.cycles
         again = sum(chain.again(number) for number, policy in enumerate(policies) if policy is Policy.REMAKE)
@@ -350,14 +350,14 @@ def _best(chain: Chain, candidates: Iterable[Policies], budget: int, rate: float
 
 
 def exhaustive(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """The fastest of all plans of a kind that fit; None if none does."""
+    """Return the fastest of all plans of a kind that fit, or None if none fits."""
     by_cost = sorted(itertools.product(KINDS[kind], repeat=len(chain.maps)),
                      key=lambda policies: sum(policy is not Policy.KEEP for policy in policies))
     return _best(chain, by_cost, budget, rate)
 
 
 def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
-    """Pure plans of a kind."""
+    """Yield the pure plans of a kind."""
     count = len(chain.maps)
     yield [Policy.KEEP] * count
     if Policy.SWAP in KINDS[kind]:
@@ -369,7 +369,7 @@ def _pure(chain: Chain, kind: str) -> Iterator[Policies]:
 
 
 def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies]:
-    """Plans that differ in a single map."""
+    """Yield the plans that differ in the policy of a single map."""
     for number, policy in enumerate(policies):
         for other in allowed:
             if other is not policy:
@@ -377,7 +377,7 @@ def _changed(policies: Policies, allowed: Sequence[Policy]) -> Iterator[Policies
 
 
 def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """The fastest plan that single changes of pure plans lead to; None if no pure plan fits."""
+    """Return the fastest plan reached by single changes from pure plans, or None if no pure plan fits."""
     best: Decision | None = None
     starts = [decision for policies in _pure(chain, kind)
               if (decision := _best(chain, [policies], budget, rate)) is not None]
@@ -391,17 +391,17 @@ def greedy(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> De
 
 
 def decide(chain: Chain, *, budget: int, rate: float, kind: str = "mixed") -> Decision | None:
-    """Policies of a chain: exhaustively up to :data:`EXHAUSTIVE` maps, else greedily."""
+    """Choose a chain's policies: exhaustively up to :data:`EXHAUSTIVE` maps, greedily beyond."""
     search = exhaustive if len(chain.maps) <= EXHAUSTIVE else greedy
     return search(chain, budget=budget, rate=rate, kind=kind)
 
 
-#: End of the name of a buffer that backward makes again; the buffer without this ending has the same bits.
+#: Suffix of the name of a recomputed buffer; the buffer without this suffix has the same bits.
 AGAIN = " again"
 
 
 class _Touches(Protocol):
-    """A step, or an operation: names of the buffers that it touches."""
+    """A step or an operation, with the names of the buffers that it reads and writes."""
 
     @property
     def reads(self) -> tuple[str, ...]: ...
@@ -411,22 +411,22 @@ class _Touches(Protocol):
 
 
 class Saved:
-    """Maps that a program saves, and the steps that write and read them.
+    """Maps that a program saves for backward, and the steps that write and read them.
 
     Parameters
     ----------
     steps : sequence
-        Steps in order, which have names of buffers as ``reads`` and ``writes``.
+        Steps in order; their ``reads`` and ``writes`` are names of buffers.
     turn : str
-        Buffer that the last step of the loss writes.
+        Buffer that is written by the last step of the loss.
     vectors, given : collection of str
-        Buffers that are no maps, and buffers that are always there.
+        Buffers that do not count as maps, and buffers that are always available.
     """
 
     def __init__(self, steps: Sequence[_Touches], turn: str, *, vectors: Collection[str],
                  given: Iterable[str] = ()):
         self._steps = steps
-        #: Last step of the loss.
+        #: Number of the last step of the loss.
         self.turn = max(number for number, step in enumerate(steps) if turn in step.writes)
         self._writers: dict[str, list[int]] = {}
         last: dict[str, int] = {}
@@ -438,7 +438,7 @@ class Saved:
         ends = {name: max(number for number in self._writers[name] if number < self.turn) for name in across}
         #: Names of the maps, in the order of forward.
         self.maps = sorted((name for name in across if name not in vectors), key=lambda name: ends[name])
-        #: Buffers that are saved and are no maps.
+        #: Names of the buffers that are saved but do not count as maps.
         self.beside = {name for name in across if name in vectors}
         self._there = {*across, *given}
         self._number = {name: number for number, name in enumerate(self.maps)}
@@ -452,16 +452,16 @@ class Saved:
         return range(self._begins[-1], self.turn + 1)
 
     def forward(self, number: int) -> range:
-        """Steps of a map's forward, from the map before it on."""
+        """Steps of a map's forward pass, starting after the steps of the previous map."""
         return range(self._begins[number], self._begins[number + 1])
 
     def backward(self, number: int) -> range:
-        """Steps of a map's backward, up to the last that reads it."""
+        """Steps of a map's backward pass, up to the last step that reads the map."""
         behind = self._lasts[number + 1] if number + 1 < len(self._lasts) else self.turn
         return range(behind + 1, self._lasts[number] + 1)
 
     def again(self, name: str) -> list[int]:
-        """Steps that make a buffer again from saved and given buffers, in a possible order."""
+        """Steps that recompute a buffer from saved and given buffers, in a valid order."""
         result: list[int] = []
         twin = name + AGAIN
         for writer in self._writers[name if name in self._there or twin not in self._writers else twin]:
@@ -472,14 +472,14 @@ class Saved:
         return result
 
     def earlier(self, steps: Iterable[int], number: int) -> tuple[int, ...]:
-        """Maps before a map that steps read."""
+        """Numbers of the maps before map ``number`` that the steps read."""
         read = {self._number.get(name, number) for step in steps for name in self._steps[step].reads}
         return tuple(sorted(index for index in read if index < number))
 
     def chain(self, name: str, *, words: Callable[[str], int], cycles: Callable[[Sequence[int]], int],
               multiplications: Callable[[int], int]) -> Chain:
-        """Chain of the maps, from the words of a buffer, the cycles of steps that run one after the other, and the
-        multiply-adds of a step."""
+        """Build the chain of the maps, given functions for the words of a buffer, the cycles of successive steps, and
+        the multiply-adds of a step."""
         maps = []
         for number, key in enumerate(self.maps):
             forward, backward, again = self.forward(number), self.backward(number), self.again(key)
@@ -491,7 +491,7 @@ class Saved:
 
 
 def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
-    """Chain of the buffers written before the step that writes the buffer ``turn``, and read after it."""
+    """Build the chain of buffers that are written before and read after the step that writes ``turn``."""
     steps = program.steps
     saved = Saved(steps, turn, given=program.given,
                   vectors=[buffer for buffer, (_, columns) in program.shapes.items() if columns == 1])
@@ -501,7 +501,7 @@ def chain_of(program: StepProgram, *, name: str, turn: str) -> Chain:
 
 
 def layers_chain(count: int, *, width: int, examples: int, outputs: int = 10) -> Chain:
-    """Chain of equal layers, with a product forward and two backward, and an output layer at the turn."""
+    """Chain of equal layers, with one product forward and two backward, and an output layer at the turn."""
     forward = product_cycles(examples, width, width)
     layer = Map(examples * width, forward, 2 * forward, examples * width ** 2)
     return Chain(f"{count} maps of {width}, batch {examples}", (layer,) * count,

@@ -1,7 +1,7 @@
-"""Checks of a plan that do not depend on how it was made, and random programs, chains and overlaps for them.
+"""Checks of plans, independent of the planner, and random programs, chains and overlaps for tests.
 
-:func:`overlaps` looks at the words of the buffers that are alive at each operation. :func:`dead_reads` carries the
-program out in a modelled memory, with the buffer that wrote each word in place of its value.
+:func:`overlaps` compares the addresses of the buffers that are alive at each operation. :func:`dead_reads` executes
+the program in a modelled memory that stores, instead of values, the buffer that wrote each word.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ __all__ = ["DeadRead", "Overlap", "dead_reads", "injected", "overlaps", "random_
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """Two buffers that are alive at the same time, and have words in common."""
+    """Two buffers that are alive at the same time and share words."""
 
-    operation: int  # the first one of the overlap
-    one: str  # buffer that begins at the lower word
+    operation: int  # first operation at which they overlap
+    one: str  # buffer that starts at the lower address
     other: str
-    begin: int  # of the words that both have
+    begin: int  # first shared word
     end: int
 
 
@@ -32,13 +32,13 @@ class DeadRead:
     """Operation that reads words of a buffer that another buffer has overwritten."""
 
     operation: int
-    buffer: str  # that is read
-    owner: str  # buffer of the first wrong word
-    word: int  # address of this word
+    buffer: str  # buffer that is read
+    owner: str  # buffer that wrote the first wrong word
+    word: int  # address of the first wrong word
 
 
 def overlaps(profile: Profile, places: Mapping[str, int]) -> list[Overlap]:
-    """All pairs of buffers that overlap while both are alive."""
+    """Find all pairs of buffers that overlap while both are alive."""
     touched: dict[str, list[int]] = {}
     for number, operation in enumerate(profile.operations):
         for name in (*operation.reads, *operation.writes):
@@ -54,7 +54,7 @@ def overlaps(profile: Profile, places: Mapping[str, int]) -> list[Overlap]:
 
 
 def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
-    """All reads of words of another buffer. An operation reads before it writes, and writes whole buffers."""
+    """Find all reads of words of other buffers; operations read before they write whole buffers."""
     names = [*profile.words]
     numbers = {name: number for number, name in enumerate(names)}
     top = max((places[name] + words for name, words in profile.words.items()), default=0)
@@ -73,9 +73,9 @@ def dead_reads(profile: Profile, places: Mapping[str, int]) -> list[DeadRead]:
 
 
 def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile:
-    """Program of up to ``most`` operations, each writes a buffer and reads up to three earlier ones.
+    """Generate a program of up to ``most`` operations that write one buffer and read up to three.
 
-    A quarter of the operations write a buffer again that they read. Buffers have from few to many rows of words.
+    A quarter of the operations overwrite a buffer that they read. The sizes of buffers vary widely.
     """
     words: dict[str, int] = {}
     operations: list[Operation] = []
@@ -93,9 +93,9 @@ def random_profile(generator: np.random.Generator, *, most: int = 30) -> Profile
 
 
 def injected(profile: Profile, places: Mapping[str, int], generator: np.random.Generator) -> dict[str, int] | None:
-    """Places with one buffer moved so that it overlaps another, in words that are read again afterwards.
+    """Move one buffer so that it overlaps another one in words that are still read afterwards.
 
-    None if no two buffers are alive like that.
+    Returns None if no two buffers are alive in such a way.
     """
     writes: dict[str, list[int]] = {}
     reads: dict[str, list[int]] = {}
@@ -115,9 +115,9 @@ def injected(profile: Profile, places: Mapping[str, int], generator: np.random.G
 
 
 def random_chain(generator: np.random.Generator, *, most: int = 8) -> tuple[Chain, int, float]:
-    """Chain of three to ``most`` maps, a budget with room for some of them, and the rate of far memory.
+    """Generate a chain of three to ``most`` maps, a budget for some of them, and a far memory's rate.
 
-    Forward takes 1 to 8 cycles a word, backward about twice as long.
+    Forward takes 1 to 8 cycles per word, backward about twice as long.
     """
     maps = []
     for _ in range(int(generator.integers(3, most + 1))):

@@ -1,20 +1,20 @@
-"""Plans of memory: a place for each buffer, so that buffers which are alive at the same time do not overlap.
+"""Memory plans: addresses of buffers, such that buffers alive at the same time do not overlap.
 
-A buffer is alive from the first operation that writes it to the last one that touches it, inclusive. Writes of the
-host before a pass, and its reads after it, are operations as well. Places follow from lifetimes:
+A buffer is alive from the first operation that writes it to the last one that accesses it, inclusive. Writes of the
+host before a pass, and its reads after the pass, are operations as well. Addresses follow from lifetimes:
 
 ===========  ================================================================================================
-strict       by words descending, first use and number, the largest buffer without a place opens a segment
-             above the last; each buffer with a lifetime disjoint from the opener's joins after the buffers
-             that have joined, as long as their words together are at most the opener's
-shared       the same, but a buffer joins at the lowest address of the segment that is free while it is alive
-lowest fit   in some order, each buffer goes to the lowest address that is free while it is alive
-search       the best lowest fit, where buffers that touch the top are moved forward in the order
+strict       by words descending, first use and number, the largest buffer without an address opens a segment
+             above the last one; each buffer with a lifetime disjoint from the opener's is placed after the
+             buffers that have joined the segment, as long as their total words are at most the opener's
+shared       as above, but a buffer joins at the lowest address of the segment that is free while it is alive
+lowest fit   in a given order, each buffer gets the lowest address that is free while it is alive
+search       the best lowest fit, where buffers that reach the top are moved forward in the order
 ===========  ================================================================================================
 
-Lists of instructions are programs of buffers as well (:class:`ListProgram`): the golden engine decodes the buffers
-that they touch from their words, without the code that made them. Operands in the activation memory become buffers by
-a map of places, so that the same lists at other places are the same program.
+Lists of instructions are also programs of buffers (:class:`ListProgram`): the golden engine decodes the buffers that
+they access from their words, independently of the compiler. A map of addresses translates operands in the activation
+memory to buffers, so that the same lists at different addresses are the same program.
 """
 
 import dataclasses
@@ -39,24 +39,24 @@ __all__ = ["ORDERS", "ROUNDS", "Lifetime", "ListProgram", "Operation", "Places",
 
 
 class ProfileError(ValueError):
-    """Operations are not a program: a buffer is read before it is written, or has no words."""
+    """Operations do not form a program: a buffer is read before it is written, or has no words."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """Operation of a program."""
+    """An operation of a program."""
 
     name: str
-    #: Names of buffers.
+    #: Names of the buffers that are read, and of the buffers that are written.
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """Words of a buffer, and its lifetime."""
+    """Size of a buffer, and its lifetime."""
 
-    #: Number of the operation that writes the buffer first, and of the one after the last that touches it.
+    #: Number of the first operation that writes the buffer, and number after the last operation that accesses it.
     first: int
     end: int
 
@@ -71,18 +71,18 @@ class Lifetime:
             raise ValueError(f"Words of a buffer must be at least 1, not {self.words!r}")
 
     def meets(self, other: "Lifetime") -> bool:
-        """Whether both buffers are alive at some operation."""
+        """Whether both buffers are alive at the same operation."""
         return self.first < other.end and other.first < self.end
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """Program with named buffers.
+    """A program with named buffers.
 
-    Raises ``ProfileError``: a buffer has no words, is read before it is written, or is never written.
+    Raises ``ProfileError`` if a buffer has no words, is read before it is written, or is never written.
     """
 
-    #: Words of each buffer, by name.
+    #: Number of words of each buffer, by name.
     words: Mapping[str, int]
     operations: Sequence[Operation]
 
@@ -113,23 +113,23 @@ class Profile:
 
     @property
     def naive(self) -> int:
-        """Words of all buffers without shared places."""
+        """Words of all buffers if no addresses are shared."""
         return sum(self.words.values())
 
     @property
     def live(self) -> int:
-        """Maximum number of live words: no plan takes fewer."""
+        """Maximum number of words that are alive at the same time, a lower bound for any plan."""
         return live_words(self.lifetimes)
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of buffers and operations, without places and without names of operations."""
+        """SHA-256 of buffers and operations, independent of addresses and of the names of operations."""
         text = json.dumps([list(self.words.items()), [[entry.reads, entry.writes] for entry in self.operations]])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def live_words(lifetimes: Sequence[Lifetime]) -> int:
-    """Maximum number of live words."""
+    """Return the maximum number of words that are alive at the same time."""
     begins = {span.first for span in lifetimes}
     return max((sum(span.words for span in lifetimes if span.first <= time < span.end) for time in begins), default=0)
 
@@ -137,7 +137,7 @@ def live_words(lifetimes: Sequence[Lifetime]) -> int:
 Places = list[int]
 Buffers = Sequence[Lifetime]
 
-#: Orders of lowest fits: keys that buffers are sorted by. Equal buffers keep the order of their numbers.
+#: Orders for lowest fits, as sort keys of buffers. Equal buffers keep the order of their numbers.
 ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "first use": lambda one: (one.first,),
     "words": lambda one: (-one.words, one.first),
@@ -145,22 +145,22 @@ ORDERS: Mapping[str, Callable[[Lifetime], tuple[int, ...]]] = MappingProxyType({
     "lifetime": lambda one: (one.first - one.end, one.first),
 })
 
-#: Orders that a search tries.
+#: Number of orders that a search tries.
 ROUNDS = 2000
 
 
 def _ordered(buffers: Buffers, key: Callable[[Lifetime], tuple[int, ...]]) -> list[int]:
-    """Numbers of buffers, in an order of :data:`ORDERS`."""
+    """Return the numbers of buffers sorted by a key of :data:`ORDERS`."""
     return sorted(range(len(buffers)), key=lambda number: key(buffers[number]))
 
 
 def peak(buffers: Buffers, places: Sequence[int]) -> int:
-    """Words that a plan takes."""
+    """Return the number of words that a plan needs."""
     return max((address + buffer.words for buffer, address in zip(buffers, places, strict=True)), default=0)
 
 
 def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int:
-    """Lowest address of a buffer that is free of other buffers which are alive with it."""
+    """Return the lowest address for a buffer at which no other buffer is stored while it is alive."""
     address = 0
     for other, base in sorted((taken for taken in neighbours if taken[0].meets(buffer)), key=lambda taken: taken[1]):
         if address + buffer.words <= base:
@@ -170,7 +170,7 @@ def _lowest(buffer: Lifetime, neighbours: Iterable[tuple[Lifetime, int]]) -> int
 
 
 def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetime, int]]], int]) -> Places:
-    """Places in segments that the largest buffers open; ``join`` gives the address of a guest in a segment."""
+    """Place buffers in segments that the largest ones open; ``join`` gives a guest's offset in one."""
     order = _ordered(buffers, ORDERS["words"])
     places: dict[int, int] = {}
     top = 0
@@ -189,17 +189,17 @@ def _segments(buffers: Buffers, join: Callable[[Lifetime, Sequence[tuple[Lifetim
 
 
 def strict(buffers: Buffers) -> Places:
-    """Places by the rule ``strict``."""
+    """Place buffers by the rule ``strict``."""
     return _segments(buffers, lambda buffer, guests: sum(guest.words for guest, _ in guests))
 
 
 def shared(buffers: Buffers) -> Places:
-    """Places by the rule ``shared``."""
+    """Place buffers by the rule ``shared``."""
     return _segments(buffers, _lowest)
 
 
 def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
-    """Lowest free address of each buffer, in an order of their numbers."""
+    """Give each buffer the lowest free address, in an order of their numbers."""
     placed: list[tuple[Lifetime, int]] = []
     places = [0] * len(buffers)
     for number in order:
@@ -209,10 +209,10 @@ def lowest_fit(buffers: Buffers, order: Iterable[int]) -> Places:
 
 
 def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
-    """Places of the best of many orders.
+    """Place buffers by the best of many orders.
 
-    In each round a buffer that touches the top is moved forward in the order, to a random place; an order that takes
-    no more words than the last one is kept. The search ends at the bound; no plan takes fewer words.
+    In each round a buffer that reaches the top is moved forward in the order, to a random position; the new order is
+    kept if it needs no more words than the previous one. The search ends early if it reaches the lower bound.
     """
     fits = [(order, lowest_fit(buffers, order)) for order in (_ordered(buffers, key) for key in ORDERS.values())]
     order, places = min(fits, key=lambda fit: peak(buffers, fit[1]))
@@ -235,7 +235,7 @@ def search(buffers: Buffers, *, rounds: int = ROUNDS) -> Places:
 
 
 def planned(buffers: Buffers, *, rounds: int = ROUNDS) -> dict[str, Places]:
-    """Places by all methods: strict, shared, lowest fits, and a search."""
+    """Place buffers by every method: strict, shared, lowest fits, and a search."""
     return {"strict": strict(buffers), "shared": shared(buffers),
             **{f"lowest fit by {name}": lowest_fit(buffers, _ordered(buffers, key)) for name, key in ORDERS.items()},
             "search": search(buffers, rounds=rounds)}
@@ -243,12 +243,12 @@ def planned(buffers: Buffers, *, rounds: int = ROUNDS) -> dict[str, Places]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Places of a program's buffers, only for this program."""
+    """Addresses of the buffers of one particular program."""
 
     #: Digest of the program.
     digest: str
     method: str
-    #: Words and first word of each buffer, by name.
+    #: Number of words and first word of each buffer, by name.
     words: Mapping[str, int]
     places: Mapping[str, int]
 
@@ -256,18 +256,18 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Words that the plan takes."""
+        """Number of words that the plan needs."""
         return max((self.places[name] + words for name, words in self.words.items()), default=0)
 
     @property
     def line(self) -> str:
-        """The plan in a line."""
+        """The plan, described in a line."""
         naive = sum(self.words.values())
         return (f"activations: planned, {self.peak:,} words ({self.method}), with a place for each buffer {naive:,}: "
                 f"{(naive - self.peak) / naive:.1%} fewer")
 
     def check(self, profile: Profile, *, budget: int | None = None) -> None:
-        """Raise ``PlanError`` if a program is not the plan's, or the plan takes more words than there are."""
+        """Raise ``PlanError`` if the plan is for a different program, or needs more words than the budget."""
         if profile.digest != self.digest:
             raise PlanError(f"Program must be the one of its memory plan, {self.digest[:16]}, not "
                             f"{profile.digest[:16]}{_difference(self.words, profile)}: plan its memory again")
@@ -276,7 +276,7 @@ class Plan:
 
 
 def _difference(words: Mapping[str, int], profile: Profile) -> str:
-    """The first buffer that two programs do not share, for a message."""
+    """Describe the first buffer in which two programs differ, for a message."""
     for name in itertools.chain(words, profile.words):
         if words.get(name) != profile.words.get(name):
             expected, other = (f"{count:,} words" if count else "none" for count in (words.get(name),
@@ -286,9 +286,9 @@ def _difference(words: Mapping[str, int], profile: Profile) -> str:
 
 
 def make_plan(profile: Profile, *, method: str | None = None, rounds: int = ROUNDS) -> Plan:
-    """Plan of a program: by one method, or by the one that takes the fewest words.
+    """Plan the memory of a program, by one method or by the method that needs the fewest words.
 
-    Of methods with equal words, lowest fits come first, then the search and the rules of segments.
+    If several methods need the same words, lowest fits are preferred, then the search, then the rules of segments.
     """
     places = planned(profile.lifetimes, rounds=rounds)
     if method is None:
@@ -299,43 +299,43 @@ def make_plan(profile: Profile, *, method: str | None = None, rounds: int = ROUN
                 places=dict(zip(profile.words, places[method], strict=True)))
 
 
-_ELEMENTS = 1 << BASE_BITS  # elements of weights and of gradients: all that an operand can address
+_ELEMENTS = 1 << BASE_BITS  # maximum elements of weights or gradients that an operand can address
 
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """Place of a buffer, and the operations of its lifetime."""
+    """Address range of a buffer, and the operations of its lifetime."""
 
     base: int
     words: int
-    #: Operations as of :class:`~host.features.compute.memory.plan.Lifetime`; by default all.
+    #: Operations as in :class:`~host.features.compute.memory.plan.Lifetime`; by default all operations.
     first: int = 0
     end: int | None = None
 
     def has(self, operand: Operand, number: int) -> bool:
-        """Whether an operand of an operation is in it."""
+        """Whether it contains an operand of operation ``number``."""
         return (self.first <= number and (self.end is None or number < self.end)
                 and self.base <= operand.base and operand.end <= self.base + self.words)
 
 
 def rooms_of(plan: Plan) -> dict[str, Room]:
-    """Places of a plan's buffers while they are alive, by name."""
+    """Return the address range and the lifetime of a plan's buffers, by name."""
     return {span.name: Room(plan.places[span.name], span.words, span.first, span.end) for span in plan.lifetimes}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ListProgram:
-    """Lists of a pass, as they are written to the activation memory."""
+    """Lists of a pass in the form in which they are written to the activation memory."""
 
     words: npt.NDArray[np.uint32]  # all lists, in order
-    base: int  # address of the first one
-    starts: Sequence[int]  # address of each list, in the order of their execution
-    examples: int  # maximum examples of a command
-    #: Buffers that the host writes before the pass, and buffers that it reads after it. The written buffers still
-    #: exist then, so that a pass can be repeated.
+    base: int  # address of the first list
+    starts: Sequence[int]  # address of each list, in the order of execution
+    examples: int  # maximum number of examples of a command
+    #: Buffers that the host writes before the pass, and buffers that it reads after the pass. The written buffers
+    #: remain intact until then, so that a pass can be repeated.
     given: Sequence[str]
     taken: Sequence[str]
-    further: int = 0  # elements that are added to the addresses of ``given``
+    further: int = 0  # offset that is added to the addresses of ``given``, in elements
 
     @property
     def end(self) -> int:
@@ -343,7 +343,7 @@ class ListProgram:
         return self.base + len(self.words)
 
     def lists(self, engine: Engine) -> Iterator[list[Instruction]]:
-        """Instructions of each list, in the order of their execution; ``PlanError`` if an instruction is wrong."""
+        """Yield the instructions of each list, in execution order; ``PlanError`` if an instruction is wrong."""
         activations = np.zeros(self.base + len(self.words), np.uint32)
         activations[self.base:] = self.words
         elsewhere = np.broadcast_to(np.uint32(0), _ELEMENTS)
@@ -355,9 +355,9 @@ class ListProgram:
             yield list(instructions)
 
     def profile(self, rooms: Mapping[str, Room], engine: Engine) -> Profile:
-        """Program of buffers in some rooms; instructions that touch none are left out.
+        """Build the program of buffers in given address ranges, without instructions that access no buffer.
 
-        Raises ``PlanError``: an instruction is wrong, or touches words that are not in one room.
+        Raises ``PlanError`` if an instruction is wrong, or accesses words that are not in a single range.
         """
         operations = [Operation("the host gives", writes=tuple(self.given))]
         for instruction in itertools.chain(*self.lists(engine)):
@@ -370,15 +370,15 @@ class ListProgram:
         return Profile({name: room.words for name, room in rooms.items()}, operations)
 
     def check(self, plan: Plan, engine: Engine) -> None:
-        """Raise ``PlanError`` if the lists are not the program of a plan, or the plan takes words of the lists."""
+        """Raise ``PlanError`` if the lists are not the plan's program, or overlap the words of the plan."""
         plan.check(self.profile(rooms_of(plan), engine), budget=self.base - self.further)
 
     def _is_buffer(self, operand: Operand) -> bool:
-        """Whether an operand is of activations, and not stored with the lists, as indices of centroids are."""
+        """Whether an operand is an activation, and not stored with the lists as codebook indices are."""
         return operand.place is Place.ACTIVATIONS and not (self.base <= operand.base and operand.end <= self.end)
 
     def _room(self, operand: Operand, number: int, rooms: Mapping[str, Room]) -> str:
-        """Name of the buffer that an operand is in."""
+        """Return the name of the buffer that contains an operand."""
         near = dataclasses.replace(operand, base=operand.base - self.further)
         names = [name for name, room in rooms.items() if room.has(near if name in self.given else operand, number)]
         if len(names) != 1:

@@ -1,7 +1,7 @@
-"""Programs of steps, each described by its operands, its function and its modelled cycles.
+"""Programs of steps, each described by its operands, its function, and its modelled cycles.
 
-Buffers and a plan (:mod:`host.features.compute.memory.plan`) follow from the description. The program can run in a
-memory of only the plan's words: then every number that a step reads comes from a place of the plan.
+Buffers and a plan (:mod:`host.features.compute.memory.plan`) are derived from the description. The program can be run
+in a memory of exactly the plan's words, so that every number that a step reads comes from a planned address.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ __all__ = ["LANES", "PASS", "PRODUCT", "UNITS", "Step", "StepProgram", "pass_cyc
 
 Array = npt.NDArray[np.float32]
 
-#: Multiply-adds per cycle of products, and elements per cycle of passes.
+#: Multiply-adds per cycle in products, and elements per cycle in element-wise passes.
 UNITS, LANES = 16, 4
 _ASSUMED = "assumed: docs/memory_planning.md"
 PRODUCT = constant("steps in memory", 96, "a product, in addition to its multiply-adds", _ASSUMED)
@@ -30,27 +30,27 @@ PASS = constant("steps in memory", 14, "an element-wise pass or a sum, in additi
 
 
 def product_cycles(*sizes: int, count: int = 1) -> int:
-    """Modelled cycles of ``count`` matrix products of the same sizes."""
+    """Return the modelled cycles of ``count`` matrix products of the same sizes."""
     return count * (math.prod(sizes) // UNITS + PRODUCT)
 
 
 def pass_cycles(words: int) -> int:
-    """Modelled cycles of an element-wise pass, or of sums, over a number of words."""
+    """Return the modelled cycles of an element-wise pass, or of sums, over a number of words."""
     return -(-words // LANES) + PASS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """Step of a program."""
+    """A step of a program."""
 
     name: str
-    #: Names of buffers.
+    #: Names of the buffers that are read, and of the buffers that are written.
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    function: Callable[..., Any]  # takes the arrays that are read, and returns the array to write, or None
-    #: First column that is written, and the one after the last; by default all are.
+    function: Callable[..., Any]  # function of the arrays that are read; returns the array to write, or None
+    #: First column that is written, and the column after the last; by default all columns.
     columns: tuple[int, int] | None = None
-    #: Whether each element depends on one element of the first operand, so that it may take its place.
+    #: Whether each element depends on one element of the first operand, so that it may overwrite that element.
     elementwise: bool = False
     cycles: int = 0
     multiplications: int = 0
@@ -58,20 +58,20 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class StepProgram:
-    """Steps in order."""
+    """A program of steps in order."""
 
     #: Rows and columns of each buffer.
     shapes: Mapping[str, tuple[int, int]]
     steps: Sequence[Step]
-    #: Buffers that the host writes before the first step, and buffers that it reads, in addition, after the last.
+    #: Buffers that the host writes before the first step, and buffers that it also reads after the last step.
     given: Sequence[str] = ()
     taken: Sequence[str] = ()
-    #: Buffers that have taken the place of another one.
+    #: Buffers that have been stored in place of another buffer.
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def profile(self) -> Profile:
-        """Buffers and operations."""
+        """The program's buffers and operations."""
         words = {name: math.prod(shape) for name, shape in self.shapes.items() if name not in self.aliases}
         return Profile(words, [
             Operation("the host gives", writes=tuple(self.given)),
@@ -79,7 +79,7 @@ class StepProgram:
             Operation("the host takes", reads=(*self.given, *self.taken))])
 
     def in_place(self) -> "StepProgram":
-        """The same steps; element-wise ones write over their first operand where it is no longer needed."""
+        """Return the program with element-wise steps in place of operands that are no longer needed."""
         last = {name: number for number, step in enumerate(self.steps) for name in (*step.reads, *step.writes)}
         last |= dict.fromkeys((*self.given, *self.taken), len(self.steps))
         aliases: dict[str, str] = {}
@@ -91,7 +91,7 @@ class StepProgram:
         return dataclasses.replace(self, aliases=aliases)
 
     def run(self, places: Mapping[str, int], tensors: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
-        """Carry the steps out in a memory of only the words of the places; return the arrays that the host takes."""
+        """Execute the steps in a memory of just the planned words; return the arrays that the host reads."""
         words = self.profile.words
         memory = np.full(max(places[name] + count for name, count in words.items()), np.nan, np.float32)
 
@@ -112,11 +112,11 @@ class StepProgram:
 
 
 def perceptron_profile(widths: Sequence[int], examples: int) -> Profile:
-    """Buffers of a perceptron of the given widths, inputs and outputs included, for comparison.
+    """Describe the buffers of a perceptron of these widths, including inputs and outputs, for comparison.
 
-    Softmax, and loss with gradient, are separate operations. The lists of :mod:`host.features.compute.lists` have one
-    instruction for them, rows of whole memory rows, and a buffer of the loss. A product includes its bias and ReLU,
-    and backward the ReLU's gate. Gradients of parameters are elsewhere.
+    Softmax, and the loss with its gradient, are separate operations; the lists of :mod:`host.features.compute.lists`
+    have one instruction for both, rows padded to whole memory rows, and a buffer of the loss. A product includes its
+    bias and ReLU, and backward includes the ReLU's gate. Gradients of parameters are not included.
     """
     count = len(widths) - 1
     outputs = ["inputs", *(f"output {number}" for number in range(1, count + 1))]

@@ -1,1 +1,1 @@
-"""Search for the tiling factors of a matrix product, on the gateware that executes it."""
+"""Search for tiling factors of a matrix product, on the gateware that executes it."""

@@ -1,6 +1,6 @@
-"""Costs of plans: cycles counted by a node's engine, and cycles by its model.
+"""Costs of plans: cycles counted by a node's engine, or by its model.
 
-A plan is one command LAYERS, with a list of one product per instruction. Its cost is the cycles of the command.
+A plan is one LAYERS command, with one instruction for each product. Its cost is the cycles of the command.
 """
 
 import collections
@@ -35,22 +35,22 @@ __all__ = ["GatewareCost", "ModelCost", "WrongProductError", "estimated", "node_
 
 Bits = npt.NDArray[np.uint32]
 
-#: Cycles per term that no command exceeds.
+#: Upper limit for the cycles of a command per term.
 _PATIENCE = 16
-#: Initial contents of C: a NaN with its own payload.
+#: Initial contents of C: a NaN with a distinctive payload.
 _NOTHING = 0x7FA0_DEAD
 
 
 class WrongProductError(Exception):
-    """A tiling has changed a result, which no tiling may do."""
+    """A tiling has changed a result; no tiling may do so."""
 
 
 def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = False, transpose_b: bool = False,
             ones: bool = False, starts: bool = False, gated: bool = False) -> GemmJob:
-    """Product without factors, its operands one after the other in a node's memories.
+    """Build a product without factors, with its operands stored one after another in a node's memories.
 
-    A and the gate are in the activation memory, B in the weight memory, followed by the row that sums may begin with,
-    and C in the gradient memory. For parameters see :func:`host.features.compute.instructions.best_factors`.
+    A and the gate are in the activation memory; B is in the weight memory, with the row that sums may start from;
+    C is in the gradient memory. See :func:`host.features.compute.instructions.best_factors` for the parameters.
     """
     m, k, n = sizes
     lanes = array.lanes
@@ -70,18 +70,18 @@ def product(sizes: tuple[int, int, int], array: Array, *, transpose_a: bool = Fa
 
 
 def corners(plan: Plan, job: GemmJob) -> list[tuple[int, int]]:
-    """First row and column of each product of a plan."""
+    """Return the first row and column of each product of a plan."""
     return list(itertools.product(range(0, job.m, plan.job.m), range(0, job.n, plan.job.n)))
 
 
 def parts(plan: Plan, job: GemmJob) -> list[GemmJob]:
-    """Products of a plan; products at the edges may be smaller."""
+    """Return the products of a plan; those at the edges may be smaller."""
     return [dataclasses.replace(plan.job, m=min(plan.job.m, job.m - row), n=min(plan.job.n, job.n - column))
             for row, column in corners(plan, job)]
 
 
 def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) -> Iterator[Bits]:
-    """Instructions of a plan of a product, with an END."""
+    """Yield the instructions of a plan of a product, and an END."""
     for (row, column), part in zip(corners(plan, job), parts(plan, job), strict=True):
         starts = {"a": row * (1 if job.transpose_a else job.a.stride * lanes),
                   "b": column * (job.b.stride * lanes if job.transpose_b else 1),
@@ -101,7 +101,7 @@ def instructions(plan: Plan, job: GemmJob, lanes: int, *, operands: str = FP32) 
 
 
 def _words(job: GemmJob, memory: Place, lanes: int) -> int:
-    """Elements of a memory that the operands take up."""
+    """Number of elements of a memory that the operands occupy."""
     lines = {"a": job.k if job.transpose_a else job.m, "b": job.n if job.transpose_b else job.k, "c": job.m,
              **({"gate": job.m} if job.gated else {})}
     sizes = [aligned(lanes * (getattr(job, name).row + count * getattr(job, name).stride))
@@ -112,7 +112,7 @@ def _words(job: GemmJob, memory: Place, lanes: int) -> int:
 
 
 def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
-    """Elements that each memory must have for a product and a list of ``products`` instructions."""
+    """Number of elements each memory needs for a product and a list of ``products`` instructions."""
     listed = aligned(INSTRUCTION_WORDS * (products + 1))
     return {name: _words(job, memory, lanes) + more
             for name, memory, more in (("gradient", Place.GRADIENTS, 0), ("weight", Place.WEIGHTS, 0),
@@ -120,7 +120,7 @@ def room(job: GemmJob, lanes: int, *, products: int = 1) -> dict[str, int]:
 
 
 def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
-    """Node with an engine, and memories for a product and a list of ``products`` instructions."""
+    """Configure a node with an engine and memories for a product and a list of ``products`` instructions."""
     words = {name: max(256, 1 << (words - 1).bit_length())
              for name, words in room(job, array.lanes, products=products).items()}
     activations = words.pop("activations")
@@ -130,15 +130,15 @@ def node_of(job: GemmJob, array: Array, *, products: int = 1) -> NodeConfig:
 
 
 def _node_cycles(array: Array) -> Callable[[GemmJob], int]:
-    """Cycles of a product in a node; memories answer through the queues of the engine."""
+    """Cycles of a product on a node, where memory reads return through the queues of the engine."""
     memory = Memory(latency=MemoryAccess.latency)
     return dataclasses.replace(array.model, memory=memory).cycles
 
 
 class ModelCost:
-    """Cycles of a command by the model of the engine, which are equal to its count.
+    """Cycles of a command by the model of the engine; they equal the cycles that the engine counts.
 
-    The job is a product without factors. The ``cycles`` of one product of a plan are by default from
+    The job is a product without factors. By default, ``cycles`` of a product of a plan is computed by
     :class:`~sim.golden.features.compute.gemm_cycles.GemmCycles`.
     """
 
@@ -154,15 +154,15 @@ class ModelCost:
 
 
 def estimated(job: GemmJob, array: Array) -> ModelCost:
-    """Cycles of a command by the estimate of its products, which are too large for the model."""
+    """Cycles of a command as estimated from its products, for products that are too large for the model."""
     return ModelCost(job, array, functools.partial(estimate, array.model))
 
 
 class GatewareCost:
-    """Cycles of a command on a node, which the node counts itself.
+    """Cycles of a command as counted by a node.
 
-    The ring is one node, with memories at least as large as of :func:`node_of`. The job is a product without factors,
-    which is carried out with random operands, the same ones each time.
+    The ring is one node, with at least the memories of :func:`node_of`. The job is a product without factors, which
+    is executed with random operands that are the same for every plan.
     """
 
     def __init__(self, ring: Ring, job: GemmJob):
@@ -171,7 +171,7 @@ class GatewareCost:
         self._lanes, self._operands = config.lanes, config.compute.operands
         self._list = _words(job, Place.ACTIVATIONS, self._lanes)
         self._known: dict[Plan, int] = {}
-        #: SHA-256 of C, after the first plan.
+        #: SHA-256 of C after the first plan.
         self.digest = ""
         generator = np.random.default_rng(0)
         if self._list:
@@ -180,7 +180,7 @@ class GatewareCost:
             generator.standard_normal(_words(job, Place.WEIGHTS, self._lanes)).astype(np.float32))
 
     def __call__(self, plan: Plan) -> int:
-        """Carry a plan out; ``WrongProductError`` if C differs from the C of the first plan."""
+        """Execute a plan; raises ``WrongProductError`` if C differs from that of the first plan."""
         if plan in self._known:
             return self._known[plan]
         job, ring = self._job, self._ring

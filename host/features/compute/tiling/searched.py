@@ -1,6 +1,6 @@
-"""Factors of the products of a run, searched on the gateware, and kept for later runs.
+"""Tiling factors of a run's products, found by searches on the gateware and stored for later runs.
 
-Each product is searched by greedy best-first from the default factors, on one simulated node of the run's
+Each product is searched by greedy best-first search from the default factors, on one simulated node with the run's
 configuration. The default factors are measured too, and kept unless other factors take fewer cycles.
 """
 
@@ -26,13 +26,13 @@ from sim.verilated.native import Arithmetic
 
 __all__ = ["BUDGET", "SearchedFactors", "Tiling"]
 
-#: Evaluations of a product.
+#: Number of evaluations for each product.
 BUDGET = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """Factors that were found for a product, and the cycles of a command with only this product."""
+    """Factors chosen for a product, and the cycles of a command that consists of only this product."""
 
     factors: dict[str, int]  # fields of an instruction
     cycles: int
@@ -41,11 +41,11 @@ class Tiling:
 
 
 class SearchedFactors(contextlib.ExitStack):
-    """Factors of products, called like :func:`host.features.compute.instructions.best_factors`.
+    """Factors of products, as a callable like :func:`host.features.compute.instructions.best_factors`.
 
-    Products are searched at their first call, on a simulated node of the run's configuration, and written to a file;
-    the node's arithmetic changes no cycle. A product that the memories of the node have no room for has the default
-    factors. The node is simulated until the context ends.
+    A product is searched when it is first requested, on a simulated node with the run's configuration, and the result
+    is written to a file; the node's arithmetic does not affect cycles. Products that do not fit in the memories of
+    the node have the default factors. The node is simulated until the context ends.
     """
 
     def __init__(self, node: NodeConfig, path: Path, *, arithmetic: Arithmetic = Arithmetic.NATIVE):
@@ -57,10 +57,10 @@ class SearchedFactors(contextlib.ExitStack):
         self._kept: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):
             self._kept = json_files.read_sealed(path)
-        self.found: dict[str, Tiling] = {}  # tilings of the products of calls, by a text with sizes and options
+        self.found: dict[str, Tiling] = {}  # tilings of the requested products, by a text of sizes and options
 
     def _words(self, memory: str) -> int:
-        """Words of a memory of the nodes."""
+        """Number of words of a memory of the nodes."""
         return int(getattr(self._node.compute if memory == "activations" else self._node.memories, memory))
 
     def __call__(self, array: Array, sizes: tuple[int, int, int], **options: bool) -> Mapping[str, int]:
@@ -97,7 +97,7 @@ class SearchedFactors(contextlib.ExitStack):
 
     @property
     def line(self) -> str:
-        """The gain in a line; equal products count once."""
+        """The gain, described in a line; equal products are counted once."""
         before, after = (sum(getattr(kept, name) for kept in self.found.values()) for name in ("default", "cycles"))
         gain = (before - after) / before if before else 0.0
         return (f"tiling: searched, {len(self.found)} products in {after:,} cycles, by default in {before:,}: "
@@ -105,7 +105,7 @@ class SearchedFactors(contextlib.ExitStack):
 
 
 def _space(array: Array, job: GemmJob) -> Space:
-    """The space of the next powers of two, with at least one tile."""
+    """Return the space of the next powers of two, with at least one tile."""
     m, k, n = (1 << (size - 1).bit_length() for size in (job.m, job.k, job.n))
     m, n = max(m, array.rows), max(n, array.lanes)
     tile = 8 * array.rows * array.lanes
@@ -113,6 +113,6 @@ def _space(array: Array, job: GemmJob) -> Space:
 
 
 def _state(nest: Nest, factors: Mapping[str, int]) -> State | None:
-    """State of factors, if there is one."""
+    """Return the state with these factors, or None if there is none."""
     return next((state for state in nest.space if isinstance(plan := nest.plan(state), Plan)
                  and all(getattr(plan.job, name) == factors[name] for name in FACTORS)), None)

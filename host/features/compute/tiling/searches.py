@@ -1,12 +1,12 @@
-"""Searches for factors: two published ones, and three that they are compared with.
+"""Searches for factors: two published ones, and three baselines for comparison.
 
 ===========  ================================================================================================
 G-BFS        greedy best-first search: neighbours of the best state, drawn at random, are evaluated next
-N-A2C        a small actor-critic network with one hidden layer, which sees the factors of a state and gives a
-             probability for each move and an estimate of the reward. It takes a few steps, some of them random,
-             from the best state so far; when it has met enough new states, they are evaluated, and it learns
+N-A2C        a small actor-critic network with one hidden layer. Its input is the factors of a state, its outputs
+             a probability for each move and an estimate of the reward. It takes a few steps, some of them random,
+             from the best state so far; after it has found enough new states, they are evaluated, and it learns
              from the moves that led to them
-baselines    random states, simulated annealing, and a tuner of PyPI
+baselines    random states, simulated annealing, and a tuner from PyPI
 ===========  ================================================================================================
 """
 
@@ -22,18 +22,18 @@ from sim.golden.exponential import exp
 
 __all__ = ["Network", "actor_critic", "annealing", "best_first", "optuna_search", "random_search"]
 
-_NEIGHBOURS = 3  # neighbours that are drawn at a time (rho)
-#: Evaluations without a better state before another start is drawn: as a fraction of the budget, and at least.
+_NEIGHBOURS = 3  # number of neighbours that are drawn at a time (rho)
+#: Evaluations without improvement before the search restarts: divisor of the budget, and minimum number.
 _PATIENCE, _LEAST = 12, 25
 
 
 def best_first(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
-    """Evaluate states until the budget has been used; the first is ``start``, by default a random one.
+    """Evaluate states until the budget is exhausted, from ``start`` or by default from a random state.
 
-    Of the new neighbours of the state with the least cost, a few are drawn, evaluated and queued. A state leaves the
-    queue with its last neighbour. If nothing better is found for a twelfth of the budget, 25 evaluations at least,
-    the search begins again elsewhere: the published rule has no such end, and stays within the states that one form
-    of a tile can reach.
+    A few of the new neighbours of the state with the lowest cost are drawn, evaluated and queued. A state leaves the
+    queue with its last neighbour. If nothing better is found in a twelfth of the budget, but at least 25 evaluations,
+    the search restarts from a different state: the published rule does not, and stays within the states that can be
+    reached with one form of tile.
     """
     space = evaluations.nest.space
     patience = max(_LEAST, evaluations.left // _PATIENCE)
@@ -48,7 +48,7 @@ def best_first(evaluations: Evaluations, generator: np.random.Generator, *, star
 
 def _from(evaluations: Evaluations, generator: np.random.Generator, start: State, seen: set[State],
           patience: int) -> None:
-    """Search from a start, until nothing better is found."""
+    """Search from a start until no better state is found for a while."""
     waiting: list[tuple[int, int, State]] = []
     drawn, idle, least = [start], 0, evaluations.cost(start)
     while drawn and idle < patience:
@@ -68,20 +68,20 @@ def _from(evaluations: Evaluations, generator: np.random.Generator, start: State
 
 Array = npt.NDArray[np.float64]
 
-#: Units of the hidden layer, and the learning rate.
+#: Number of units of the hidden layer, and learning rate.
 _HIDDEN, _RATE = 128, 1e-3
-#: Steps from the best state, the random fraction of them, and new states that are evaluated together.
+#: Steps taken from the best state, fraction of random steps, and number of new states that are evaluated together.
 _STEPS, _RANDOM, _BATCH = 3, 0.1, 6
-_IDLE_WALKS = 20  # walks without a new state, before walks for the same evaluations begin elsewhere
+_IDLE_WALKS = 20  # walks without a new state, after which walks start from a different state
 
 
 def _product(a: Array, b: Array) -> Array:
-    """Matrix product, with sums in the same order on every processor."""
+    """Compute a matrix product with the same order of sums on every processor."""
     return np.asarray(np.add.reduce(a[:, :, None] * b[None], axis=1))
 
 
 class _Adam:
-    """Adam for one array, with the usual decays."""
+    """Adam for one array, with the usual decay rates."""
 
     def __init__(self, value: Array) -> None:
         self.value, self.first, self.second = value, np.zeros_like(value), np.zeros_like(value)
@@ -96,7 +96,7 @@ class _Adam:
 
 
 class Network:
-    """Actor and critic for a number of inputs and of moves, which share a hidden layer with ReLU."""
+    """Actor and critic with a given number of inputs and moves, which share a hidden layer with ReLU."""
 
     def __init__(self, inputs: int, moves: int, generator: np.random.Generator):
         def weights(rows: int, columns: int) -> _Adam:
@@ -107,7 +107,7 @@ class Network:
         self._biases = [_Adam(np.zeros(len(layer.value))) for layer in self._layers]
 
     def run(self, x: Array) -> tuple[Array, Array, Array]:
-        """Hidden values, probabilities of moves and estimates of rewards, for rows of inputs."""
+        """Compute hidden values, probabilities of moves and estimated rewards for rows of inputs."""
         hidden = np.maximum(_product(x, self._layers[0].value.T) + self._biases[0].value, 0)
         scores, estimates = (_product(hidden, layer.value.T) + bias.value
                              for layer, bias in zip(self._layers[1:], self._biases[1:], strict=True))
@@ -115,10 +115,10 @@ class Network:
         return hidden, odds / odds.sum(1, keepdims=True), estimates[:, 0]
 
     def gradients(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> list[tuple[Array, Array]]:
-        """Gradients of the loss with respect to weights and biases of each layer.
+        """Compute the gradients of the loss with respect to the weights and biases of each layer.
 
-        The loss is the mean over all moves of -log p · A + (reward - estimate)², with the advantage A = reward -
-        estimate as a number.
+        The loss is the mean over all moves of -log p · A + (reward - estimate)², where the advantage A = reward -
+        estimate is treated as a constant.
         """
         hidden, odds, estimates = self.run(x)
         advantage = rewards - estimates
@@ -130,22 +130,22 @@ class Network:
                 for delta, source in ((below, x), (actor, hidden), (critic, hidden))]
 
     def learn(self, x: Array, moves: npt.NDArray[np.int64], rewards: Array) -> None:
-        """Take a step of Adam against these gradients."""
+        """Take a step of Adam along these gradients."""
         for number, (weights, bias) in enumerate(self.gradients(x, moves, rewards)):
             self._layers[number].descend(weights)
             self._biases[number].descend(bias)
 
 
 def numbers(space: Space, state: State) -> Array:
-    """A state as the network sees it: each factor over its product, less a half."""
+    """Encode a state as network inputs: each factor divided by its dimension's product, minus a half."""
     return np.array([2.0 ** (factor - exponent) - 0.5
                      for factors, exponent in zip(state, space.exponents, strict=True) for factor in factors])
 
 
 def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, start: State | None = None) -> None:
-    """Evaluate states until the budget has been used; the first is ``start``, by default a random one.
+    """Evaluate states until the budget is exhausted, from ``start`` or by default from a random state.
 
-    If walks from the best state meet nothing new, one begins with a state that was evaluated before, or a random one.
+    If walks from the best state find nothing new, walks start from an evaluated state or a random one.
     """
     space = evaluations.nest.space
     moves = space.moves
@@ -175,7 +175,7 @@ def actor_critic(evaluations: Evaluations, generator: np.random.Generator, *, st
 
 def _step(network: Network, space: Space, state: State, evaluations: Evaluations,
           met: dict[State, tuple[State, int]], generator: np.random.Generator) -> State:
-    """Go to a neighbour, and note it if it is new."""
+    """Move to a neighbour, and record it if it is new."""
     moves = space.moves
     possible = np.array([space.step(state, move) is not None for move in moves])
     if generator.random() < _RANDOM:
@@ -191,21 +191,21 @@ def _step(network: Network, space: Space, state: State, evaluations: Evaluations
     return neighbour
 
 
-#: Temperature at the beginning and at the end, as fractions of the cost.
+#: Temperature at the start and at the end, as fractions of the cost.
 _HOT, _COLD = 1.0, 0.01
 _IDLE = 50  # maximum number of steps among known states
 
 
 def random_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Evaluate random states, each once."""
+    """Evaluate random states until the budget is exhausted; known states cost no evaluation."""
     while evaluations.left:
         evaluations.cost(evaluations.nest.space.random(generator))
 
 
 def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Go from a state to a random neighbour: always if it costs less, otherwise with a falling chance.
+    """Move to random neighbours of a state: always if they cost less, else with a falling probability.
 
-    The temperature falls geometrically with the evaluations; a neighbour that is known costs none. After many steps
+    The temperature falls geometrically with the evaluations; a known neighbour costs no evaluation. After many steps
     among known states the search continues from a random state.
     """
     space, budget = evaluations.nest.space, evaluations.left
@@ -222,13 +222,13 @@ def annealing(evaluations: Evaluations, generator: np.random.Generator) -> None:
             around = space.neighbours(state)
             other = around[generator.integers(len(around))]
             rise = evaluations.cost(other) / cost - 1
-            # With the probability exp(-rise / temperature), or always.
+            # True with the probability exp(-rise / temperature), and always if the cost does not rise.
             if rise < temperature * generator.exponential():
                 state, cost = other, evaluations.cost(other)
 
 
 def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> None:
-    """Evaluate the states that Optuna's tree-structured Parzen estimator proposes, as cuts of each dimension."""
+    """Evaluate states that Optuna's tree-structured Parzen estimator proposes, as cuts of each dimension."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -242,7 +242,7 @@ def optuna_search(evaluations: Evaluations, generator: np.random.Generator) -> N
         return float(evaluations.cost(tuple(factors)))
 
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=int(generator.integers(1 << 31))))
-    for _ in range(10 * evaluations.left):  # a state that is proposed again costs no evaluation, but time
+    for _ in range(10 * evaluations.left):  # a known state that is proposed again costs no evaluation, but time
         if not evaluations.left:
             break
         study.optimize(objective, n_trials=1)

@@ -1,20 +1,20 @@
-"""Space of the factors of a matrix product: states, the moves between them, and their meaning to a node's engine.
+"""Space of a matrix product's factors: states, moves, and their effect on a node's engine.
 
-A state has a factor for each level of m, k and n: powers of two with the size as their product (US20210200521A1;
-arXiv 1909.10616). States are neighbours if one follows from the other by moving a factor of two from one level of a
-dimension to another.
+A state contains a factor for each level of m, k and n: powers of two, with the size as their product
+(US20210200521A1; arXiv 1909.10616). States are neighbours if one results from the other by moving a factor of two
+from one level of a dimension to another.
 
 | level | m and n | k |
 |---|---|---|
-| tile | register tile: 4 x 32, 8 x 16 and so on, outputs of the array at a time | |
+| tile | register tile: 4 x 32, 8 x 16 and so on, outputs that the array computes at a time | |
 | panel | tiles of a panel | terms of a panel |
-| outer | panels, one after the other, k innermost | the same |
-| products | products of their own: instructions of a list | |
+| outer | panels, one after another, with k innermost | the same |
+| products | separate products: instructions of a list | |
 
 A state of two levels has panel and outer loops; its tile is the one with the fewest operands per term that fits into
-the panel, and the lower of two equal ones. A state of three levels has the tile too, and a state of four the products
-first. Levels of k are always outer loops and panel. Operands in blocks along k need panels with whole blocks, unless
-a panel is one tile or has all terms.
+the panel, and the lower of two equal ones. A state of three levels also has the tile, and a state of four has the
+products as the outermost level. The levels of k are always outer loops and panel. Operands in blocks along k require
+panels of whole blocks, unless a panel is one tile or contains all terms.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ from sim.golden.operands import operands_of
 
 __all__ = ["Cost", "Evaluations", "ExhaustedError", "Level", "Levels", "Move", "Nest", "Plan", "Space", "State"]
 
-#: Base-2 logarithms of the factors of m, k and n, the outermost level's first.
+#: Base-2 logarithms of the factors of m, k and n, from the outermost level to the innermost.
 State = tuple[tuple[int, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """Factor of two that goes from a level of a dimension to another."""
+    """Move of a factor of two from one level of a dimension to another."""
 
     dimension: int
     source: int
@@ -48,10 +48,10 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All states of a product; ``ValueError`` if a size is not a power of two, or a dimension has no level."""
+    """All states of a product; ``ValueError`` if a size is no power of two, or a dimension has no level."""
 
     sizes: tuple[int, int, int]  # m, k and n: powers of two
-    depths: tuple[int, int, int]  # levels of each
+    depths: tuple[int, int, int]  # number of levels of m, k and n
 
     def __post_init__(self) -> None:
         for size in self.sizes:
@@ -71,7 +71,7 @@ class Space:
                          for exponent, depth in zip(self.exponents, self.depths, strict=True))
 
     def __iter__(self) -> Iterator[State]:
-        """All states."""
+        """Iterate over all states."""
         return itertools.product(*(
             [self.split(exponent, list(bars))
              for bars in itertools.combinations(range(exponent + depth - 1), depth - 1)]
@@ -79,13 +79,13 @@ class Space:
 
     @property
     def moves(self) -> list[Move]:
-        """All moves; a state allows moves with a factor of two at their source."""
+        """All moves; a state allows a move if the source has a factor of two."""
         return [Move(dimension, source, target) for dimension, depth in enumerate(self.depths)
                 for source, target in itertools.permutations(range(depth), 2)]
 
     @staticmethod
     def step(state: State, move: Move) -> State | None:
-        """The neighbour that a move leads to, if there is one."""
+        """Return the neighbour that a move leads to, or None if the state does not allow the move."""
         factors = list(state[move.dimension])
         if not factors[move.source]:
             return None
@@ -94,23 +94,23 @@ class Space:
         return (*state[:move.dimension], tuple(factors), *state[move.dimension + 1:])
 
     def neighbours(self, state: State) -> list[State]:
-        """All neighbours of a state."""
+        """Return all neighbours of a state."""
         return [other for move in self.moves if (other := self.step(state, move)) is not None]
 
     def random(self, generator: np.random.Generator) -> State:
-        """A state, each with the same probability."""
+        """Draw a state, with equal probability for all states."""
         return tuple(self.split(exponent, sorted(generator.choice(exponent + depth - 1, depth - 1, replace=False)))
                      for exponent, depth in zip(self.exponents, self.depths, strict=True))
 
     @staticmethod
     def split(exponent: int, bars: list[int]) -> tuple[int, ...]:
-        """Factors that bars, in ascending order, cut out of ``exponent`` twos in a row with the bars among them."""
+        """Return the factors into which sorted bars divide a row of ``exponent`` twos and these bars."""
         ends = [-1, *map(int, bars), exponent + len(bars)]
         return tuple(after - before - 1 for before, after in itertools.pairwise(ends))
 
 
 class Level(enum.Enum):
-    """Level of loops."""
+    """Levels of loops."""
 
     PRODUCTS = "products"
     OUTER = "outer"
@@ -118,28 +118,28 @@ class Level(enum.Enum):
     TILE = "tile"
 
 
-#: Levels of m and of n, the outermost first.
+#: Levels of m and n, from the outermost to the innermost.
 Levels = tuple[Level, ...]
 
-#: Default levels by their number.
+#: Default levels, by their number.
 _LEVELS: dict[int, Levels] = {
     2: (Level.OUTER, Level.PANEL),
     3: (Level.OUTER, Level.PANEL, Level.TILE),
     4: (Level.PRODUCTS, Level.OUTER, Level.PANEL, Level.TILE),
 }
 
-#: Base-2 logarithm of the products that a list has room for, with its END.
+#: Base-2 logarithm of the number of products for which a list, with its END, has room.
 _PRODUCTS: int = (MAX_INSTRUCTIONS - 1).bit_length() - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Equal products that implement a state."""
+    """A grid of equal products that implements a state."""
 
-    #: Products that m and n are cut into.
+    #: Number of products into which m and n are divided.
     rows: int
     columns: int
-    job: GemmJob  # sizes and factors of each
+    job: GemmJob  # sizes and factors of each product
 
     @property
     def products(self) -> int:
@@ -148,13 +148,13 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Nest:
-    """States of a space on an array."""
+    """States of a space, as products on an array."""
 
-    #: With two levels of k.
+    #: A space with two levels of k.
     space: Space
     array: Array
-    job: GemmJob  # product without factors; its sizes may be below the space's
-    levels: Levels = ()  # levels of m and n; by default from their number
+    job: GemmJob  # product without factors; its sizes may be smaller than the space's
+    levels: Levels = ()  # levels of m and n; by default determined by their number
 
     def __post_init__(self) -> None:
         rows, terms, columns = self.space.depths
@@ -172,27 +172,27 @@ class Nest:
 
     @property
     def names(self) -> Levels:
-        """Levels of m and n, the outermost first."""
+        """Levels of m and n, from the outermost to the innermost."""
         return self.levels or _LEVELS[self.space.depths[0]]
 
     def plan(self, state: State) -> Plan | int:
-        """Products that implement a state, or its excess in factors of two."""
+        """Return the products that implement a state, or by how many factors of two it does not fit."""
         m, n = (dict(zip(self.names, factors, strict=True)) for factors in (state[0], state[2]))
         rounds: int = state[1][1]
         tile, misfit = self._tile(m, n)
-        # Blocks of panels, and products.
+        # Check the blocks of panels, and the number of products.
         inside = [sizes[Level.PANEL] + sizes.get(Level.TILE, 0) for sizes in (m, n)]
         lanes, room = (number.bit_length() - 1 for number in (self.array.lanes, self.array.blocks))
         misfit += sum(max(0, max(0, size - lanes) + max(0, rounds - lanes) - room) for size in inside)
         products = [sizes.get(Level.PRODUCTS, 0) for sizes in (m, n)]
         misfit += max(0, sum(products) - _PRODUCTS)
-        # Several panels that begin inside a row of memory, with lines along k or m.
+        # Check for several panels that would start inside a memory row, with lines along k or m.
         loops = self.job.loops
         if loops.align_k and state[1][0] and self.job.k > 1 << rounds:
             misfit += max(0, lanes - rounds)
         if loops.align_m and self.job.m > 1 << inside[0]:
             misfit += max(0, lanes - inside[0])
-        # Panels that would divide a block of operands: one tile may, since its sums stay in the array.
+        # Check for panels that would divide a block of operands; a single tile may, since its sums stay in the array.
         block = operands_of(self.array.operands).terms.bit_length() - 1
         if inside != list(self._shape(tile)) and self.job.k > 1 << rounds:
             misfit += max(0, block - rounds)
@@ -204,12 +204,12 @@ class Nest:
         return Plan(1 << products[0], 1 << products[1], job)
 
     def _shape(self, tile: int) -> tuple[int, int]:
-        """Base-2 logarithms of rows and columns of a tile."""
+        """Return base-2 logarithms of the rows and columns of a tile."""
         rows, columns = self.array.rows << tile, self.array.lanes * (SLOTS >> tile)
         return rows.bit_length() - 1, columns.bit_length() - 1
 
     def _tile(self, m: dict[Level, int], n: dict[Level, int]) -> tuple[int, int]:
-        """The form of a tile, and the excess of the nearest one in factors of two."""
+        """Return the form of a tile, and by how many factors of two the closest one does not fit."""
         forms = []
         for tile in range(SLOTS.bit_length()):
             rows, columns = self._shape(tile)
@@ -222,19 +222,19 @@ class Nest:
         return tile, misfit
 
 
-#: Cycles of the products of a plan.
+#: Function that returns the cycles of the products of a plan.
 Cost = Callable[[Plan], int]
 
 
 class ExhaustedError(Exception):
-    """The budget has been used, or all states have been evaluated."""
+    """The budget is exhausted, or all states have been evaluated."""
 
 
 class Evaluations:
-    """States of a search, with their costs, up to a budget of evaluations.
+    """States of a search with their costs, up to a budget of evaluations.
 
-    A state that does not fit the array is an evaluation as well. It costs more than any that fits, and more for each
-    factor of two in excess: so a search that begins with one finds the way to states that fit.
+    A state that does not fit the array counts as an evaluation as well. It costs more than any state that fits, and
+    more for each factor of two in excess, so that a search from one of them is guided to states that fit.
     """
 
     def __init__(self, nest: Nest, cost: Cost, budget: int):
@@ -242,24 +242,24 @@ class Evaluations:
         self._cost = cost
         self._most = min(budget, len(nest.space))
         self.costs: dict[State, int] = {}  # cost of each state, in the order of evaluation
-        self.measured = 0  # evaluations of states that fit
-        #: Least cost after each evaluation, also of states that do not fit as long as none does.
+        self.measured = 0  # number of evaluations of states that fit
+        #: Lowest cost after each evaluation; costs of states that do not fit are included until one fits.
         self.curve: list[int] = []
-        self.best: State | None = None  # state of the least cost; the first of several
+        self.best: State | None = None  # state with the lowest cost, the first one of several
 
     @property
     def worst(self) -> int:
-        """Cycles that a single unit would take, more than any plan."""
+        """Cycles that a single unit would take, an upper bound for any plan."""
         job = self.nest.job
         return 8 * job.m * job.k * job.n
 
     @property
     def left(self) -> int:
-        """Evaluations that are left."""
+        """Number of evaluations that remain."""
         return self._most - len(self.costs)
 
     def cost(self, state: State) -> int:
-        """Cost of a state; raises ``ExhaustedError`` if it is not known, and the budget has been used."""
+        """Return the cost of a state; raises ``ExhaustedError`` if it is unknown and the budget is exhausted."""
         if state in self.costs:
             return self.costs[state]
         if not self.left:
@@ -273,6 +273,6 @@ class Evaluations:
         return cost
 
     def reward(self, state: State) -> float:
-        """Cycles of an array that is never idle, in terms of the cost."""
+        """Cycles of an array that is never idle, divided by the cost of the state."""
         job, array = self.nest.job, self.nest.array
         return job.m * job.k * job.n / (array.rows * array.lanes) / self.cost(state)

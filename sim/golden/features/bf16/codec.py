@@ -11,12 +11,12 @@ Bits = npt.NDArray[np.uint32]
 
 
 class BFloat16:
-    """Elements as bfloat16, two to a word, the even one in the low half, rounded to nearest even."""
+    """Elements as bfloat16, rounded to nearest even, two per word with the even element in the low half."""
 
     block = 2
 
     def words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
+        """Return the number of words in a packet of ``count`` elements."""
         return (count + 1) // 2
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
@@ -24,7 +24,7 @@ class BFloat16:
         return moments.pack(bits)
 
     def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Return the elements of a packet of words: ``count``, or whole words."""
+        """Return the elements of a packet of words: ``count``, or all elements of whole words."""
         return moments.unpack(words, count)
 
 

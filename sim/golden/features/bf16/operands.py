@@ -11,25 +11,25 @@ __all__ = ["BF16", "bfloat16", "multiply"]
 Bits = npt.NDArray[np.uint32]
 
 _SIGN = np.uint32(1 << 31)
-#: Encoding of the least normal number, 2^-126.
+#: Encoding of the smallest normal number, 2^-126.
 _LEAST = np.uint32(1 << 23)
 
 
 def _flushed(bits: Bits) -> Bits:
-    """Subnormal numbers as zeros of their signs."""
+    """Subnormal numbers flushed to zeros of the same sign."""
     return np.where(bits & ~_SIGN < _LEAST, bits & _SIGN, bits)
 
 
 def bfloat16(bits: npt.ArrayLike) -> Bits:
-    """Binary32 encodings rounded to bfloat16, as binary32; subnormal results are zeros of their signs."""
+    """Binary32 encodings rounded to bfloat16, as binary32; subnormal results become zeros of the same sign."""
     return _flushed(conversion.from_bfloat16(conversion.to_bfloat16(bits)))
 
 
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Products of operands rounded to bfloat16: exact, but zeros of their signs below 2^-126.
+    """Products of operands rounded to bfloat16: exact, but below 2^-126 they become signed zeros.
 
-    Binary32 holds all 16 bits of a product, also of a subnormal product just below 2^-126, so that none is rounded up
-    to it.
+    Binary32 holds all 16 bits of a product, even of a subnormal product just below 2^-126, so that none is rounded up
+    to this limit.
     """
     return _flushed(floating.multiply(bfloat16(a), bfloat16(b)))
 

@@ -22,35 +22,35 @@ __all__ = ["BANKS", "BlockArray", "BlockUnits"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Tiles with sums in the array at a time.
+#: Number of tiles with sums in the array at a time.
 BANKS = 4
 
 
 class BlockUnits:
-    """State of the array, cycle by cycle: units of rows and columns, with blocks of ``block`` elements. Scales take
-    ``delay`` cycles more than an exponent."""
+    """State of the array in each cycle: ``rows`` by ``columns`` units, with blocks of ``block`` elements. Scales take
+    ``delay`` cycles more than exponents."""
 
     SKID = 2
 
     def __init__(self, rows: int, columns: int, block: int, delay: int) -> None:
-        # Cycles of a block, and from the decision to read a tile's last block to the complete tile.
+        # Cycles of a block, and cycles from the decision to read a tile's last block until the tile is complete.
         self._block, self._cycles = block, block * SLOTS
         self._to_complete = 7 + block + 4 + delay + self._cycles + 4 + 7
-        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last one of a tile, else 0
+        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last row of a tile, else 0
         self._columns, self._elements = columns, SLOTS * rows * columns
         self._slot, self._term, self._begun = 0, 0, False
-        # Halves of the memory of elements: whether each is full, and whether its block begins and ends a tile.
+        # Halves of the element memory: whether each is full, and whether its block begins and ends a tile.
         self._filled: list[tuple[bool, bool] | None] = [None, None]
         self._writes, self._reads, self._current = 0, 0, 0
         self._count: int | None = None
         self._held, self._waiting, self._number = 0, 0, 0
         self._complete: deque[int] = deque()
-        # Stages of the drain: whether an element ends a row, and whether it ends the tile; whether a row is whole.
+        # Stages of the drain: whether an element ends a row, and whether it ends the tile; whether a row is complete.
         self._read: tuple[bool, int] | None = None
         self._whole: int | None = None
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Advance by a cycle, with a row of results taken or not; return whether it can accept a beat."""
+        """Advance by a cycle, in which a result row may be taken; return whether a beat can be accepted."""
         ready = self._filled[self._writes] is None
         held = self._held
         if self._complete and self._complete[0] <= cycle:
@@ -98,12 +98,12 @@ class BlockUnits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockArray:
-    """Array of rows by columns of units."""
+    """Array of ``rows`` by ``columns`` units."""
 
-    #: Parameters of the gateware.
+    #: Parameters of the gateware unit.
     rows: int
     columns: int
-    operands: str  # format of operands, one of blocks
+    operands: str  # format of operands; must be a block format
 
     @property
     def _model(self) -> BlockFormat:
@@ -133,7 +133,7 @@ class BlockArray:
         a, b, taken = (x.reshape(-1, SLOTS, x.shape[1]) for x in (beats.a, beats.b, beats.rows))
         for number in np.flatnonzero(initial):
             total = np.where(taken[number][:, :, None], b[number][:, None, :], total)
-        a, b = (np.moveaxis(x[~initial], 0, -1) for x in (a, b))  # (slots, rows or columns, terms)
+        a, b = (np.moveaxis(x[~initial], 0, -1) for x in (a, b))  # shape (slots, rows or columns, terms)
         (left, left_exponents), (right, right_exponents) = (block_terms(self._model, np.ascontiguousarray(x))
                                                             for x in (a, b))
         for block in range(left.shape[-2]):

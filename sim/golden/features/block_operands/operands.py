@@ -18,12 +18,12 @@ Array = npt.NDArray[np.floating]
 
 
 def _guard(model: BlockFormat) -> int:
-    """Bits by which elements of the highest subsets are shifted relative to the lowest subsets."""
+    """Number of bits by which elements of the highest subsets are shifted relative to the lowest subsets."""
     return (1 << model.difference_bits) - 1
 
 
 def block_terms(model: BlockFormat, bits: Bits) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Integers and exponents of vectors along the last axis, cut into blocks: (…, blocks, elements), (…, blocks)."""
+    """Integers (…, blocks, elements) and exponents (…, blocks) of blocks along the last axis of vectors."""
     count = -(-bits.shape[-1] // model.block)
     padded = np.zeros((*bits.shape[:-1], count * model.block), np.uint32)
     padded[..., :bits.shape[-1]] = bits
@@ -39,11 +39,11 @@ def block_numbers(model: BlockFormat, totals: npt.NDArray[np.float64], left: npt
                   right: npt.ArrayLike) -> Array:
     """Dot products of blocks in binary32, from totals of integers and the exponents of both blocks.
 
-    Totals, times the scales of both where these are not powers of two, have no more bits than binary32. A result
-    below 2^-126 is a zero of its sign, and one of 2^128 or more an infinity; a block that is NaN makes a NaN.
+    Totals, times the scales of both blocks if these are not powers of two, fit into the significand of binary32. A
+    result below 2^-126 becomes a zero of its sign, and one of 2^128 or more an infinity; a NaN block makes it a NaN.
     """
     (rows, left_place), (columns, right_place) = (model.scales(np.asarray(x)) for x in (left, right))
-    integers = (totals + 0.0) * rows * columns  # an integer has no -0.0
+    integers = (totals + 0.0) * rows * columns  # integers have no -0.0
     exact = np.ldexp(integers, left_place + right_place - 2 * _guard(model))
     flushed = np.where(np.abs(exact) < 2.0**-126, np.copysign(0.0, exact), exact)
     with np.errstate(over="ignore"):
@@ -53,12 +53,12 @@ def block_numbers(model: BlockFormat, totals: npt.NDArray[np.float64], left: npt
 
 
 def block_product(model: BlockFormat, a: Array, b: Array, initial: Array | None) -> Array:
-    """Matrix products of factors rounded to blocks along k; dot products of blocks are added one by one."""
+    """Matrix products of factors rounded to blocks along k; the dot products of blocks are added one by one."""
     left, right = (np.ascontiguousarray(x, np.float32).view(np.uint32) for x in (a, np.swapaxes(b, -1, -2)))
     (rows, row_exponents), (columns, column_exponents) = (block_terms(model, x) for x in (left, right))
     total = np.zeros((*a.shape[:-1], b.shape[-1]), np.float32) if initial is None else np.array(initial, np.float32)
     for block in range(rows.shape[-2]):
-        # Sums of integers below 2^53, which are exact in any order.
+        # Sums of integers stay below 2^53, and are therefore exact in any order.
         totals = rows[..., block, :] @ np.swapaxes(columns[..., block, :], -1, -2)
         total = total + block_numbers(model, totals, row_exponents[..., :, None, block],
                                       column_exponents[..., None, :, block])

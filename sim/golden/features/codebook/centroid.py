@@ -1,6 +1,6 @@
-"""Golden model of weights as indices of centroids: packets and nearest centroids.
+"""Golden model of weights as centroid indices: packets, and the choice of the nearest centroids.
 
-Centroids in packets are words of any meaning.
+The centroids in packets may be any 32-bit words.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ Integers = npt.NDArray[np.int64]
 class CentroidTable:
     """Parameters of the format, and values derived from them."""
 
-    centroids: int = 16  # of a table: 4, 8, 16, 32 or 64
-    loaded: bool = False  # whether the host loads decoders with the table, so that no packet carries it
+    centroids: int = 16  # number of centroids in a table: 4, 8, 16, 32 or 64
+    loaded: bool = False  # whether the host loads the table into the decoders, so that packets do not contain it
 
     def __post_init__(self) -> None:
         if self.centroids not in (4, 8, 16, 32, 64):
@@ -32,25 +32,25 @@ class CentroidTable:
 
     @property
     def index_bits(self) -> int:
-        """Width of an index."""
+        """Width of an index in bits."""
         return (self.centroids - 1).bit_length()
 
     @property
     def table_words(self) -> int:
-        """Words of the table in each packet."""
+        """Number of words of the table in each packet."""
         return 0 if self.loaded else self.centroids
 
     def bits(self, count: int) -> int:
-        """Return the bits of ``count`` weights and their table."""
+        """Return the number of bits of ``count`` weights and their table."""
         return count * self.index_bits + 32 * self.table_words
 
     def words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` weights."""
+        """Return the number of words in a packet of ``count`` weights."""
         groups = (count + planes.GROUP - 1) // planes.GROUP
         return self.table_words + groups * self.index_bits
 
     def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Encode a packet: at least one index, after the table unless the table is loaded."""
+        """Encode a packet: the table, unless it is loaded, and then at least one index."""
         values = np.asarray(indices)
         table = np.asarray([] if centroids is None else centroids, np.uint32)
         if len(table) != self.table_words:
@@ -63,7 +63,7 @@ class CentroidTable:
         return np.concatenate([table, planes.pack(values, self.index_bits)])
 
     def indices(self, words: npt.ArrayLike) -> Bits:
-        """Indices of a packet, in whole groups."""
+        """Indices of a packet, as whole groups."""
         packet = np.asarray(words, np.uint32)
         if len(packet) <= self.table_words:
             raise ValueError(f"Packet must be of more than {self.table_words!r} words, not {len(packet)!r}")
@@ -71,7 +71,7 @@ class CentroidTable:
 
     def decode(self, words: npt.ArrayLike, count: int | None = None,
                centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements of a packet: ``count`` of them, or whole groups. Loaded centroids are an argument."""
+        """Elements of a packet: ``count``, or whole groups. If the table is loaded, ``centroids`` must be given."""
         packet = np.asarray(words, np.uint32)
         table = np.asarray(centroids, np.uint32) if self.loaded else packet[:self.centroids]
         elements: Bits = table[self.indices(packet)]
@@ -82,9 +82,9 @@ class CentroidTable:
         return elements[:count]
 
     def bounds(self, centroids: npt.ArrayLike) -> Bits:
-        """Bounds between centroids: the least binary32 numbers, as bits, that are nearer to the upper centroid.
+        """Bounds between centroids: the smallest binary32 numbers that are nearer to the upper centroid.
 
-        Centroids are bits of finite binary32 numbers in ascending order. A zero is -0.0.
+        Both are bit patterns; centroids are finite and in ascending order. A bound of zero is -0.0.
         """
         table = [_scaled(bits) for bits in _ordered(np.asarray(centroids, np.uint32)).tolist()]
         if len(table) != self.centroids:
@@ -110,7 +110,7 @@ def _ordered(bits: Bits) -> Bits:
 
 
 def _scaled(position: int) -> int:
-    """Number at a position in that order, in units of the least; infinities and NaNs count as further numbers."""
+    """Number at a position in that order, in units of the smallest; infinities and NaNs extend the sequence."""
     magnitude = position ^ 0x8000_0000 if position >> 31 else position ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction
@@ -118,7 +118,7 @@ def _scaled(position: int) -> int:
 
 
 def _first_above(twice: int) -> int:
-    """Find the first position with a doubled number greater than ``twice``."""
+    """Find the first position at which twice the number is greater than ``twice``."""
     low, high = 0, 1 << 32
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Golden model of the codec of weights as indices of centroids."""
+"""Golden model of the codec that encodes weights as centroid indices."""
 
 import dataclasses
 
@@ -20,8 +20,8 @@ class CentroidCodec:
 
     code: int
     centroids: int
-    codebook: tuple[int, ...] = ()  # numbers, as bits of binary32, in ascending order; by default all zero
-    bounds: tuple[int, ...] = ()  # between centroids
+    codebook: tuple[int, ...] = ()  # centroids as bits of binary32, in ascending order; all zero by default
+    bounds: tuple[int, ...] = ()  # bounds between centroids, as bits
 
     weights = True
     gradients = False
@@ -40,16 +40,16 @@ class CentroidCodec:
         return 2 * self.centroids
 
     def max_words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
+        """Return the number of words in a packet of ``count`` elements."""
         return self.table.words(count)
 
     def bind(self, centroids: npt.ArrayLike) -> "CentroidCodec":
-        """Return the codec with a codebook: finite numbers in ascending order, as bits of binary32."""
+        """Return the codec with a codebook: the bits of finite binary32 numbers in ascending order."""
         numbers = codebook_of(centroids, self.centroids)
         return dataclasses.replace(self, codebook=numbers, bounds=tuple(self.table.bounds(numbers).tolist()))
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements; no words without elements."""
+        """Return the words of a packet of elements; without elements there are no words."""
         elements = np.asarray(bits, np.uint32)
         if not len(elements):
             return np.zeros(0, np.uint32)

@@ -1,4 +1,4 @@
-"""Golden model of products with centroid indices as weights: integers, and every cycle of the unit."""
+"""Golden model of products with centroid indices as weights: integer results, and every cycle of the unit."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _PIPELINE = 4
 
 
 def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
-    """Multiply a matrix of indices, one row per output, by a vector: sums of inputs first, centroids last."""
+    """Multiply a matrix of indices, one row per output, by a vector: inputs are summed first, then multiplied."""
     matrix = np.asarray(indices)
     table, vector = np.asarray(centroids, np.int64), np.asarray(inputs, np.int64)
     sums = np.zeros((len(matrix), len(table)), np.int64)
@@ -36,20 +36,20 @@ class ProductTrace:
     i_valid: Flags
     i_ready: Flags
     o_valid: Flags
-    offered: Integers  # per cycle with ``o_valid``, the index of the result on offer; elsewhere -1
+    offered: Integers  # index of the result on offer in each cycle with ``o_valid``; -1 in all other cycles
     multiplied: Flags
 
 
 def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
                   opened: int = 0) -> ProductTrace:
-    """Trace every cycle of a product unit with its table loaded and its sums clear from ``opened`` on.
+    """Trace every cycle of a product unit that has its table and cleared sums from cycle ``opened`` on.
 
-    Matrices have the numbers of columns in ``columns``, and one row per lane. In each cycle the source may begin to
-    offer its next column or not, and the sink is ready or not.
+    Each matrix has a column count from ``columns`` and one row per lane. ``willing`` is whether the source may begin
+    to offer its next column in a cycle; ``ready`` is whether the sink is ready.
     """
     feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)
     multiplied = np.zeros(feed.end, np.bool_)
-    freed = [opened, opened]  # cycle from which on each bank is free
+    freed = [opened, opened]  # cycle from which each bank is free
     free = opened
     for number, count in enumerate(columns):
         free = max(free, freed[number % 2])

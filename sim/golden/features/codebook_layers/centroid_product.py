@@ -1,21 +1,21 @@
-"""Golden model of binary32 products with centroid indices as weights, and of the centroids' gradients.
+"""Golden model of binary32 products with centroid indices as weights, and of the centroid gradients.
 
-The specification is gather, reduce and add: per example b and output o, the inputs that share a centroid c are added
-up, and only these sums are multiplied:
+The specification is gather, reduce and add: for each example b and output o, the inputs that share a centroid c are
+added, and only these sums are multiplied:
 
     P[b, o, c] = the sum of X[b, i] over all i with I[o, i] = c
     Y[b, o] = start[b, o] + the sum of C[c] · P[b, o, c] over c
     dC[c] = the sum of dY[b, o] · P[b, o, c] over b and o
 
-Every sum is ((s + t0) + t1) + …, each product and each sum rounded to nearest even; NaNs are canonical. P begins at
-+0.0 and has i ascending; Y begins at ``start`` and has c ascending. dC is first summed per lane, over the outputs o
-with o mod lanes equal to the lane's number: from +0.0 on, o ascending and, for each o, b ascending. Then the sums of
-lanes 1, 2, … are added to the sum of lane 0. Groups of fewer than eight examples, and of fewer outputs than lanes,
-are padded with products that are zero. These change no bit of a sum that began at +0.0, unless one of their factors
-is infinite or NaN.
+Every sum is ((s + t0) + t1) + …, each product and each sum rounded to nearest even; NaNs are canonical. P starts at
++0.0, with i ascending; Y starts at ``start``, with c ascending. dC is first summed per lane, over the outputs o with
+o mod lanes equal to the lane's number: it starts at +0.0, with o ascending and, for each o, b ascending. Then the
+sums of lanes 1, 2, … are added to the sum of lane 0. Groups with fewer than eight examples, or with fewer outputs
+than lanes, are padded with zero products. These change no bit of a sum that started at +0.0, unless one of their
+factors is infinite or NaN.
 
-The other gradients need nothing more: dX is Y with the transposed matrix of indices, dY in place of X, and zero as
-its start; a gradient of a single weight is never formed.
+The other gradients need no further operation: dX is Y with the transposed index matrix, with dY in place of X and a
+start of zero; the gradient of a single weight is never computed.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from sim.golden.summation import canonical
 __all__ = ["Lanes", "gather", "gradient", "index_line", "layer_gradient", "pack_indices", "product",
            "unpack_indices"]
 
-#: Bits of an index in memory, columns of a word of a lane, and examples of a job.
+#: Bits of an index in memory, columns in a word of a lane, and examples in a job.
 _BITS, _COLUMNS, _EXAMPLES = 4, 8, 8
 
 Array = npt.NDArray[np.float32]
@@ -36,8 +36,8 @@ Indices = npt.NDArray[np.integer]
 
 
 def gather(indices: Indices, x: Array, centroids: int) -> Array:
-    """Sums of the inputs of each example, output and centroid, in shape (examples, outputs, centroids), of indices in
-    shape (outputs, inputs) and inputs in shape (examples, inputs)."""
+    """Input sums for each example, output and centroid, in shape (examples, outputs, centroids). Indices have the
+    shape (outputs, inputs), and inputs the shape (examples, inputs)."""
     outputs = np.arange(len(indices))
     sums = np.zeros((len(x), len(indices), centroids), x.dtype)
     for column, inputs in zip(indices.T, x.T, strict=True):
@@ -46,8 +46,8 @@ def gather(indices: Indices, x: Array, centroids: int) -> Array:
 
 
 def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
-    """Outputs, in shape (examples, outputs): ``start``, broadcast to that shape, plus the products of sums and the
-    centroids in ``table``. Indices and inputs are as for :func:`gather`."""
+    """Outputs, in shape (examples, outputs): ``start``, broadcast to that shape, plus the products of the input sums
+    and the centroids in ``table``. Indices and inputs are as in :func:`gather`."""
     sums = gather(indices, x, len(table))
     total = np.array(np.broadcast_to(start, sums.shape[:2]), sums.dtype)
     for number, centroid in enumerate(table):
@@ -56,8 +56,8 @@ def product(indices: Indices, table: Array, x: Array, start: Array) -> Array:
 
 
 def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
-    """Gradient of each centroid, from gradients of outputs in shape (examples, outputs), which are partitioned among
-    lanes. Indices and inputs are as for :func:`gather`."""
+    """Gradient of each centroid, from output gradients in shape (examples, outputs), which are distributed among
+    lanes. Indices and inputs are as in :func:`gather`."""
     sums = gather(indices, x, centroids)
     totals = np.zeros((lanes, centroids), x.dtype)
     for first in range(0, len(indices), lanes):
@@ -67,7 +67,7 @@ def gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lan
 
 
 def _add_terms(totals: Array, upstream: Array, sums: Array) -> None:
-    """Add the terms of a group of outputs to the sums of their lanes, example by example."""
+    """Add the terms of a group of outputs to the sums of the corresponding lanes, example by example."""
     for factors, example in zip(upstream, sums, strict=True):
         totals[:len(example)] += factors[:, None] * example
 
@@ -83,8 +83,8 @@ def _combined(totals: Array) -> Array:
 def layer_gradient(indices: Indices, x: Array, upstream: Array, centroids: int, *, lanes: int) -> Array:
     """Gradient of each centroid of a layer in memory, with padded groups of examples and outputs.
 
-    As :func:`gradient`, but ``indices`` has a row for every lane of every group, and ``upstream`` a column only for
-    the actual outputs.
+    Like :func:`gradient`, but ``indices`` has a row for every lane of every group, while ``upstream`` has columns
+    only for the actual outputs.
     """
     outputs, examples = len(indices), -(-len(x) // _EXAMPLES) * _EXAMPLES
     inputs, gradients = np.zeros((examples, x.shape[1]), x.dtype), np.zeros((examples, outputs), x.dtype)
@@ -93,27 +93,27 @@ def layer_gradient(indices: Indices, x: Array, upstream: Array, centroids: int, 
 
 
 def index_line(columns: int, lanes: int) -> int:
-    """Elements of memory with the indices of a group of outputs: whole memory rows of eight columns."""
+    """Number of memory elements for the indices of a group of outputs: whole memory rows of eight columns."""
     return -(-columns // _COLUMNS) * lanes
 
 
 def pack_indices(indices: Indices, lanes: int) -> npt.NDArray[np.uint32]:
-    """Pack indices as in memory: a line for each group of outputs, in shape (groups, elements of a line).
+    """Pack indices as stored: a line for each group of outputs, in shape (groups, elements of a line).
 
-    A memory row has eight columns, each with the indices of all outputs of the group, four bits each.
+    A memory row contains eight columns, each with the 4-bit indices of all outputs in the group.
     """
     outputs, columns = indices.shape
     groups, line = -(-outputs // lanes), index_line(columns, lanes)
     full = np.zeros((groups * lanes, line // lanes * _COLUMNS), np.uint32)
     full[:outputs, :columns] = indices
-    # In order of groups, memory rows, columns of a row and lanes, eight to an element.
+    # In the order groups, memory rows, columns in a row, lanes; eight indices per element.
     nibbles = full.reshape(groups, lanes, -1).transpose(0, 2, 1).reshape(groups, line, _COLUMNS)
     shifts = np.arange(_COLUMNS, dtype=np.uint32) * np.uint32(_BITS)
     return np.asarray(np.bitwise_or.reduce(nibbles << shifts, axis=2), np.uint32)
 
 
 def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, centroids: int) -> Indices:
-    """Unpack indices from lines in memory, in shape (groups times lanes, columns), from the low bits of four."""
+    """Unpack the low bits of indices from lines in memory, in shape (groups times lanes, columns)."""
     shifts = np.arange(_COLUMNS, dtype=np.uint32) * np.uint32(_BITS)
     nibbles = lines[..., None] >> shifts & np.uint32(centroids - 1)
     indices = nibbles.reshape(len(lines), -1, lanes).transpose(0, 2, 1).reshape(len(lines) * lanes, -1)
@@ -122,25 +122,25 @@ def unpack_indices(lines: npt.NDArray[np.uint32], columns: int, lanes: int, cent
 
 @dataclasses.dataclass(kw_only=True)
 class Lanes:
-    """Lanes of a unit, with the sums of the centroids' gradients kept from job to job."""
+    """Lanes of a unit, which keep the sums of the centroid gradients from job to job."""
 
     table: Array  # centroids
-    lanes: int  # outputs of a job
-    totals: Array = dataclasses.field(init=False)  # in shape (lanes, centroids)
+    lanes: int  # outputs in a job
+    totals: Array = dataclasses.field(init=False)  # shape (lanes, centroids)
 
     def __post_init__(self) -> None:
         self.totals = np.zeros((self.lanes, len(self.table)), np.float32)
 
     def product(self, indices: Indices, x: Array, start: Array) -> Array:
-        """Outputs of a PRODUCT; see the function of the same name."""
+        """Outputs of a PRODUCT, as the module's function of the same name computes them."""
         return product(indices, self.table, x, start)
 
     def gradient(self, indices: Indices, x: Array, upstream: Array) -> None:
-        """Add the terms of a GRADIENT to the sums of each lane."""
+        """Add the terms of a GRADIENT to the sums of all lanes."""
         _add_terms(self.totals, upstream, gather(indices, x, len(self.table)))
 
     def total(self) -> Array:
-        """Centroid gradients of a TOTAL, which clears all sums."""
+        """Centroid gradients returned by a TOTAL, which clears all sums."""
         total = _combined(self.totals)
         self.totals = np.zeros_like(self.totals)
         return total

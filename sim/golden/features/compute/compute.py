@@ -1,7 +1,7 @@
-"""Golden model of the compute engine: a list of instructions, run on the memories of a node.
+"""Golden model of the compute engine, which runs a list of instructions on the memories of a node.
 
-A list is checked as a whole before any of it runs, so that a wrong list changes nothing. Its numbers follow
-:mod:`sim.golden.summation`; the split of a product into panels has no effect on them.
+The whole list is checked before any instruction runs, so that an invalid list changes nothing. Results follow
+:mod:`sim.golden.summation`; the division of a product into panels does not affect them.
 """
 
 import dataclasses
@@ -46,13 +46,13 @@ __all__ = ["Centroid", "Engine", "Gemm", "Memories", "Operand", "Outcome", "Vect
 
 Bits = npt.NDArray[np.uint32]
 
-#: Largest size of an operand, and exclusive bound of the factors of a panel.
+#: Maximum size of an operand, and exclusive limit for the factors of a panel.
 _MOST, _FACTORS = 4095, 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gemm:
-    """Matrix product with operands that have been resolved and checked."""
+    """Matrix product with resolved and checked operands."""
 
     job: Job
     a: Operand
@@ -84,7 +84,7 @@ class Gemm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vector:
-    """Function of rows with operands that have been resolved and checked: without labels, a softmax."""
+    """Function of rows with resolved and checked operands; a softmax if there are no labels."""
 
     source: Operand
     labels: Operand | None
@@ -97,7 +97,7 @@ class Vector:
         return (self.target,) if self.loss is None else (self.target, self.loss)
 
     def run(self, memories: Memories) -> bool:
-        """Run the function, and return whether all labels are right."""
+        """Run the function, and return whether all labels are valid."""
         scores = self.source.read(memories).view(np.uint32)
         if self.labels is None or self.loss is None:
             self.target.write(memories, softmax(scores).view(np.float32))
@@ -111,7 +111,7 @@ class Vector:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Centroid:
-    """Product with indices as weights, or gradient of the centroids, resolved and checked."""
+    """Product with indices as weights, or gradient of the centroids, with resolved and checked operands."""
 
     target: Operand
     x: Operand
@@ -134,7 +134,7 @@ class Centroid:
 
     @property
     def multiplied(self) -> int:
-        """Cycles when all lanes multiply: for each output of each group of eight examples."""
+        """Number of cycles in which all lanes multiply: one for each output of each group of eight examples."""
         groups: int = -(-self.x.rows // SLOTS) * SLOTS
         return self.centroids * self.indices.rows * groups
 
@@ -158,11 +158,11 @@ class Centroid:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """End of a command: its status, and the detail of its event.
+    """Outcome of a command: its status, and the detail of its event.
 
-    The detail is the number of the wrong instruction, or the number of END, which is the count of instructions that
-    ran; with centroids there are, from bit 8 on, the cycles when all lanes of their unit have multiplied. With
-    READ_DEAD there is the row from bit 8 on.
+    The detail is the number of the invalid instruction or of END, which equals the count of instructions that ran.
+    With centroids, bits 8 and up are the number of cycles in which all lanes of the centroid unit multiplied. With
+    READ_DEAD, bits 8 and up are the row.
     """
 
     status: EventStatus
@@ -170,11 +170,11 @@ class Outcome:
 
 
 Instruction = Gemm | Vector | Centroid | Rows
-"""Instruction that has been resolved and checked."""
+"""Instruction with resolved and checked operands."""
 
 
 def sources(instruction: Instruction) -> list[Operand]:
-    """Operands that an instruction reads: all except targets, and the table of SCATTER."""
+    """Operands that an instruction reads: all except its targets and the table of SCATTER."""
     if isinstance(instruction, Rows):
         return list(instruction.sources)
     values = (getattr(instruction, field.name) for field in dataclasses.fields(instruction))
@@ -183,7 +183,7 @@ def sources(instruction: Instruction) -> list[Operand]:
 
 
 class _WrongError(Exception):
-    """An instruction is wrong."""
+    """Raised when an instruction is invalid."""
 
 
 def _refuse(condition: object) -> None:
@@ -192,7 +192,7 @@ def _refuse(condition: object) -> None:
 
 
 def spaces(nodes: Nodes, rank: int) -> Memories:
-    """Memories of a golden node for lists of layers."""
+    """Memories of a golden node as used by lists of layers."""
     return {Place.GRADIENTS: nodes.gradients[rank], Place.WEIGHTS: nodes.weights[rank],
             Place.ACTIVATIONS: nodes.activations[rank]}
 
@@ -201,24 +201,24 @@ def spaces(nodes: Nodes, rank: int) -> Memories:
 class Engine:
     """Compute engine of a node."""
 
-    #: Units of the array: rows, and columns, which are also the elements of a memory row.
+    #: Size of the array: rows of units, and columns, which is also the number of elements in a memory row.
     rows: int
     lanes: int
-    blocks: int = 128  # of a panel
-    columns: int = 64  # maximum columns of a function of rows
+    blocks: int = 128  # blocks in a panel
+    columns: int = 64  # maximum number of columns of a row function
     scale_mask: bool = False  # whether products can be scaled and masked
     operands: str = FP32  # format of the operands of products
-    centroids: int = 0  # of a table; 0 in an engine without centroids
-    sequences: bool = False  # whether there are functions of sequences: ROWS, SOFTMAX, and labels of padding
+    centroids: int = 0  # number of centroids in a table; 0 in an engine without centroids
+    sequences: bool = False  # whether functions of sequences exist: ROWS, SOFTMAX, and padding labels
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0,
             owners: RowOwners | None = None) -> Outcome:
         """Run a command, and write its results into the memories.
 
-        The list is at ``base`` in the activations; every size of 0 in it is ``length``, the rows of the microbatch,
-        and ``offset`` is added to the base of relative operands. A node with row owners tags the rows that it writes
-        with their buffers. There a list ends after the first instruction that reads a row as another buffer's than
-        its writer's, and the lowest such row is in the detail.
+        The list starts at ``base`` in the activation memory. Every size of 0 in it means ``length``, the rows of the
+        microbatch, and ``offset`` is added to the base of relative operands. With ``owners``, written rows are tagged
+        with their buffers, and a list ends after the first instruction that reads a row for a different buffer than
+        it was written for; the detail contains the lowest such row.
         """
         if not length:
             return Outcome(EventStatus.BAD_LENGTH, 1)
@@ -238,7 +238,7 @@ class Engine:
         return Outcome(EventStatus.OK, (multiplied << MULTIPLIED_BIT | len(instructions)) % (1 << 32))
 
     def carry_out(self, nodes: Nodes, rank: int, fields: Mapping[str, int]) -> None:
-        """Execute LAYERS on a golden node; ``ValueError`` if the list is wrong."""
+        """Execute LAYERS on a golden node; raises ``ValueError`` if the list is invalid."""
         outcome = self.run(spaces(nodes, rank), base=fields["weight_base"], length=fields["length"],
                            offset=fields["state_base"])
         if outcome.status is not EventStatus.OK:
@@ -246,8 +246,8 @@ class Engine:
 
     def _owned(self, operand: Operand, instruction: Instruction,
                memories: Memories) -> tuple[npt.NDArray[np.int64], int]:
-        """Rows of the activation memory that an instruction reads or writes as an operand, and the number of its
-        buffer. Of a table, only the rows that its numbers select."""
+        """Rows of activation memory that an instruction accesses through an operand, and the number of the operand's
+        buffer. Of a table, only the rows selected by the numbers count."""
         if operand.place is not Place.ACTIVATIONS:
             return np.zeros(0, np.int64), operand.owner
         named = instruction.named(operand, memories) if isinstance(instruction, Rows) else None
@@ -256,7 +256,7 @@ class Engine:
 
     def check(self, memories: Memories, *, base: int, length: int,
               offset: int = 0) -> tuple[list[Instruction], int | None]:
-        """Instructions of a list up to its END, and the number of the first wrong one, or None."""
+        """Instructions of a list up to its END, and the number of the first invalid one, or None."""
         words = memories[Place.ACTIVATIONS]
         sizes = {space: len(memory) for space, memory in memories.items()}
         instructions: list[Instruction] = []
@@ -275,7 +275,7 @@ class Engine:
         return instructions, MAX_INSTRUCTIONS
 
     def _instruction(self, words: Bits, length: int, offset: int, sizes: Mapping[Place, int]) -> Instruction | None:
-        """A checked instruction; None for END."""
+        """Check an instruction and resolve its operands; returns None for END."""
         match unpack(instruction_layout(), words):
             case {"kind": Kind.END, "rest": 0}:
                 return None
@@ -350,7 +350,7 @@ class Engine:
         rows, columns, outputs = (_size(fields[name], length) for name in ("rows", "columns", "outputs"))
         groups = -(-outputs // self.lanes)
         strides = {name: fields[f"stride_{name}"] for name in ("target", "x", "indices", "start", "gate")}
-        strides |= {"table": 0} | ({"target": 0} if gradient else {})  # which have one row
+        strides |= {"table": 0} | ({"target": 0} if gradient else {})  # these have one row
 
         def operand(name: str, shape: tuple[int, int], **options: bool) -> Operand:
             return self._operand(fields[name], strides[name], shape, offset, sizes, **options)
@@ -370,8 +370,8 @@ class Engine:
     def _operand(self, field: dict[str, int], stride: int, shape: tuple[int, int], offset: int,
                  sizes: Mapping[Place, int], *, ones: bool = False, target: bool = False, repeats: bool = False,
                  inside: bool = False) -> Operand:
-        """A checked operand. With ``ones`` it may be of ones; a ``target`` must not be weights; with ``repeats`` one
-        row may stand for all rows; and ``inside`` lets it begin within a memory row."""
+        """Check and resolve an operand. With ``ones`` it may consist of ones; a ``target`` must not be weights; with
+        ``repeats`` one row may stand for all rows; with ``inside`` it may begin within a memory row."""
         _refuse(field["place"] not in list(Place))
         memory, (rows, columns) = Place(field["place"]), shape
         if memory is Place.ONES:
@@ -387,7 +387,7 @@ class Engine:
 
 
 def _scale_mask(fields: dict[str, Any]) -> ScaleMask:
-    """Scale and mask of an instruction; the diagonal is signed."""
+    """Scale and mask of an instruction; the diagonal is a signed number."""
     sign = 1 << INDEX_BITS
     bounds = {field.name: fields.get(field.name, 0) for field in dataclasses.fields(masking.Mask)}
     bounds |= {name: bool(bounds[name]) for name in KINDS}
@@ -403,7 +403,7 @@ def _size(field: int, length: int) -> int:
 
 
 def _over(instructions: list[Instruction], base: int, end: int) -> int | None:
-    """Number of the instruction with the lowest target on the list, at ``base`` to ``end``; None without one."""
+    """Number of the instruction with the lowest target that overlaps the list; None if there is none."""
     listed = Operand(place=Place.ACTIVATIONS, base=base, rows=1, columns=end - base, stride=end - base)
     overlaps = [(target.base, number) for number, item in enumerate(instructions) for target in item.targets
                 if target.meets(listed)]

@@ -1,6 +1,6 @@
 """Golden model of matrix products of operands in memory: C = epilogue(start + A · B), bit for bit.
 
-Mirrors :mod:`hdl.features.compute.gemm`; :mod:`sim.golden.features.compute.gemm_cycles` has its cycles.
+Mirrors :mod:`hdl.features.compute.gemm`; its timing is in :mod:`sim.golden.features.compute.gemm_cycles`.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ __all__ = ["ONES", "GemmJob", "Matrix", "ScaleMask", "epilogue", "multiply", "re
 
 Bits = npt.NDArray[np.uint32]
 
-#: Place of an operand with all elements 1.0.
+#: Memory number of an operand with all elements equal to 1.0.
 ONES = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Matrix:
-    """Matrix in memory: number of the memory, first row, and memory rows from line to line."""
+    """Matrix in memory: memory number, first memory row, and the stride from line to line in memory rows."""
 
     place: int = 0
     row: int = 0
@@ -35,7 +35,7 @@ class Matrix:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScaleMask:
-    """Scale of a product, and then its mask, with the alternative of masked elements; numbers are encodings."""
+    """Scale of a product, followed by its mask and the replacement of masked elements; numbers are encodings."""
 
     scaled: int = 0
     masked: int = 0
@@ -45,7 +45,7 @@ class ScaleMask:
 
 
 def scale_mask_fields(options: ScaleMask) -> dict[str, Any]:
-    """Fields of a scale and mask in the job's payload, as unsigned numbers."""
+    """Fields for a scale and mask in the job payload, as unsigned numbers."""
     fields = dataclasses.asdict(options)
     mask: dict[str, int] = fields["mask"]
     mask.update({name: int(value) for name, value in mask.items()}, diagonal=mask["diagonal"] % (2 << INDEX_BITS))
@@ -56,7 +56,7 @@ def scale_mask_fields(options: ScaleMask) -> dict[str, Any]:
 class GemmJob:
     """Product of A, m by k, and B, k by n; factors are base-2 logarithms.
 
-    With ``transpose_a`` and ``transpose_b`` the memory holds the transposed matrix.
+    With ``transpose_a`` or ``transpose_b``, the memory holds the transposed matrix.
     """
 
     m: int
@@ -81,19 +81,19 @@ class GemmJob:
 
     @property
     def loops(self) -> loop_nest.Job:
-        """Job of the loop nest."""
+        """Corresponding job of the loop nest."""
         return loop_nest.Job(
             m=self.m, n=self.n, k=self.k, tile=self.tile, row_tiles=self.row_tiles, column_tiles=self.column_tiles,
             rounds=self.rounds, order=self.order, resume=self.initial, common=int(self.start.stride == 0),
             align_m=self.transpose_a, align_k=int(not self.transpose_a or self.transpose_b))
 
     def fields(self) -> dict[str, Any]:
-        """Fields of the job's payload."""
+        """Fields of the job payload."""
         return dataclasses.asdict(self) | {"scale_mask": scale_mask_fields(self.scale_mask)}
 
 
 def read(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -> npt.NDArray[np.float32]:
-    """Matrix of ``lines`` by ``length`` elements in memories of rows."""
+    """Matrix of ``lines`` by ``length`` elements, read from memories of rows."""
     if matrix.place == ONES:
         return np.ones((lines, length), np.float32)
     rows, places = _places(memories, matrix, lines, length)
@@ -108,9 +108,9 @@ def _places(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -
 
 
 def multiply(job: GemmJob, memories: Sequence[Bits], *, operands: str = FP32) -> None:
-    """Write the product of a job with operands in a format to its target in memories of (rows, lanes).
+    """Write the product of a job to its target, in memories of shape (rows, lanes).
 
-    Factors of the job have no effect.
+    ``operands`` is the format of its operands. The job's factors do not affect the result.
     """
     a = read(memories, job.a, *((job.k, job.m) if job.transpose_a else (job.m, job.k)))
     b = read(memories, job.b, *((job.n, job.k) if job.transpose_b else (job.k, job.n)))
@@ -126,7 +126,7 @@ def epilogue(c: npt.NDArray[np.float32], scale_mask: ScaleMask, *, relu: bool,
              gate: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
     """Elements of C as written: scaled, masked, rectified and gated, in this order.
 
-    ReLU replaces every element with a sign by +0.0. A NaN of a sum or of a scaled element has no sign.
+    ReLU replaces every element with a set sign bit by +0.0; NaNs of sums and scaled elements are positive.
     """
     bits: Bits = c.view(np.uint32)
     if scale_mask.scaled:

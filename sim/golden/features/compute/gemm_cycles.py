@@ -1,6 +1,6 @@
 """Golden model of the cycles of a matrix product of operands in memory.
 
-Mirrors :mod:`hdl.features.compute.gemm`: every queue, stage and plan is counted, and no element is moved.
+Mirrors :mod:`hdl.features.compute.gemm`: every queue, stage and plan is modelled, but no element is moved.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from sim.golden.operands import FP32, operands_of
 
 __all__ = ["GemmCycles"]
 
-#: Units of operands in blocks.
+#: Units for operands in blocks.
 _BLOCK_UNITS: OnDemand[Any] = OnDemand(
     "sim.golden.features.block_operands.block_array:BlockUnits", lambda units: units)
 
-#: Flags of beats for the units between loop nest and array.
+#: Flags of beats for the units between the loop nest and the array.
 _INITIAL, _LAST, _RELEASE_A, _RELEASE_B = (1 << bit for bit in range(4))
-#: Flags of a walk's steps in addition to READ, and of rows of operands.
+#: Flags of steps in an access sequence, in addition to READ, and flags of operand rows.
 _PARTIAL, _FINAL = 2, 4
 _SIDE, _END = 2, 4
 #: Memories without wait cycles.
@@ -32,17 +32,17 @@ _QUIET = Memory()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GemmCycles:
-    """Cycles of the unit."""
+    """Timing model of the unit."""
 
-    #: Parameters of the gateware.
+    #: Parameters of the gateware unit.
     rows: int
     lanes: int
     blocks: int = 128
     #: Cycles from elements to their product in the array, and to the product with a scale.
     product: int = 6
     scaling: int = 6
-    scale_mask: bool = False  # whether results pass the unit that scales and masks them
-    operands: str = FP32  # format of operands; ``product`` has no effect on operands multiplied in blocks
+    scale_mask: bool = False  # whether results pass through the unit that scales and masks them
+    operands: str = FP32  # format of operands; ``product`` does not matter if they are multiplied in blocks
     memory: Memory = _QUIET
 
     #: Cycles from a job to ``bad``.
@@ -54,14 +54,14 @@ class GemmCycles:
         return LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks, terms=operands_of(self.operands).terms)
 
     def units(self) -> Any:
-        """The array, idle."""
+        """The array in its idle state."""
         form = operands_of(self.operands)
         if form.block is None:
             return MacUnits(self.rows, self.product)
         return _BLOCK_UNITS.load()(self.rows, self.lanes, form.terms, form.delay)
 
     def legal(self, job: GemmJob) -> bool:
-        """Whether the panels of a job fit, and begin with rows of memory."""
+        """Whether the panels of a job fit and are aligned to memory rows."""
         return self.loops.legal(job.loops)
 
     def cycles(self, job: GemmJob) -> int:
@@ -76,7 +76,7 @@ class GemmCycles:
         raise RuntimeError(f"Product must end within {most} cycles, not later: {job!r}")
 
     def loads(self, job: GemmJob, step: Outline) -> list[list[int]]:
-        """Rows of A and of B that a step loads: flags for a read row, and for the last one."""
+        """Rows of A and of B that a step loads, as flags: whether the row is read, and whether it is the last one."""
         stride, size = self.loops.strides(job.loops), {"m": job.m, "n": job.n, "k": job.k}
         extent = {name: min(stride[name], size[name] - getattr(step, name)) for name in "mnk"}
         result: list[list[int]] = [[], []]
@@ -93,50 +93,50 @@ class GemmCycles:
 class _Run:
     """State of the unit in one product, from the acceptance of its job."""
 
-    #: Depths of queues: beats before and after the panels, tiles for the drain, requests, rows of the gate, rows.
+    #: Queue depths: beats before and after the panels, tiles for the drain, requests, rows of the gate, and rows.
     SKID, MARKS, TILES, REQUESTS, GATES, ROWS = 2, 17, 17, 33, 33, 17
     UNFINISHED = 31
-    #: Rows of results in flight in ``scale_mask``.
+    #: Maximum number of result rows in flight in ``scale_mask``.
     SCALED = 17
 
     def __init__(self, model: GemmCycles, job: GemmJob) -> None:
         self.model, self.job, self.memory = model, job, model.memory
         self.outlines = model.loops.outline(job.loops)
         self.initial, self.gate, self.operands = RowFetch(self.ROWS), RowFetch(self.GATES), RowFetch(self.ROWS)
-        # Planner of steps, announcement of tiles, beats.
+        # Planner of steps, announcement of tiles, and beats.
         self.outline: Outline | None = None
         self.offered, self.wants_beats, self.wants_tiles, self.wants_panels = 0, False, False, False
         self.next_outline(LoopNest.FIRST)
         self.coming: deque[Tile] = deque()
         self.tiles_from, self.tile = 0, None  # type: int, Tile | None
-        self.ahead: Outline | None = None  # the step that comes next
+        self.ahead: Outline | None = None  # the next step
         self.beats: Iterator[int] = iter(())
         self.following: int | None = None
         self.beat: int | None = None
         self.skid: deque[int] = deque()
-        # Panels, array.
+        # Panels and array.
         self.full, self.filling, self.reading = [[False] * 2, [False] * 2], [0, 0], [0, 0]
         self.filled: deque[tuple[int, int, int]] = deque()
         self.pipe, self.marks = [False] * 4, deque()  # type: list[bool], deque[int]
         self.units = model.units()
         self.leaving = self.units.leaving
-        # Rows of results that are scaled: when they can be taken, and whether each is the last one of its tile.
+        # Result rows that are being scaled: when each can be taken, and whether it is the last row of its tile.
         self.scaled: deque[tuple[int, int]] = deque()
-        # Plans of operands, initial values and drain.
+        # Plans for operands, initial values and the drain.
         self.side, self.phase = 0, 0
         self.initial_phase, self.initial_pass = 0, 0
         self.unfinished, self.drained, self.count, self.before = 0, 0, 0, 0
         self.tiles: deque[Tile] = deque()
         self.drain_phase, self.walk_offer, self.gate_offer = 0, None, None  # type: int, Tile | None, Tile | None
         self.walk: deque[int] = deque()
-        # Ports.
+        # Memory ports.
         self.written, self.ending, self.uncommitted, self.ended = False, 0, 0, False
         self.requested: int | None = None
         self.owners = 0
         self.due: deque[tuple[int, int]] = deque()
 
     def next_outline(self, cycle: int) -> None:
-        """Offer the next step from a cycle on."""
+        """Offer the next step from the given cycle on."""
         self.outline = outline = next(self.outlines, None)
         if outline is not None:
             self.offered, self.wants_beats = cycle, True
@@ -144,7 +144,7 @@ class _Run:
 
     @staticmethod
     def beats_of(outline: Outline) -> Iterator[int]:
-        """Beats of a step."""
+        """Beats of a step, as flags."""
         for number, work in enumerate(outline.tiles):
             ending = number == len(outline.tiles) - 1
             for count in range(work.initial + work.terms):
@@ -163,8 +163,8 @@ class _Run:
         self.uncommitted -= not settled and self.memory.commit(cycle)
         finished = settled and self.drained > 0
         self.drained -= finished
-        # An item taken from a queue leaves room in the next cycle, and an item put into it is seen then: so sinks
-        # come before sources, and levels are from the start of the cycle.
+        # An item taken from a queue frees room in the next cycle, and an item put into a queue is visible in the next
+        # cycle: so sinks come before sources, and levels are sampled at the start of the cycle.
         fetches = (self.initial, self.gate, self.operands)
         for fetch in fetches:
             fetch.level = len(fetch.tags)
@@ -185,7 +185,7 @@ class _Run:
         return False
 
     def scale(self, cycle: int) -> bool:
-        """Offer a row of results to the drain; return whether a row is taken from the array."""
+        """Offer a row of scaled results to the drain; return whether a row is taken from the array."""
         take = bool(self.leaving) and len(self.scaled) < self.SCALED
         offer = self.scaled[0][1] if self.scaled and self.scaled[0][0] <= cycle else None
         if self.drain(cycle, offer):
@@ -195,7 +195,7 @@ class _Run:
         return take
 
     def drain(self, cycle: int, offer: int | None) -> bool:
-        """Write a row of results, the last of its tile if ``offer`` is 1; return whether it is taken."""
+        """Write a row of results, the last one of its tile if ``offer`` is 1; return whether the row is taken."""
         accepts = self.memory.write(cycle)
         self.uncommitted += self.written and accepts
         if self.written and not accepts:
@@ -216,7 +216,7 @@ class _Run:
         return take
 
     def array(self, cycle: int, take: bool) -> bool:
-        """Move results, sums and operands; return whether the stages of the panels move."""
+        """Move results, sums and operands; return whether the panel stages move."""
         ready = self.units.step(cycle, take)
         mark = self.marks[0] if self.marks else 0
         initial = mark & _INITIAL != 0
@@ -229,7 +229,7 @@ class _Run:
         return (moves and not initial) or not self.pipe[3]
 
     def fill(self, cycle: int) -> None:
-        """Put a row into its panel."""
+        """Store a row in its panel."""
         if self.filled and self.filled[0][0] <= cycle:
             _, side, half = self.filled.popleft()
             self.full[side][half] = True
@@ -240,7 +240,7 @@ class _Run:
                 self.filling[side] ^= 1
 
     def join(self, cycle: int, reads: bool, room: bool) -> None:
-        """Pass a beat to panels and marks, and advance to the next one."""
+        """Pass a beat to the panels and the queue of marks, and advance to the next beat."""
         level = len(self.skid)
         beat = self.skid[0] if self.skid else None
         initial = beat is not None and beat & _INITIAL != 0
@@ -270,7 +270,7 @@ class _Run:
             self.wants_beats, self.ahead = False, self.outline
 
     def request(self, cycle: int, fetches: tuple[RowFetch, ...]) -> None:
-        """Request a row, and take a response."""
+        """Accept a response, and request a row."""
         accepts = self.memory.request(cycle)
         free = (self.requested is None or accepts) and self.owners < self.REQUESTS
         if self.due and self.due[0][0] <= cycle and self.memory.response(cycle):
@@ -291,7 +291,7 @@ class _Run:
                 self.owners += 1
 
     def plan_operands(self, cycle: int) -> None:
-        """Choose, multiply, add, offer the walk through a panel."""
+        """Plan the loads of a step's panels in stages: choose a panel, multiply, add, and offer its rows."""
         outline = self.outline
         if not self.wants_panels or cycle < self.offered or outline is None or outline.panel is None:
             return
@@ -306,7 +306,7 @@ class _Run:
             self.side, self.phase = int(self.wants_panels), 0
 
     def plan_initial(self) -> Tile | None:
-        """Wait, add, offer a walk for each row of units; return a tile that is taken."""
+        """Plan the initial values of a tile, one row of units after another; return the tile once it is accepted."""
         tile, job = self.tile, self.job
         if tile is None:
             return None
@@ -340,7 +340,7 @@ class _Run:
         return tile
 
     def plan_drain(self) -> None:
-        """Multiply, add, offer the walks through C and the gate."""
+        """Plan the drain of a tile in stages: multiply, add, and offer the sequences for C and the gate."""
         free = self.walk_offer is None and self.gate_offer is None
         if self.walk_offer is not None and not self.walk:
             self.walk.extend(self.results(self.walk_offer))
@@ -357,7 +357,7 @@ class _Run:
                 self.gate_offer = tile
 
     def results(self, tile: Tile) -> Iterator[int]:
-        """Rows of results of a tile."""
+        """Result rows of a tile, as flags."""
         job, rows, lanes = self.job, self.model.rows << tile.tile, self.model.lanes
         groups = SLOTS >> tile.tile
         final = tile.m + rows >= job.m and tile.n + groups * lanes >= job.n and not tile.partial
@@ -367,7 +367,7 @@ class _Run:
                 yield READ * inside | _PARTIAL * tile.partial | _FINAL * final
 
     def announce(self, cycle: int, taken: Tile | None) -> None:
-        """Announce the tiles of a step."""
+        """Announce the tiles of a step, one after another."""
         idle = not self.coming
         if taken is not None:
             self.tiles.append(taken)

@@ -1,8 +1,8 @@
-"""Estimate of the cycles of a matrix product from a few of its steps, for products too large to model.
+"""Estimate of a matrix product's cycles from a few of its steps, for products too large to model.
 
-The steps of the outer loops repeat. So the beats and loads of a product with two and with three panels along each
-dimension are added up, and each further panel takes the difference between three and two. For the error of this
-extrapolation against :mod:`sim.golden.features.compute.gemm_cycles`, see docs/tiling.md.
+The steps of the outer loops repeat. So the beats and loads of a product are added up for two and for three panels
+along each dimension, and each further panel is assumed to take the difference. docs/tiling.md lists the error of this
+extrapolation against :mod:`sim.golden.features.compute.gemm_cycles`.
 """
 
 import dataclasses
@@ -18,15 +18,15 @@ __all__ = ["Load", "bound", "estimate", "loads", "tail"]
 
 #: Cycles from a job to the first request, and from the last request of a panel to the first of its terms.
 _LEAD, _FILLED = 10, 8
-#: Rows of operands that wait for a panel.
+#: Maximum number of operand rows that wait for a panel.
 _ROWS = 17
-#: Number of panels along a dimension from which on each is like the one before.
+#: Number of panels along a dimension from which each further panel takes the same time.
 _REPEATS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """Step of the outer loops: rows of A and of B to load, beats, and beats before the first term."""
+    """Step of the outer loops: rows of A and B to load, beats, and beats before the first term."""
 
     a: int
     b: int
@@ -35,7 +35,7 @@ class Load:
 
 
 def loads(model: GemmCycles, job: GemmJob) -> Iterator[Load]:
-    """Steps of a legal job in order."""
+    """Steps of a valid job, in order."""
     loops = model.loops
     stride = loops.strides(job.loops)
     sizes = {"m": job.m, "n": job.n, "k": job.k}
@@ -61,15 +61,15 @@ def loads(model: GemmCycles, job: GemmJob) -> Iterator[Load]:
 
 
 def _rows(lanes: int, extent: dict[str, int], name: str, along_k: int) -> int:
-    """Rows of memory of a panel."""
+    """Memory rows of a panel."""
     lines, length = (extent[name], extent["k"]) if along_k else (extent["k"], extent[name])
     return lines * -(-length // lanes)
 
 
 def bound(model: GemmCycles, job: GemmJob) -> int:
-    """Minimum cycles of a legal job by its steps: beats in order, after their panels, also loaded in order."""
+    """Minimum cycles of a valid job: its beats run in order after their panels, which also load in order."""
     read, ended = _LEAD, 0
-    before = 0  # end of the beats of the step before the last
+    before = 0  # end of the beats two steps earlier
     latest = (0, 0)
     for step in loads(model, job):
         begun = ended + step.beats
@@ -77,7 +77,7 @@ def bound(model: GemmCycles, job: GemmJob) -> int:
             read += step.a + step.b
             rows, last = (step.b, latest[1]) if step.b else (step.a, latest[0])
             if last:
-                # The panel before the last one must be released; a queue holds the first rows till then.
+                # The panel before the previous one must be released; until then, a queue holds the first rows.
                 read = max(read, before + rows - _ROWS)
             begun = max(begun, read + _FILLED + step.beats - step.initial)
         latest = step.a, step.b
@@ -96,7 +96,7 @@ def _smaller(job: GemmJob, name: str, size: int) -> GemmJob:
 
 
 def estimate(model: GemmCycles, job: GemmJob) -> int:
-    """Approximate cycles of a legal job."""
+    """Approximate number of cycles of a valid job."""
     stride = model.loops.strides(job.loops)
     for name in "mnk":
         size: int = getattr(job, name)

@@ -1,4 +1,4 @@
-"""Factors and order of a matrix product that take the fewest cycles, by the model of its cycles."""
+"""Loop factors and loop order that minimize the modelled cycles of a matrix product."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ _SIZE_BITS = 12
 
 
 def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
-    """Legal jobs with other factors, with panels no larger than needed to cover the product."""
+    """Valid jobs with different factors, with panels no larger than needed to cover the product."""
     for tile in range(4):
         at_once = {"m": model.rows << tile, "n": model.lanes * (SLOTS >> tile), "k": 1}
         most = {name: (-(-getattr(job, name) // size) - 1).bit_length() for name, size in at_once.items()}
@@ -33,12 +33,12 @@ def candidates(model: GemmCycles, job: GemmJob) -> Iterator[GemmJob]:
 
 @functools.lru_cache(maxsize=1024)
 def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
-    """The job with the factors and the order of the fewest cycles; the first of equal jobs.
+    """Job with the factors and loop order that take the fewest cycles; the first of equal jobs.
 
-    Beats bound the cycles of a candidate, its steps bound them better, and the model has them. The candidate with the
-    least figure so far gets the next better figure, until its figure is the model's.
+    The beats of a candidate are a lower bound of its cycles, its steps are a better bound, and the model gives the
+    exact number. The candidate with the lowest number so far gets its next better number, until that is the model's.
 
-    Raises ValueError for sizes that no product has.
+    Raises ValueError if no product can have these sizes.
     """
     if not all(0 < size < 1 << _SIZE_BITS for size in (job.m, job.n, job.k)):
         raise ValueError(f"Sizes of a product must be from 1 to 4095, not {job.m}, {job.n} and {job.k}")
@@ -54,9 +54,9 @@ def best_factors(model: GemmCycles, job: GemmJob) -> GemmJob:
 
 
 def training_step(share: int, widths: tuple[int, ...], lanes: int) -> dict[str, GemmJob]:
-    """Products of a training step of a perceptron with ReLU, in order; weights are stored as (outputs, inputs).
+    """Products of a perceptron's training step with ReLU, in order; weights are (outputs, inputs).
 
-    Each kind of operand has a memory, from row 0 on; only memories and strides matter here.
+    Each kind of operand has its own memory and starts at row 0; only memories and strides matter here.
     """
     strides = [-(-width // lanes) for width in widths]
     last = len(widths) - 2

@@ -1,4 +1,4 @@
-"""Operands of the instructions of a list, in the memories of a node."""
+"""Operands of list instructions, in the memories of a node."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from hdl.features.compute.layer_list import Place
 
 __all__ = ["Memories", "Operand"]
 
-#: Words of each memory of operands.
+#: Words of each operand memory.
 Memories = Mapping[Place, npt.NDArray[np.uint32]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Operand:
-    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart, of the buffer ``owner``."""
+    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart, of buffer ``owner``."""
 
     place: Place
     base: int
@@ -31,7 +31,7 @@ class Operand:
         return self.base + (self.rows - 1) * self.stride + self.columns
 
     def meets(self, other: "Operand") -> bool:
-        """Whether the extents of both have an address in common."""
+        """Whether the address ranges of both overlap."""
         return self.place == other.place and max(self.base, other.base) < min(self.end, other.end)
 
     def index(self) -> npt.NDArray[np.int64]:

@@ -14,13 +14,13 @@ from sim.golden.stream import Feed, Output
 
 __all__ = ["ORDERS", "Beat", "Job", "LoopNest", "Outline", "Panel", "Step", "Tile", "Trace", "Work"]
 
-#: Outer loops of each order, the innermost one last.
+#: Outer loops for each value of ``order``, the innermost one last.
 ORDERS = ("mnk", "nmk", "kmn")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """Product of m by k and k by n; factors are base-2 logarithms, ``order`` an index of :data:`ORDERS`."""
+    """Product of m by k and k by n. Factors are base-2 logarithms; ``order`` indexes :data:`ORDERS`."""
 
     m: int
     n: int
@@ -38,7 +38,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Panels to load."""
+    """Panels to load for a step."""
 
     m: int
     n: int
@@ -49,7 +49,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tile:
-    """Tile that begins."""
+    """Tile on which work begins."""
 
     m: int
     n: int
@@ -81,7 +81,7 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Step of the outer loops: panels to load, if any, and beats by tile, with the tile if it is announced."""
+    """Step of the outer loops: panels to load, if any; announced tile or None, and beats, for each tile."""
 
     panel: Panel | None
     tiles: list[tuple[Tile | None, list[Beat]]]
@@ -89,7 +89,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Work on a tile in a step: whether its sums begin and end here, rounds of initial values, and terms."""
+    """Work on a tile in one step: whether sums begin and end here, rounds of initial values, and terms."""
 
     tile: Tile
     first: bool
@@ -101,7 +101,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outline:
-    """Step of the outer loops: its begin, panels to load and to release, and its tiles."""
+    """Step of the outer loops: its position, panels to load and to release, and its tiles."""
 
     m: int
     n: int
@@ -115,7 +115,7 @@ class Outline:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Handshakes of all streams and ``bad``, cycle by cycle, and the beat of each output that is on offer."""
+    """Handshakes of all streams and ``bad`` in each cycle, and the index of each output's offered beat."""
 
     signals: dict[str, npt.NDArray[np.bool_]]
     offered: dict[str, npt.NDArray[np.int64]]
@@ -126,9 +126,9 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopNest:
-    """Loop nest."""
+    """Loop nest of a matrix product."""
 
-    #: Parameters of the gateware.
+    #: Parameters of the gateware unit.
     rows: int
     lanes: int
     blocks: int = 128
@@ -137,18 +137,18 @@ class LoopNest:
     #: Cycles from the acceptance of a job to ``bad``, and to the offer of its first step.
     CHECK = 3
     FIRST = 6
-    #: Cycles from the end of a step's offer to the next one.
+    #: Cycles from the end of one step's offer to the next offer.
     NEXT = 3
-    #: Cycles from a step, or from the offer of a tile, to the next tile.
+    #: Cycles from a step, or from the offer of a tile, to the offer of the next tile.
     TILE = 3
 
     def strides(self, job: Job) -> dict[str, int]:
-        """Rows, columns and terms of a panel."""
+        """Size of a panel in rows, columns and terms."""
         return {"m": self.rows << job.tile + job.row_tiles,
                 "n": (SLOTS >> job.tile) * self.lanes << job.column_tiles, "k": 1 << job.rounds}
 
     def legal(self, job: Job) -> bool:
-        """Whether the panels of a job fit, and its sizes and order are known."""
+        """Whether the panels of a job fit, and its sizes and loop order are valid."""
         strides = self.strides(job)
         blocks = {name: max(1, stride // self.lanes) for name, stride in strides.items()}
         aligned = all(strides[name] % self.lanes == 0 or getattr(job, name) <= strides[name]
@@ -158,12 +158,12 @@ class LoopNest:
                 and blocks["m"] * blocks["k"] <= self.blocks and blocks["n"] * blocks["k"] <= self.blocks)
 
     def block(self, group: int, term: int) -> int:
-        """Block of a group of rows, or of columns, and a group of terms."""
+        """Block address for a group of rows or columns and a group of terms."""
         bits = self.blocks.bit_length() - 1
         return group | int(f"{term:0{bits}b}"[::-1], 2)
 
     def cycles(self, job: Job) -> int:
-        """Beats of a job in closed form, which are its cycles if no stream stalls it."""
+        """Beats of a job in closed form; these are its cycles if no stream stalls it."""
         tiles = -(-job.m // (self.rows << job.tile)) * -(-job.n // (self.lanes * (SLOTS >> job.tile)))
         steps = 1 if self._holds(job) else -(-job.k // (1 << job.rounds))
         initial = self.rows * (steps - 1) + job.resume * (1 if job.common else self.rows)
@@ -171,11 +171,11 @@ class LoopNest:
 
     @staticmethod
     def _holds(job: Job) -> bool:
-        """Whether sums stay in the array from panel to panel."""
+        """Whether sums remain in the array from panel to panel."""
         return job.row_tiles == job.column_tiles == 0 and ORDERS[job.order][-1] == "k"
 
     def outline(self, job: Job) -> Iterator[Outline]:
-        """Steps of a legal job, in order, without their beats."""
+        """Steps of a valid job, in order, without their beats."""
         size, stride = {name: getattr(job, name) for name in "mnk"}, self.strides(job)
         outer, middle, inner = tuple(ORDERS[job.order])
         bases = [{outer: x, middle: y, inner: z} for x in range(0, size[outer], stride[outer])
@@ -194,7 +194,7 @@ class LoopNest:
                 tiles=list(self._works(job, base)))
 
     def _works(self, job: Job, base: dict[str, int]) -> Iterator[Work]:
-        """Tiles of a step."""
+        """Work on the tiles of a step, in order."""
         stride, holds = self.strides(job), self._holds(job)
         terms = min(stride["k"], job.k - base["k"])
         begins, ends = base["k"] == 0, base["k"] + terms == job.k
@@ -208,7 +208,7 @@ class LoopNest:
                            initial * (1 if common else self.rows), terms)
 
     def steps(self, job: Job) -> Iterator[Step]:
-        """Steps of a legal job, in order."""
+        """Steps of a valid job, in order."""
         for step in self.outline(job):
             tiles: list[tuple[Tile | None, list[Beat]]] = []
             for number, work in enumerate(step.tiles):
@@ -217,7 +217,7 @@ class LoopNest:
             yield Step(step.panel, tiles)
 
     def _beats(self, step: Outline, work: Work, ending: bool) -> Iterator[Beat]:
-        """Beats of a tile, which may be the last one of its step."""
+        """Beats of a tile; ``ending`` is whether it is the last tile of its step."""
         tile = work.tile
         rounds = [(True, row) for row in range(work.initial)] + [(False, term) for term in range(work.terms)]
         for index, (opening, count) in enumerate(rounds):
@@ -236,13 +236,13 @@ class LoopNest:
                     final=ends & step.final)
 
     def trace(self, jobs: Sequence[Job], *, willing: npt.ArrayLike, ready: dict[str, npt.ArrayLike]) -> Trace:
-        """Trace every cycle from reset. ``willing``: whether the source may begin to offer its next job in a cycle;
-        ``ready``: whether the sinks of ``panels``, ``tiles`` and ``o`` are ready."""
+        """Trace every cycle from reset. ``willing`` is whether the source may begin to offer its next job in a cycle;
+        ``ready`` is whether the sinks of ``panels``, ``tiles`` and ``o`` are ready."""
         feed = Feed(len(jobs), willing)
         outputs = {name: Output(ready[name]) for name in ("panels", "tiles", "o")}
         payloads: dict[str, list] = {"panels": [], "tiles": [], "o": []}
         bad = np.zeros(feed.end, np.bool_)
-        # First cycles that can accept a job, the beats of a step, the next step, and its tiles.
+        # First cycles in which a job, the beats of a step, the next step, and its tiles can be accepted.
         idle, free, following, announced = 0, 0, 0, 0
         for job in jobs:
             accepted = feed.accept(idle)
@@ -257,7 +257,7 @@ class LoopNest:
                 done = max(offer, following)
                 following = latest = max(done + 1, free)
                 if step.panel is not None:
-                    # The register of panels is empty by then.
+                    # By then, the register of panels is empty.
                     outputs["panels"].load(offer - 1)
                     payloads["panels"].append(step.panel)
                     done = max(done, outputs["panels"].departed)

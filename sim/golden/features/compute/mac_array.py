@@ -1,4 +1,4 @@
-"""Golden model of the array of multiply-accumulate units: sums of its slots, and every cycle.
+"""Golden model of the array of multiply-accumulate units: the sums of its slots, and every cycle.
 
 Mirrors :mod:`hdl.features.compute.multiply_accumulate` and :mod:`hdl.features.compute.array`.
 """
@@ -17,7 +17,7 @@ from sim.golden.stream import Feed, Trace, first_from
 __all__ = ["SLOTS", "Beats", "MacArray", "MacUnits", "Results", "accumulate", "concatenate", "results_of",
            "tile_order"]
 
-#: Sums that a unit holds, and beats of a round.
+#: Number of sums that a unit holds, and of beats in a round.
 SLOTS = 8
 
 Bits = npt.NDArray[np.uint32]
@@ -29,11 +29,11 @@ _NEGATIVE = np.uint32(0x8000_0000)
 def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, first: npt.ArrayLike = False,
                negative: npt.ArrayLike = False, bubble: npt.ArrayLike = False,
                initial: npt.ArrayLike = False, operands: str = FP32) -> Bits:
-    """Sums after one more term, as bit patterns: product and sum are each rounded.
+    """Sums after one more term, as bit patterns; the product and the sum are each rounded.
 
-    The term has the factors ``a`` and ``b``, in the format of operands. Where it is the ``first``, the sum begins
-    with it, at +0.0, or at -0.0 if it is also ``negative``; a ``bubble`` is -0.0 in place of the product, and an
-    ``initial`` term is ``b``.
+    The term has the factors ``a`` and ``b``, in the format of operands. The ``first`` term is added to +0.0, or to
+    -0.0 if it is also ``negative``; a ``bubble`` adds -0.0 in place of the product, and an ``initial`` term is ``b``
+    itself.
     """
     zero = np.where(negative, _NEGATIVE, np.uint32(0))
     term = np.where(initial, np.asarray(b, np.uint32), operands_of(operands).multiply(a, b))
@@ -43,12 +43,12 @@ def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, firs
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beats:
-    """Beats of the array's operands, whole rounds of eight."""
+    """Operand beats of the array, in whole rounds of eight."""
 
-    a: Bits  # of shape (beats, rows)
-    b: Bits  # of shape (beats, columns)
-    rows: Flags  # rows that take part, of shape (beats, rows)
-    #: One for each beat.
+    a: Bits  # shape (beats, rows)
+    b: Bits  # shape (beats, columns)
+    rows: Flags  # whether each row takes part, in shape (beats, rows)
+    #: One value for each beat.
     initial: Flags
     first: Flags
     last: Flags
@@ -66,7 +66,7 @@ def concatenate(parts: list[Beats]) -> Beats:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Rows of results, in the order of departure: elements, row and group in the tile, end of the tile."""
+    """Result rows in the order of departure: elements, row and group in the tile, and whether the tile ends."""
 
     elements: Bits
     row: npt.NDArray[np.int64]
@@ -75,7 +75,7 @@ class Results:
 
 
 def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Row in the tile, group of columns and slot of each row of results, in the order of departure from an array of
+    """Row in the tile, group of columns, and slot of each result row, in the order of departure from an array with
     ``rows`` rows."""
     groups = SLOTS >> tile
     row, group = (grid.ravel() for grid in np.indices((rows << tile, groups)))
@@ -83,8 +83,8 @@ def tile_order(rows: int, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) -> Results:
-    """Results of tiles that leave an array one after the other, from their sums, in shape (slots, rows, columns), and
-    forms."""
+    """Results of tiles that leave an array one after another. Each tile is given by its sums, in shape (slots, rows,
+    columns), and its form."""
     empty = np.zeros(0, np.int64)
     parts = [(np.zeros((0, columns), np.uint32), empty, empty, empty.astype(np.bool_))]
     for totals, tile in tiles:
@@ -94,23 +94,23 @@ def results_of(tiles: Iterable[tuple[Bits, int]], *, rows: int, columns: int) ->
 
 
 class MacUnits:
-    """State of the array between incoming operands and results, cycle by cycle, with ``rows`` rows of units and
-    ``product`` cycles from elements to their product."""
+    """State of the array from incoming operands to results in each cycle, with ``rows`` rows of units and ``product``
+    cycles from elements to their product."""
 
     SKID, BANKS = 2, 2
 
     def __init__(self, rows: int, product: int) -> None:
-        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last one of a tile, else 0
+        self.leaving: deque[int] = deque()  # rows of results in the skid buffer: 1 for the last row of a tile, else 0
         self._rows, self._product = rows, product
         self._slot = 0
-        self._held: tuple[bool, bool] | None = None  # whether a last round begins, and ends
+        self._held: tuple[bool, bool] | None = None  # whether the held beat begins and ends a last round
         self._issued, self._fresh, self._banks = 0, True, 0
         self._complete: deque[int] = deque()
         self._waiting, self._number = 0, 0
         self._stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
 
     def step(self, cycle: int, take: bool) -> bool:
-        """Advance by a cycle, with a row of results taken or not; return whether it can accept a beat."""
+        """Advance by a cycle, in which a result row may be taken; return whether a beat can be accepted."""
         if self._complete and self._complete[0] <= cycle:
             self._complete.popleft()
             self._waiting += 1
@@ -146,15 +146,15 @@ class MacUnits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MacArray:
-    """Array of rows by columns of units."""
+    """Array of ``rows`` by ``columns`` units."""
 
-    #: Parameters of the gateware.
+    #: Parameters of the gateware unit.
     rows: int
     columns: int
     product: int = 6  # cycles from elements to their product
     operands: str = FP32  # format of operands
 
-    #: Cycles from the issue of a beat to the store of its sum, in addition to the multiplier's cycles.
+    #: Cycles from issuing a beat to storing its sum, in addition to the multiplier's cycles.
     STORE = SLOTS
 
     def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -177,12 +177,12 @@ class MacArray:
         return results_of(tiles, rows=self.rows, columns=self.columns)
 
     def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-        """Trace every cycle from reset. ``willing``: whether the source may begin to offer its next beat in a cycle;
-        ``ready``: whether the sink is ready. ``last`` marks the beats of the last round of a sum.
+        """Trace every cycle from reset. ``willing`` is whether the source may begin to offer its next beat in a
+        cycle; ``ready`` is whether the sink is ready. ``last`` marks the beats of the last round of a sum.
 
-        A beat is accepted when the beat before is issued, and issued from the next cycle on: in any cycle if no sum
-        is in progress, else a multiple of eight cycles and one later than the beat before. The first beat of a last
-        round also waits for a bank, which is free again when the last row of the tile before the last has been read.
+        A beat is accepted when the previous beat is issued, and can be issued from the next cycle on: in any cycle if
+        no sum is in progress, else 8 n + 1 cycles after the previous beat. The first beat of a last round also waits
+        for a free bank: a bank is freed when the last row of the tile two tiles earlier has been read.
         """
         final = np.asarray(last, np.bool_)
         feed, drain = Feed(len(final), willing), _Drain(ready, SLOTS * self.rows)
@@ -206,7 +206,7 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles: position and result of each row, two stages that move together, and a skid buffer."""
+    """Drain of complete tiles: position and result of each row, two joint stages, and a skid buffer."""
 
     BANKS = 2
 
@@ -214,15 +214,15 @@ class _Drain:
         self._ready = first_from(ready)
         self._length = length
         self._end = len(self._ready) - 1
-        self.offered = np.full(self._end, -1, np.int64)  # per cycle, the index of the row on offer; -1 without one
+        self.offered = np.full(self._end, -1, np.int64)  # index of the row on offer in each cycle; -1 without one
         self._rows, self._placed, self._departed = 0, -1, -1
-        # Cycles with a full buffer, for the latest rows: the first cycle, and the one after the last.
+        # Ranges of cycles with a full buffer, for the latest rows: first cycle, and cycle after the last.
         self._full: list[tuple[int, int]] = []
         self._read: list[int] = []
 
     @property
     def room(self) -> int:
-        """Cycle from which on a bank is free for the next tile."""
+        """Cycle from which a bank is free for the next tile."""
         return 0 if len(self._read) < self.BANKS else self._read[-self.BANKS] + 1
 
     def tile(self, complete: int) -> None:
@@ -238,12 +238,12 @@ class _Drain:
         before, self._departed = self._departed, self._ready[offered]
         self.offered[offered:self._departed + 1] = self._rows
         self._rows += 1
-        # No row before these can hold a later one.
+        # Earlier rows cannot hold up a later one.
         self._full = [*self._full[-3:], (accepted + 1, before + 1)]
         return read
 
     def _move(self, cycle: int) -> int:
-        """The first cycle from ``cycle`` on that moves the stages."""
+        """First cycle from ``cycle`` on that moves the stages."""
         for first, after in self._full:
             if first <= cycle:
                 cycle = max(cycle, after)

@@ -1,4 +1,4 @@
-"""Pace of a node's memories, and rows in flight from a memory."""
+"""Memory pacing of a node, and the rows in flight from a memory."""
 
 import dataclasses
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 __all__ = ["READ", "Memory", "RowFetch"]
 
-#: Flag of a walk's step, or of a row in flight, that is read from memory.
+#: Flag of an access, or of a row in flight, that is read from memory.
 READ = 1
 
 
@@ -16,33 +16,33 @@ def _always(_cycle: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Pace of the memories: each function returns whether a transfer is possible in a cycle."""
+    """Memory pacing: each function returns whether a transfer is possible in a cycle."""
 
     latency: int = 2  # minimum cycles from the acceptance of a request to its response
-    #: Whether a request, and a write, is accepted.
+    #: Whether a request, and whether a write, is accepted.
     request: Callable[[int], bool] = _always
-    response: Callable[[int], bool] = _always  # whether there is a response, if one is due
+    response: Callable[[int], bool] = _always  # whether a due response arrives
     write: Callable[[int], bool] = _always
     #: Whether the oldest write reaches the memory, from the cycle after its acceptance on.
     commit: Callable[[int], bool] = _always
 
 
 class RowFetch:
-    """Rows in flight: steps of the walk, tags in order, and number of answers that have arrived."""
+    """Rows in flight: the remaining steps, tags in order, and the number of answers that have arrived."""
 
     def __init__(self, depth: int) -> None:
         self.steps: deque[int] = deque()
         self.tags: deque[int] = deque()
         self.answers = 0
-        self.level = 0  # tags at the beginning of a cycle
+        self.level = 0  # number of tags at the beginning of a cycle
         self._depth = depth
 
     def requests(self) -> bool:
-        """Whether there is a request in this cycle."""
+        """Whether a row is requested in this cycle."""
         return bool(self.steps) and self.steps[0] & READ != 0 and self.level < self._depth
 
     def moves(self, granted: bool) -> bool:
-        """Whether the walk advances."""
+        """Whether the sequence of steps advances."""
         return bool(self.steps) and self.level < self._depth and (granted or not self.steps[0] & READ)
 
     def offers(self) -> bool:

@@ -1,4 +1,4 @@
-"""Golden model of the panel buffer: its operands, and every cycle.
+"""Golden model of the panel buffer: the operands that it delivers, and every cycle.
 
 Mirrors :mod:`hdl.features.compute.panel`.
 """
@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fill:
-    """Memory rows of one panel, in order: elements, and the target of each row."""
+    """Memory rows of one panel, in order: the elements and the target of each row."""
 
     elements: npt.NDArray[np.uint32]
     block: Numbers
@@ -41,14 +41,14 @@ class Trace:
 
     #: ``fill__valid``, ``fill__ready``, ``read__valid``, ``read__ready``, ``o__valid``.
     signals: dict[str, npt.NDArray[np.bool_]]
-    offered: npt.NDArray[np.int64]  # per cycle with ``o__valid``, the index of the operands on offer; elsewhere -1
+    offered: npt.NDArray[np.int64]  # index of the operands on offer with ``o__valid``, else -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PanelBuffer:
     """Panel buffer."""
 
-    #: Parameters of the gateware.
+    #: Parameters of the gateware unit.
     lanes: int
     width: int
     blocks: int
@@ -78,7 +78,7 @@ class PanelBuffer:
     def trace(self, fills: Sequence[int], reads: Sequence[int], *, willing: Sequence[npt.ArrayLike],
               ready: npt.ArrayLike) -> Trace:
         """Trace every cycle from reset, for panels of ``fills`` memory rows and ``reads`` reads. ``willing``: whether
-        the sources of rows and of reads may begin to offer their next beats; ``ready``: whether the sink is ready."""
+        the sources of rows and reads may begin to offer a beat; ``ready``: whether the sink is ready."""
         stages = Stages(self.READ, ready)
         filling, reading = Feed(sum(fills), willing[0]), Feed(sum(reads), willing[1])
         readable = np.zeros(stages.end, np.bool_)
@@ -96,7 +96,7 @@ class PanelBuffer:
                 reading.take(entered)
             readable[full:entered + 1] = True
             released.append(entered)
-        # The half after the last panel is free once the panel before is released.
+        # The half after the latest panel is free as soon as the panel before that one is released.
         if len(released) >= self.HALVES:
             filling.accept(max(released[-self.HALVES] + 1, free))
         else:

@@ -1,4 +1,4 @@
-"""Golden model of the matrix product: memory rows of its operands, initial values, and results.
+"""Golden model of the matrix product: the memory rows of its operands, initial values, and results.
 
 Mirrors :mod:`hdl.features.compute.product`.
 """
@@ -27,9 +27,9 @@ _BLOCK_ARRAY: OnDemand[Any] = OnDemand(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MatrixProduct:
-    """Matrix product."""
+    """Matrix product unit."""
 
-    #: Parameters of the gateware.
+    #: Parameters of the gateware unit.
     rows: int
     columns: int
     blocks: int = 128
@@ -56,8 +56,8 @@ class MatrixProduct:
         return MacArray(rows=self.rows, columns=self.columns, product=self.product, operands=self.operands)
 
     def fills(self, job: Job, a: Bits, b: Bits, *, by_rows: tuple[bool, bool]) -> dict[str, list[Fill]]:
-        """Panels of A, (m, k), and of B, (k, n), in the order of loading. Memory rows of each are pieces of its rows,
-        or else of its columns."""
+        """Panels of A, (m, k), and of B, (k, n), in loading order. The memory rows of each matrix are pieces of its
+        rows, or else of its columns."""
         panels: dict[str, list[Fill]] = {"a": [], "b": []}
         stride = self.loops.strides(job)
         for step in self.loops.steps(job):
@@ -71,7 +71,7 @@ class MatrixProduct:
         return panels
 
     def _fill(self, part: Bits, *, transposed: bool) -> Fill:
-        """Memory rows of a panel of the given rows and terms."""
+        """Memory rows of a panel with the given rows and terms."""
         lanes = self.columns
         groups, terms = (-(-length // lanes) for length in part.shape)
         padded = np.zeros((groups * lanes, terms * lanes), np.uint32)
@@ -88,9 +88,9 @@ class MatrixProduct:
         return Fill(elements=elements, block=block, row=rows, transposed=np.full(len(rows), transposed))
 
     def tiles(self, job: Job, a: Bits, b: Bits, c: Bits) -> tuple[list[Tile], Bits, Bits]:
-        """Tiles of a job, initial values of the tiles that request them, and rows of results, in order.
+        """Tiles of a job, initial values of the tiles that request them, and result rows, all in order.
 
-        Elements beyond the edge are zero, and have no meaning.
+        Elements beyond the edge of the matrix are zero and have no meaning.
         """
         tile_rows, tile_columns = self.rows << job.tile, self.columns * (SLOTS >> job.tile)
         shape = tuple(-(-size // length) * length for size, length in ((job.m, tile_rows), (job.n, tile_columns)))
@@ -122,7 +122,7 @@ class MatrixProduct:
                     corner = padded[tile.m:tile.m + tile_rows, tile.n:tile.n + tile_columns]
                     pieces.append(corner.reshape(tile_rows, -1, self.columns)[rows, groups])
                 if tile.initial:
-                    # By row of units, then by slot; common values once.
+                    # Ordered by row of units, then by slot; common values occur once.
                     rounds = 1 if job.common and not tile.again else self.rows
                     initials.append(pieces[0][np.lexsort((slots, rows % self.rows))][:rounds * SLOTS])
                 results.append(pieces[1])
@@ -130,7 +130,7 @@ class MatrixProduct:
         return tiles, np.concatenate([empty, *initials]), np.concatenate(results)
 
     def cycles(self, job: Job, *, filled: int) -> int:
-        """Cycles from the offer of a job to the end of the last row of results, if nothing stalls the array, and the
-        first panels are taken ``filled`` cycles after the offer."""
+        """Cycles from the offer of a job to the end of the last result row, if nothing stalls the array and the first
+        panels are taken ``filled`` cycles after the offer."""
         first = max(self.FIRST, filled - 1 + self.FILL) + self.READ
         return first + self.loops.cycles(job) + self.product + SLOTS + 4 + SLOTS * self.rows

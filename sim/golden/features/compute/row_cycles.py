@@ -1,6 +1,6 @@
-"""Golden model of the row unit's cycles, with memories without wait cycles.
+"""Golden model of the row unit's cycles, for memories without wait cycles.
 
-Mirrors :mod:`hdl.features.compute.row_unit` and its parts: each read, element, result and write has its cycle.
+Mirrors :mod:`hdl.features.compute.row_unit` and its parts, down to the cycle of each read, element, result and write.
 """
 
 import dataclasses
@@ -12,53 +12,53 @@ from sim.golden.features.compute.row_unit import Block, Job
 
 __all__ = ["RowCycles"]
 
-#: Cycles from a number to its row of the table, through the queue of results, and of an adder.
+#: Cycles from a number to its table row, through the result queue, and through an adder.
 _KNOWN, _QUEUE, ADD = 3, 3, 7
 _NUMBERED = (Load.TABLE, Load.TARGET)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowCycles:
-    """Cycles of jobs."""
+    """Timing model of jobs."""
 
     lanes: int = 4  # elements of a memory row
     latency: int = 23  # cycles from the control of an element to its result
-    #: Cycles from a square to the reciprocal of its root, and from one to the next.
+    #: Cycles from a square to the reciprocal of its root, and from one square to the next.
     roots: int = 60
     interval: int = 2
     answer: int = 5  # cycles from a request to its answer
-    settle: int = 2  # cycles from the acceptance of a write until it is in its memory
+    settle: int = 2  # cycles from the acceptance of a write until memory holds it
 
     #: Cycles from a job to ``bad``.
     CHECKED = 2
 
     def job(self, job: Job, blocks: Sequence[Block]) -> int:
-        """Cycles from the acceptance of a job to ``done``: the cycles of its blocks, or of a refusal."""
+        """Cycles from the acceptance of a job to ``done``: the cycles of its blocks, or of its rejection."""
         if not blocks:
             return self.CHECKED
         return 2 + sum(_Block(self, job, block).cycles() for block in blocks)
 
 
 class _Block:
-    """A block of a job; it begins in cycle 0."""
+    """Block of a job, with cycles counted from its beginning."""
 
     def __init__(self, model: RowCycles, job: Job, block: Block) -> None:
         self.model, self.job, self.block = model, job, block
         self.groups = -(-job.columns // model.lanes)
         self.function = RowFunction(job.function)
-        #: Cycles when memory rows of operands, results and reciprocals are on offer.
+        #: Cycles when memory rows of operands, results, and reciprocals are on offer.
         self.there: dict[Load, list[int]] = {}
         self.results: list[int] = []
         self.reciprocals: list[int] = []
 
     def cycles(self) -> int:
-        """Cycles until the next block, or ``done``."""
+        """Number of cycles until the next block begins, or until ``done``."""
         self._load()
         self._compute()
         return self._store()
 
     def _load(self) -> None:
-        """Read operands, and set their cycles in ``there``."""
+        """Read the operands, and record their cycles in ``there``."""
         job, block = self.job, self.block
         size = block.rows * self.groups
         cycle, offered, known = 1, 0, 0
@@ -88,7 +88,7 @@ class _Block:
             known = offered + _KNOWN if load == Load.NUMBERS else known
 
     def _compute(self) -> None:
-        """Run the passes."""
+        """Run the passes of the function."""
         if self.function == RowFunction.GATHER and not self.job.begun:
             self.results = [cycle + _QUEUE for cycle in self.there[Load.TABLE]]
             return
@@ -130,7 +130,7 @@ class _Block:
         return cycles
 
     def _store(self) -> int:
-        """Write the results, and return the cycle after they have reached their memories."""
+        """Write the results, and return the cycle after the memories hold them."""
         job, model, rows = self.job, self.model, self.block.rows
         results = iter(self.results)
         cycle, written = 1, 0

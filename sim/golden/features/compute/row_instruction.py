@@ -1,4 +1,4 @@
-"""Golden model of the instruction ROWS: its operands, its checks, and its effect.
+"""Golden model of the ROWS instruction: its operands, its checks, and its effect.
 
 Its functions are in :mod:`sim.golden.features.compute.row_functions`.
 """
@@ -22,12 +22,12 @@ Array = npt.NDArray[np.float32]
 ROW_OPERANDS = ("target", "second", "third", "deviation", "x", "y", "start", "scale", "shift")
 """Operands in the order of their checks: targets first."""
 
-#: Functions that accept a ``start``, and functions that need one.
+#: Functions that accept a ``start``, and functions that require one.
 _STARTED = {RowFunction.ADD, RowFunction.NORM, RowFunction.NORM_BACK, RowFunction.GATHER}
 _NEEDS_START = {RowFunction.ADD}
 
 ROW_TABLES = {RowFunction.GATHER: "x", RowFunction.SCATTER: "target"}
-"""Functions with numbers of rows, and the operand that is their table."""
+"""Functions that read row numbers, and the operand that the numbers select rows of."""
 
 ROW_USES = {
     RowFunction.ADD: {"x"}, RowFunction.SCALE: {"x", "scale", "shift"},
@@ -35,12 +35,12 @@ ROW_USES = {
     RowFunction.NORM_BACK: {"x", "y", "second", "scale", "deviation"}, RowFunction.SOFTMAX_BACK: {"x", "y"},
     RowFunction.GATHER: {"x", "y"}, RowFunction.SCATTER: {"x", "y"}, RowFunction.CLEAR: set(),
 }
-"""Operands that a function uses in addition to its target, and to ``start`` and ``third`` if it is started."""
+"""Operands that a function uses, other than its target and, if it has a start, ``start`` and ``third``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Function of the rows of a sequence, with operands that have been resolved and checked."""
+    """Function of the rows of a sequence, with resolved and checked operands."""
 
     function: RowFunction
     rows: int
@@ -71,7 +71,7 @@ class Rows:
         return tuple(operand for operand in operands if operand is not None)
 
     def named(self, operand: Operand, memories: Memories) -> npt.NDArray[np.int64] | None:
-        """Rows of the table that numbers select; None for another operand."""
+        """Table rows that the numbers select; None for any other operand."""
         name = ROW_TABLES.get(self.function)
         if name is None or self.y is None or operand is not getattr(self, name):
             return None
@@ -91,7 +91,7 @@ class Rows:
         return right
 
     def _results(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], bool]:
-        """Results by target name, without the addition of ``start``; and whether all numbers are right."""
+        """Results by target name, before ``start`` is added, and whether all numbers are valid."""
         right = True
         match self.function:
             case RowFunction.ADD:
@@ -121,11 +121,11 @@ class Rows:
 
 def rows_instruction(fields: dict[str, Any], *, size: Callable[[str], int], columns: int,
                      refuse: Callable[[object], None], operand: Callable[..., Operand]) -> Rows:
-    """A checked instruction, from the fields of :func:`~hdl.features.compute.layer_list.row_layout`, without fields
-    that its function does not use.
+    """Check an instruction and resolve its operands; fields that its function does not use are dropped.
 
-    ``size`` and ``operand`` return the checked item of a name, the latter from its stride, its shape and the options
-    of an engine's operand; ``refuse`` raises an exception if its argument is true.
+    ``fields`` are those of :func:`~hdl.features.compute.layer_list.row_layout`. ``size`` and ``operand`` return the
+    checked item of a name, the latter from its stride, its shape and the options of an engine's operand; ``refuse``
+    raises an exception if its argument is true.
     """
     started = fields["started"]
     refuse(fields["reserved_0"] or fields["function"] not in list(RowFunction))

@@ -1,4 +1,4 @@
-"""Golden model of the row unit: the memory rows that a job reads and writes, in order, and their bits.
+"""Golden model of the row unit: the memory rows that a job reads and writes, and their content.
 
 Mirrors :mod:`hdl.features.compute.row_unit`. The functions are in :mod:`sim.golden.features.compute.row_functions`.
 """
@@ -19,19 +19,19 @@ __all__ = ["Access", "Block", "Job", "Run", "max_rows", "run"]
 
 Array = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]
-#: Memory row: its memory and number.
+#: Memory row: memory number and row number.
 Row = tuple[int, int]
 
 
 def max_rows(lanes: int) -> int:
-    """Rows of a block."""
+    """Maximum number of rows in a block."""
     return 8 * lanes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """Job of the row unit, with the fields of :func:`hdl.features.compute.jobs.row_job_layout`, operands as pairs of
-    a memory and a row of it."""
+    """Job of the row unit, with the fields of :func:`hdl.features.compute.jobs.row_job_layout`; each operand is a
+    pair of memory number and row."""
 
     function: int
     rows: int
@@ -59,7 +59,7 @@ class Job:
     epsilon: int = 0
 
     def legal(self, most: int) -> bool:
-        """Whether a unit of at most ``most`` columns accepts the job."""
+        """Whether a unit with at most ``most`` columns accepts the job."""
         return self.function in list(RowFunction) and self.rows > 0 and 0 < self.columns <= most
 
     @property
@@ -74,7 +74,7 @@ class Job:
 
     @property
     def paired(self) -> bool:
-        """Whether the first two operands are read in turns."""
+        """Whether reads of the first two operands alternate."""
         return self.function in PAIRED and self.loads[:2] == list(LOADS[RowFunction(self.function)][:2])
 
     @property
@@ -85,7 +85,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """Read or write of a memory row; a write has its elements by lane."""
+    """Read or write of a memory row; a write includes its elements by lane."""
 
     place: int
     row: int
@@ -94,7 +94,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Block of a job: its rows, which of their numbers are right, and the count of numbers read."""
+    """Block of a job: its rows, which of their numbers are valid, and how many numbers were read."""
 
     rows: int
     right: tuple[bool, ...] = ()
@@ -112,7 +112,7 @@ class Run:
 
 
 def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
-    """Run a job on memories, arrays of (rows, lanes) that are changed, in a unit of at most ``columns`` columns."""
+    """Run a job on memories of (rows, lanes), which it changes, in a unit of at most ``columns`` columns."""
     result = Run()
     if not job.legal(columns):
         result.bad = True
@@ -124,7 +124,7 @@ def run(job: Job, memories: Sequence[Bits], *, columns: int = 64) -> Run:
 
 
 class _Worked:
-    """A block of a job, from row ``begin`` on."""
+    """Block of a job, starting at row ``begin``."""
 
     def __init__(self, job: Job, memories: Sequence[Bits], begin: int, result: Run) -> None:
         self.job, self.memories, self.begin, self.found = job, memories, begin, result
@@ -149,7 +149,7 @@ class _Worked:
             self._store(store, results[store])
 
     def _take_numbers(self) -> None:
-        """Read numbers; end the block of SCATTER before a repeated number."""
+        """Read the numbers; a block of SCATTER ends before a repeated number."""
         job = self.job
         scatters = job.function == RowFunction.SCATTER
         self.rows = min(self.rows, SCATTERED) if scatters else self.rows
@@ -167,7 +167,7 @@ class _Worked:
         self.numbers, self.right = numbers[:self.rows].astype(np.int64), self.right[:self.rows]
 
     def _elements(self, origin: Row, lane: int, stride: int) -> Bits:
-        """Read an element of each row of the block."""
+        """Read one element for each row of the block."""
         taken = []
         for row in range(self.begin, self.begin + self.rows):
             address = origin[1] * self.lanes + lane + row * stride
@@ -180,7 +180,7 @@ class _Worked:
         return origin[1] + stride * np.arange(self.begin, self.begin + self.rows)
 
     def _named(self, origin: Row, stride: int) -> npt.NDArray[np.int64]:
-        """First memory row of each table row, 0 for a wrong number."""
+        """First memory row of each selected table row; 0 for an invalid number."""
         return np.where(self.right, origin[1] + stride * self.numbers, 0)
 
     def _load(self, load: Load) -> Array:
@@ -248,7 +248,7 @@ class _Worked:
                 return {Store.TARGET: np.zeros((self.rows, job.columns), np.float32)}
 
     def _store(self, store: Store, results: Array) -> None:
-        """Write a result."""
+        """Write one of the results."""
         job = self.job
         if store == Store.DEVIATION:
             first = job.deviation[1] + self.begin // self.lanes

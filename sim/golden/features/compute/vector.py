@@ -18,7 +18,7 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True)
 class CrossEntropy:
-    """Result of a job as bit patterns: loss, gradient, and whether a label was wrong."""
+    """Result of a job as bit patterns: the loss, the gradient, and whether a label was invalid."""
 
     loss: int
     gradient: Bits
@@ -28,9 +28,9 @@ class CrossEntropy:
 def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer], *, sequences: bool = False) -> CrossEntropy:
     """Loss and gradient of rows of scores, as in :func:`sim.golden.summation.cross_entropy`.
 
-    A label that is not below the number of columns subtracts nothing from its row of the gradient, which has only
-    quotients, and the row adds +0.0 to the loss. With ``sequences`` a row labelled
-    :data:`~hdl.features.compute.layer_list.PADDING` has a gradient of +0.0, and is right.
+    A label that is not below the number of columns is invalid: 1 is not subtracted anywhere in its row of the
+    gradient, and the row adds +0.0 to the loss. With ``sequences``, a row labelled
+    :data:`~hdl.features.compute.layer_list.PADDING` is valid and has a gradient of +0.0.
     """
     values, chosen = np.asarray(scores, np.uint32).view(np.float32), np.asarray(labels)
     right, padding = chosen < values.shape[1], (chosen == PADDING) & sequences
@@ -53,8 +53,8 @@ def softmax(scores: Bits) -> Bits:
 class Job:
     """Job of the vector unit, with the fields of :func:`hdl.features.compute.jobs.vector_job_layout`.
 
-    Memories have numbers, and rows of them count from 0. ``stride_source`` and ``stride_target`` are in rows,
-    ``stride_labels`` in elements.
+    Memories are identified by number, and their rows are counted from 0. ``stride_source`` and ``stride_target`` are
+    in rows, ``stride_labels`` in elements.
     """
 
     rows: int
@@ -75,13 +75,13 @@ class Job:
         return bool(self.function == VectorProgram.SOFTMAX)
 
     def legal(self, most: int, *, sequences: bool = False) -> bool:
-        """Whether a unit of at most ``most`` columns, with or without functions of sequences, accepts the job."""
+        """Whether a unit with at most ``most`` columns, with or without functions of sequences, accepts the job."""
         return self.function <= sequences and self.rows > 0 and 0 < self.columns <= most
 
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """Read of a memory row, and the first element of the matrix in it; -1 for a label, which is in a lane."""
+    """Read of a memory row, and its first matrix column; -1 for a label, which is a single lane."""
 
     place: int
     row: int
@@ -91,7 +91,7 @@ class Read:
 
 
 def reads(job: Job, lanes: int) -> list[Read]:
-    """Reads in order: for each row its label, except in a softmax, and then its elements."""
+    """Reads in order: for each row its label, unless the job is a softmax, and then its elements."""
     result = []
     for row in range(job.rows):
         address = job.labels[1] * lanes + job.labels_lane + row * job.stride_labels
@@ -105,7 +105,7 @@ def reads(job: Job, lanes: int) -> list[Read]:
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """Write of the kept elements of a memory row, by lane."""
+    """Write of selected elements of a memory row, by lane."""
 
     place: int
     row: int
@@ -113,7 +113,7 @@ class Write:
 
 
 def writes(job: Job, result: CrossEntropy, lanes: int) -> list[Write]:
-    """Writes in order: rows of the gradient, and the loss; or rows of a softmax, without a loss."""
+    """Writes in order: the rows of the gradient and then the loss; for a softmax, only its rows."""
     listed = [
         Write(job.target[0], job.target[1] + row * job.stride_target + column // lanes,
               dict(enumerate(result.gradient[row, column:column + lanes].tolist())))

@@ -1,4 +1,4 @@
-"""Golden model of the vector unit's cycles, with memories without wait cycles.
+"""Golden model of the vector unit's cycles, for memories without wait cycles.
 
 Mirrors :mod:`hdl.features.compute.vector`, :mod:`hdl.features.compute.row_loader` and
 :mod:`hdl.features.compute.program_sequencer`.
@@ -8,18 +8,18 @@ import dataclasses
 
 __all__ = ["VectorCycles"]
 
-#: Threads of a unit, and cycles of a frame.
+#: Threads of a unit, and cycles in a frame.
 THREADS = 16
-#: Frames of the program: for each sixteen elements of a unit, for each column, and for each block; and for each block
-#: of a softmax.
+#: Frames of the program: for every sixteen elements of a unit, for each column, for each block, and for each block of
+#: a softmax.
 EXPONENTIAL, SUM, ONCE, BRIEF = 12, 1, 17, 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorCycles:
-    """Cycles of jobs."""
+    """Timing model of jobs."""
 
-    units: int = 4  # multiply-add pipelines
+    units: int = 4  # number of multiply-add pipelines
     interval: int = 2  # cycles of a quotient
     quotient_latency: int = 53  # cycles from an element to its gradient
     answer: int = 5  # cycles from a request to its answer
@@ -27,7 +27,7 @@ class VectorCycles:
 
     def job(self, rows: int, columns: int, *, loss_lane: int = 0, softmax: bool = False) -> int:
         """Cycles from the acceptance of a job to ``done``."""
-        # The first label or elements are answered; the last element of the first block is taken.
+        # The first label or elements have arrived; the last element of the first block is accepted.
         row = columns if softmax else columns + 1
         end = 3 + self.answer + min(rows, self.block) * row + 2
         while True:
@@ -40,19 +40,19 @@ class VectorCycles:
 
     @property
     def block(self) -> int:
-        """Rows of a block."""
+        """Number of rows in a block."""
         return THREADS * self.units
 
     def _program(self, rows: int, columns: int, once: int) -> int:
-        """Cycles of the program for a block."""
+        """Cycles of the program that processes a block."""
         elements = -(-rows // self.units) * columns
         return THREADS * (EXPONENTIAL * -(-elements // THREADS) + SUM * columns + once)
 
     def _softmax(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a block of a softmax, with its last element taken in cycle ``loaded``.
+        """Last cycle of a softmax block with its last element accepted in cycle ``loaded``.
 
-        Totals of rows enter the divider one after the other; elements follow when the last total has entered, and not
-        before the reciprocal of their row is ready.
+        The row totals enter the divider one after another. Elements follow after the last total, but not before the
+        reciprocal of their row is ready.
         """
         first = loaded + self._program(rows, columns, BRIEF) + 1
         last, reciprocal = first + self.interval * (rows - 1), self.quotient_latency - THREADS
@@ -60,7 +60,7 @@ class VectorCycles:
         return end + self.product_latency + 2
 
     def _block(self, rows: int, columns: int, loaded: int) -> int:
-        """Last cycle of a block, with its last element taken in cycle ``loaded``."""
+        """Last cycle of a block with its last element accepted in cycle ``loaded``."""
         begin = loaded + self._program(rows, columns, ONCE) + 1
         written = begin + self.interval * (rows * columns - 1) + self.quotient_latency + 2
         summed = begin + 2 + THREADS * (rows + 1)

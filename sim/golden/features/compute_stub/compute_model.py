@@ -1,4 +1,4 @@
-"""Golden model of the stub of a compute engine: its results, and every cycle."""
+"""Golden model of the stub that replaces a compute engine: its results, and every cycle."""
 
 import dataclasses
 
@@ -13,14 +13,14 @@ __all__ = ["ComputeModel", "Inputs", "Outputs", "compute", "compute_cycles"]
 
 def compute(memory: npt.NDArray[np.uint32], *, gradient_base: int, state_base: int,
             length: int) -> npt.NDArray[np.uint32]:
-    """Gradient memory after a COMPUTE: ``length`` elements from ``state_base`` on are copied to ``gradient_base``."""
+    """Gradient memory after a COMPUTE, which copies ``length`` elements from ``state_base``."""
     result = memory.copy()
     result[gradient_base:gradient_base + length] = memory[state_base:state_base + length]
     return result
 
 
 def compute_cycles(length: int, duration: int, *, lanes: int) -> int:
-    """Cycles of a COMPUTE, if its memory ports never wait."""
+    """Cycles of a COMPUTE command if its memory ports never wait."""
     rows = -(-length // lanes)
     return max(duration, rows + 7 if rows else 5)
 
@@ -41,15 +41,15 @@ class Outputs:
     """Outputs of the stub in one cycle."""
 
     command_ready: bool
-    event: dict[str, int] | None  # tag, status, detail and cycles of the event on offer
+    event: dict[str, int] | None  # tag, status, detail and cycle count of the event on offer
     read: int | None  # requested row
-    #: Row on offer to the memory, source row of its elements, and number of elements kept.
+    #: Row offered to the memory, row that its elements come from, and number of elements kept.
     write: tuple[int, int, int] | None
     busy: bool
 
 
 class ComputeModel:
-    """Model of the unit of :mod:`hdl.features.compute_stub.compute_model`, cycle by cycle."""
+    """Cycle-by-cycle model of the unit in :mod:`hdl.features.compute_stub.compute_model`."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
@@ -60,12 +60,12 @@ class ComputeModel:
 
     def _clear(self) -> None:
         """Clear the rows in flight."""
-        self._step = 0  # steps of the pace that are over
+        self._step = 0  # steps of the pace that have passed
         self._reads = RowReads()
-        self._taken = 0  # rows that have left for the writer
+        self._taken = 0  # rows that have been passed to the writer
         self._writes = False
         self._offered: tuple[int, int, int] | None = None
-        self._ending = False  # the last row is on offer, or has nothing to write
+        self._ending = False  # whether the last row is on offer, or has nothing to write
         self._done = False
 
     @property
@@ -82,7 +82,7 @@ class ComputeModel:
     def step(self, inputs: Inputs) -> None:
         """Advance by one cycle."""
         outputs, runner, done = self.outputs(), self._runner, self._done
-        # A transfer that a link reset cuts off is still at the ports in the next cycle.
+        # A transfer that is interrupted by a link reset remains at the ports for one more cycle.
         self._trails = not runner.reset
         progress = 0 if runner.reset else self._advance(outputs, inputs, launch=runner.start)
         if runner.ready and inputs.command is not None:
@@ -92,7 +92,7 @@ class ComputeModel:
                     link_reset=inputs.link_reset)
 
     def _due(self) -> bool:
-        """Whether the next row may leave in this cycle, by the pace."""
+        """Whether the pace allows the next row to leave in this cycle."""
         rows, steps = max(self._rows, 1), self._command["duration"] - 4
         if rows >= steps:
             return True
@@ -100,7 +100,7 @@ class ComputeModel:
         return (self._step - 1) * rows // steps > self._taken
 
     def _advance(self, outputs: Outputs, inputs: Inputs, *, launch: bool) -> int:
-        """Advance the datapath; return the elements that leave."""
+        """Advance the datapath; return the number of elements that leave."""
         self._step += 1
         moved = 0
         rows, length = self._rows, self._command["length"]

@@ -1,4 +1,4 @@
-"""Golden model of the engine that moves activations to a far memory and back: results, and every cycle.
+"""Golden model of the engine that moves activations to a far memory and back, cycle by cycle.
 
 Mirrors :mod:`hdl.features.far.mover`.
 """
@@ -13,15 +13,15 @@ from sim.golden.row_reads import RowReads
 
 __all__ = ["OUTSTANDING", "Inputs", "Mover", "Outputs", "move_cycles"]
 
-#: Maximum number of rows in flight from the far memory, or waiting to be written.
+#: Maximum number of rows requested from the far memory that have not been written yet.
 OUTSTANDING = 32
 
 
 def move_cycles(length: int, *, lanes: int, rate: float, latency: int, back: bool) -> int:
-    """Cycles of a command, to the far memory or ``back``, if only that memory makes it wait.
+    """Cycles of a move to the far memory or ``back``, if only that memory makes it wait.
 
-    The memory has ``rate`` words per cycle, with whole cycles per row, and answers after ``latency`` cycles: at most
-    the cycles of :data:`OUTSTANDING` rows at this rate.
+    The memory transfers ``rate`` words per cycle, with whole cycles per row, and answers after ``latency`` cycles,
+    which must not exceed the time of :data:`OUTSTANDING` rows at this rate.
     """
     rows = -(-length // lanes)
     if not rows:
@@ -40,7 +40,7 @@ class Inputs:
     far_ready: bool
     link_reset: bool
     timeout: int
-    answer: int | None  # row of an answer of the far memory
+    answer: int | None  # far row that is answered
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -48,18 +48,18 @@ class Outputs:
     """Outputs of the engine in one cycle."""
 
     command_ready: bool
-    event: dict[str, int] | None  # tag, status, detail and cycles of the event on offer
+    event: dict[str, int] | None  # tag, status, detail and cycle count of the event on offer
     read: int | None  # requested row of the near memory
-    #: Row on offer to the near memory, far row of its elements, and number of elements kept.
+    #: Row offered to the near memory, far row that its elements come from, and number of elements kept.
     write: tuple[int, int, int] | None
-    #: Row requested from the far memory, or to be written there, with the near row of its elements, and number of
+    #: Row requested from the far memory, or to be written there; near row that its elements come from; and number of
     #: elements kept.
     far: tuple[int, int | None, int] | None
     busy: bool
 
 
 class Mover:
-    """Model of the unit, cycle by cycle."""
+    """Cycle-by-cycle model of the unit."""
 
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
@@ -72,7 +72,7 @@ class Mover:
         """Clear the rows in flight."""
         rows = -(-self._command["length"] // self._lanes)
         self._near = RowReads()
-        self._asked, self._written = rows, rows  # rows to request from the far memory, and to write to the near one
+        self._asked, self._written = rows, rows  # far rows yet to request, near rows yet to write
         self._sent = 0
         self._answers: collections.deque[int] = collections.deque()
         self._far: tuple[int, int | None, int] | None = None
@@ -90,7 +90,7 @@ class Mover:
         return -(-self._command["length"] // self._lanes)
 
     def _kept(self, row: int) -> int:
-        """Elements of a row of the command."""
+        """Number of elements in a row of the command."""
         return min(self._lanes, self._command["length"] - self._lanes * row)
 
     def outputs(self) -> Outputs:

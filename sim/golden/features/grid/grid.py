@@ -1,13 +1,13 @@
 """Golden model of sums in two dimensions: nodes in R rows and C columns, each a ring.
 
-Rows sum first: each node of a row keeps the sum of one of C blocks, partitioned by groups. Columns then sum these
-blocks, partitioned again among R nodes, and rows distribute the results to all nodes. The order of a sum follows both
-rings: ``(row a) + (row b) + …``, with each row's sum beginning at the column of the element's block, and the sum of
-rows at the row of its block within the column. A flat ring of R · C nodes gives the same bits where sums are exact,
-and different bits in general.
+First, gradients are summed along rows: each node of a row keeps the sum of one of C blocks, partitioned by groups.
+Then columns sum these blocks, partitioned again among R nodes, and rows distribute the results to all nodes. The
+order of a sum follows both rings: ``(row a) + (row b) + …``. Each row's sum begins at the column of the element's
+block, and the sum over rows at the row of its block within the column. A flat ring of R · C nodes gives the same bits
+if all sums are exact, but not in general.
 
-A fused update is three commands: REDUCE_SCATTER in rows; FUSED_UPDATE in columns, on the node's own block of its row,
-with groups C groups apart; and ALL_GATHER in rows.
+A fused update consists of three commands: REDUCE_SCATTER along rows; FUSED_UPDATE along columns, on the node's own
+block of its row, where consecutive groups are C groups apart; and ALL_GATHER along rows.
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ Indices = npt.NDArray[np.int64]
 class GridUpdate:
     """Outcome of a fused update in two dimensions."""
 
-    #: New weights, weights before the codec, and the sum of gradients, of the whole vector.
+    #: New weights, weights before the codec, and sum of gradients, each for the whole vector.
     weights: Bits
     master: Bits
     total: Bits
     state: list[Bits]  # state planes of the whole vector
-    #: Gradient memories afterwards, of shape (R, C, K): each node's block of its row is the sum of the row.
+    #: Gradient memories afterwards, of shape (R, C, K): each node's block of its row contains the row's sum.
     gradients: Bits
-    words: npt.NDArray[np.int64]  # words that each node sends, headers and CRCs included, of shape (R, C)
+    words: npt.NDArray[np.int64]  # words that each node sends, including headers and CRCs, of shape (R, C)
     packets: npt.NDArray[np.int64]  # packets that each node sends, of shape (R, C)
     #: Traffic of the sum in each row, of the update in each column, and of the all-gather, which is the same in each
     #: row.
@@ -61,10 +61,10 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
                  packed_state: bool = False, weight_codec: Codec = CODECS[RAW],
                  gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None, segment: int = 256,
                  lanes: int = 4) -> GridUpdate:
-    """Sum gradients in rows and in columns, update each element at its owner, and bring new weights to all nodes.
+    """Sum gradients along rows and columns, update each element at its owner, and distribute the weights.
 
-    Parameters are as for :func:`sim.golden.ring.fused_update`; ``gradients`` and ``residuals`` are of shape
-    (R, C, K). In rows new weights pass the codec once more, unchanged.
+    Parameters are as in :func:`sim.golden.ring.fused_update`; ``gradients`` and ``residuals`` have shape (R, C, K).
+    Along rows, new weights pass through the codec once more, which leaves them unchanged.
     """
     rows, columns, length = gradients.shape
     options = {"segment": segment, "lanes": lanes}
@@ -81,7 +81,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
 
     new_weights, master, total = (np.empty(length, dtype=np.uint32) for _ in range(3))
     new_state = [np.empty(length, dtype=np.uint32) for _ in state]
-    gathered = np.zeros((columns, length), dtype=np.uint32)  # weight memories of a row, as far as they are read
+    gathered = np.zeros((columns, length), dtype=np.uint32)  # weight memories of a row, set only where read
     for column, index in enumerate(ring.block_indices(length, columns)[(number + 1) % columns]
                                    for number in range(columns)):
         own = left[:, column, index]

@@ -1,11 +1,11 @@
-"""Golden model of the int16 node: updates, compressed words, sparse gradients and masks of 16-bit integers.
+"""Golden model of the int16 node: updates, compression, sparsification and masks of 16-bit integers.
 
-Elements are signed integers in two's complement. The host sees each as a word of 32 bits: the low half is kept, and
-reads are sign-extended. Functions take and return numbers as ``int64``; words are ``uint32``.
+Elements are signed integers in two's complement. The host accesses each as a 32-bit word: writes keep the low half,
+and reads are sign-extended. Functions use ``int64`` for numbers; words are ``uint32``.
 
-A gradient goes through zero-value compression: every group of 32 elements is a word of 32 marks, bit n for element n,
-and then the elements that are not zero, two to a word, the first one in the low half; the last half is zero where
-their number is odd. A partial last group is filled with zeros, and without elements there are no words.
+Gradients are sent with zero-value compression: a group of 32 elements becomes a word of 32 marks, bit n for element
+n, and the nonzero elements, two per word, the first one in the low half. If their number is odd, the last half is
+zero. A partial group is padded with zeros; without elements there are no words.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ WIDTH = 16
 GROUP = 32
 #: Bits of a row number and of a column number.
 INDEX_BITS = 12
-#: Elements of a job in the weight memory.
+#: Elements that a job occupies in the weight memory.
 JOB_ELEMENTS = 16
 
 _KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
@@ -36,21 +36,21 @@ _PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_c
 
 
 def from_words(words: npt.ArrayLike) -> Numbers:
-    """Elements that a node keeps from the host's words: the low halves."""
+    """Elements that a node keeps of the host's words: the low halves."""
     return fixed_point.from_bits(words, WIDTH)
 
 
 def to_words(numbers: npt.ArrayLike) -> Words:
-    """Elements in the form that the host reads: sign-extended words."""
+    """Elements as the host reads them: sign-extended words."""
     return np.asarray(numbers, np.int64).astype(np.int32).view(np.uint32)
 
 
 def saturate(numbers: npt.ArrayLike) -> Numbers:
-    """Saturate numbers to elements."""
+    """Saturate numbers to the range of elements."""
     return fixed_point.saturate(numbers, WIDTH)
 
 
-# --- compression
+# --- Compression
 
 
 def encode(elements: npt.ArrayLike) -> Words:
@@ -88,7 +88,7 @@ def decode(words: npt.ArrayLike, count: int) -> Numbers:
 
 
 def group_sizes(elements: npt.ArrayLike) -> Numbers:
-    """Words of each group of compressed elements, including its word of marks."""
+    """Number of words of each group of compressed elements, including its word of marks."""
     values = np.asarray(elements, np.int64)
     padded = np.zeros(-(-len(values) // GROUP) * GROUP, np.int64)
     padded[:len(values)] = values
@@ -96,7 +96,7 @@ def group_sizes(elements: npt.ArrayLike) -> Numbers:
     return sizes
 
 
-# --- operations
+# --- Operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +104,13 @@ class Update:
     """Result of a fused update."""
 
     weights: Numbers
-    words: int  # compressed words of the gradient, as COMPRESSED_WORDS counts them
+    words: int  # compressed words of the gradient, as counted by COMPRESSED_WORDS
 
 
 def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: int, learning_rate: int) -> Update:
-    """FUSED_UPDATE: plain SGD, d = sat(round(gradient_scale * g)) and w' = sat(w - round(learning_rate * d)).
+    """FUSED_UPDATE by SGD: d = sat(round(gradient_scale * g)), w' = sat(w - round(learning_rate * d)).
 
-    Scalars have 18 bits, 16 of them fraction; numbers or the low bits of a register.
+    Scalars have 18 bits, 16 of them fraction, and may be given as numbers or as the low bits of a register.
     """
     words = encode(gradients)
     settings = fixed_point.FixedSettings(Rule.SGD, gradient_scale, learning_rate)
@@ -121,7 +121,7 @@ def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: 
 
 @dataclasses.dataclass(frozen=True)
 class Sparsified:
-    """Result of SPARSIFY, and the number of dropped elements: the event's detail and the count of ELEMENTS_MASKED."""
+    """Result of SPARSIFY; the count of dropped elements is the event's detail and is added to ELEMENTS_MASKED."""
 
     gradients: Numbers
     errors: Numbers
@@ -129,9 +129,9 @@ class Sparsified:
 
 
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> Sparsified:
-    """SPARSIFY: s = sat(g + e) stays a gradient if |s| >= threshold, and becomes the error otherwise.
+    """SPARSIFY: s = sat(g + e) remains a gradient if |s| >= threshold, and becomes the error otherwise.
 
-    The threshold is unsigned, of 16 bits: with 0 nothing is dropped, and above 32768 everything.
+    The threshold is an unsigned 16-bit number: 0 drops nothing, and values above 32768 drop everything.
     """
     sums = saturate(np.asarray(gradients, np.int64) + np.asarray(errors, np.int64))
     large = np.abs(sums) >= (int(threshold) & (1 << WIDTH) - 1)
@@ -156,22 +156,22 @@ class Masked:
     """Result of MASK."""
 
     elements: Numbers
-    #: Elements replaced by the alternative: the count of ELEMENTS_MASKED, and the event's detail on success.
+    #: Number of elements replaced by the alternative: increment of ELEMENTS_MASKED, and event detail on success.
     replaced: int
-    #: Number of the first wrong job: the event's detail, with BAD_MASK. The jobs before it are executed.
+    #: Number of the first invalid job: the event's detail, with BAD_MASK. The jobs before it are executed.
     bad: int | None = None
 
 
 def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Masked:
-    """Apply MASK to the command's elements from ``gradient_base`` on, by the ``jobs`` at the start of a memory: the
-    weight memory from ``weight_base`` to its end. Only the low 16 bits of the alternative count.
+    """Apply MASK to the command's elements from ``gradient_base`` on. ``jobs`` is the weight memory from
+    ``weight_base`` to its end, and begins with the jobs. Only the low 16 bits of the alternative are used.
 
-    A job is wrong
+    A job is invalid
 
-    - if there is no room for a whole job up to the end of the memory;
+    - if the memory ends before the end of the job;
     - if it has no rows, columns or matrices;
     - if a number of rows or columns, or a parameter of a mask, enabled or not, has more than 12 bits, or a diagonal
-      more than 12 in addition to its sign;
+      more than 12 bits in addition to its sign;
     - if it is external, or its ``elements`` are not count * rows * columns, or more than the remaining elements.
     """
     result = np.array(elements, np.int64)
@@ -191,7 +191,7 @@ def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Mask
 
 
 def _job(elements: Numbers) -> masking.Job | None:
-    """Decode a job from its elements in memory; None if it is wrong by itself."""
+    """Decode a job from its elements in memory; None if the job by itself is invalid."""
     if len(elements) < JOB_ELEMENTS:
         return None
     halves = (elements & 0xFFFF).tolist()

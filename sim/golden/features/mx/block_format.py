@@ -1,8 +1,8 @@
 """Golden model of formats with one exponent per block: parameters, codes and words.
 
-Elements are bit patterns of binary32, or of bfloat16 on request. docs/compression/shared_exponent.md has the scale
-rule and the layout of words; differences between formats are in :mod:`sim.golden.features.mx.shared_exponent`
-and :mod:`sim.golden.features.mx.microscaling`.
+Elements are bit patterns of binary32, or of bfloat16 on request. docs/compression/shared_exponent.md describes the
+scale rule and the layout of words. The individual formats are in :mod:`sim.golden.features.mx.shared_exponent` and
+:mod:`sim.golden.features.mx.microscaling`.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ _WORD = 32
 _ONES = 255
 _BIAS = 127
 
-#: Shifting this far leaves nothing of a significand, with its random bits.
+#: A shift by this amount removes all bits of a significand and its random bits.
 _FAR = 24 + RANDOM_BITS + 1
 
 
 class Rounding(enum.Enum):
-    """Rounding of the bits below the last place."""
+    """Rounding mode for the bits below the last place."""
 
     NEAREST_EVEN = "nearest even"
     STOCHASTIC = "stochastic"
@@ -37,7 +37,7 @@ class Rounding(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Blocks in parts: exponents as stored, differences of (blocks, subsets), codes of (blocks, elements)."""
+    """Components of blocks: exponents as stored, differences (blocks, subsets), and codes (blocks, elements)."""
 
     exponents: Integers
     differences: Integers
@@ -47,33 +47,33 @@ class Blocks:
 class BlockFormat:
     """Format with one exponent per block: its parameters, and values derived from them.
 
-    A magnitude is a field, and ``fraction_bits`` below it; numbers with the field zero have no hidden bit.
+    A magnitude consists of a field and ``fraction_bits`` bits below it; if the field is zero, there is no hidden bit.
     """
 
-    #: Elements that share an exponent, and elements that share a difference to it.
+    #: Number of elements that share an exponent, and number that share a difference from it.
     block: int
     subset: int
     exponent_bits: int
     difference_bits: int
     magnitude_bits: int
     fraction_bits: int
-    #: Field of the largest magnitude, and that magnitude.
+    #: Field of the largest magnitude, and the largest magnitude itself.
     top_field: int
     largest: int
     lowest: int  # smallest exponent of a block
-    complement: bool  # whether elements are in two's complement
+    complement: bool  # whether elements are stored in two's complement
     infinities: bool  # whether the highest field holds infinities and NaNs
-    nan_magnitude: int | None  # magnitude that is a NaN
+    nan_magnitude: int | None  # magnitude that encodes a NaN
     rounding: Rounding
-    seed: int  # of stochastic rounding; at most 64 bits
+    seed: int  # for stochastic rounding; at most 64 bits
 
     @property
     def above(self) -> int | None:
-        """Fraction of binary32 above which a number raises the exponent of its block; None if none does."""
+        """Fraction in binary32 above which a number raises the exponent of its block; None if none does."""
         return None
 
     def check(self) -> None:
-        """Raise TypeError or ValueError for a bad value of the parameters that every format has."""
+        """Raise TypeError or ValueError if a parameter common to all formats is invalid."""
         if not isinstance(self.rounding, Rounding):
             raise TypeError(f"Rounding must be a Rounding, not {self.rounding!r}")
         check_integer("Seed", self.seed, 0, (1 << 64) - 1)
@@ -85,41 +85,41 @@ class BlockFormat:
 
     @property
     def subsets(self) -> int:
-        """Differences in a block."""
+        """Number of differences in a block."""
         return self.block // self.subset if self.difference_bits else 0
 
     @property
     def header_bits(self) -> int:
-        """Bits of a block's exponent and differences."""
+        """Number of bits of a block's exponent and differences."""
         return self.exponent_bits + self.difference_bits * self.subsets
 
     @property
     def block_bits(self) -> int:
-        """Bits of a block."""
+        """Number of bits of a block."""
         return self.header_bits + self.code_bits * self.block
 
     @property
     def highest(self) -> int:
-        """Largest exponent of a block: the one below the code of a NaN, and below infinities of binary32."""
+        """Largest exponent of a block: below the code of a NaN, and below the infinities of binary32."""
         return min(self.lowest + self.nan - 1, _ONES - 1)
 
     @property
     def nan(self) -> int:
-        """Exponent of a block that is NaN, as stored."""
+        """Stored exponent of a NaN block."""
         return (1 << self.exponent_bits) - 1
 
     def words(self, count: int) -> int:
-        """Return the words of a packet of ``count`` elements."""
+        """Return the number of words in a packet of ``count`` elements."""
         blocks = (count + self.block - 1) // self.block
         return (blocks * self.block_bits + _WORD - 1) // _WORD
 
     def random(self) -> RandomBits:
-        """Random bits of a unit after its reset."""
+        """Random bits of a unit after reset."""
         return RandomBits(self.seed)
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Quantize elements, encodings of binary32 or of bfloat16, to blocks; the last block is padded with +0. Bits
-        for stochastic rounding are, by default, the bits after a reset."""
+        """Quantize elements, encodings of binary32 or of bfloat16, to blocks; the last block is padded with +0. By
+        default, stochastic rounding uses the random bits after a reset."""
         values = np.asarray(bits, np.uint32)
         count = -(-len(values) // self.block)
         elements = np.zeros((count, self.block), np.int64)
@@ -139,7 +139,7 @@ class BlockFormat:
             differences = np.minimum(shared[:, np.newaxis] - peaks, (1 << self.difference_bits) - 1)
         else:
             differences = np.zeros((count, 0), np.int64)
-        # Exponent of numbers with the field 1, and the place of this element relative to it.
+        # Exponent of numbers with field 1, and the last place of this element relative to it.
         lowered = np.repeat(differences, self.subset, axis=1) if self.difference_bits else 0
         field = exponent - (shared[:, np.newaxis] - lowered - self.top_field + 1)
         shift = np.minimum(23 - self.fraction_bits + np.maximum(-field, 0), _FAR)
@@ -171,7 +171,7 @@ class BlockFormat:
         shared = blocks.exponents[:, np.newaxis] + self.lowest
         if self.difference_bits:
             shared = shared - np.repeat(blocks.differences, self.subset, axis=1)
-        # A number is an integer of some places, times a power of two.
+        # A number is an integer in units of its last place, times a power of two.
         integer, power = self._open(magnitude)
         length = np.frexp(integer.astype(np.float64))[1].astype(np.int64)
         exponent = shared - self.top_field - self.fraction_bits + power + length - 1
@@ -192,7 +192,7 @@ class BlockFormat:
         return elements
 
     def _open(self, magnitude: Integers) -> tuple[Integers, Integers]:
-        """Split a magnitude into an integer and an exponent of two, relative to a subnormal number's last place."""
+        """Split a magnitude into an integer and a power of two, relative to the last place of a subnormal number."""
         if self.top_field == 1:
             return magnitude, np.ones_like(magnitude)
         field, fraction = magnitude >> self.fraction_bits, magnitude & (1 << self.fraction_bits) - 1
@@ -208,7 +208,7 @@ class BlockFormat:
         return numbers
 
     def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
-        """Scales of blocks as integers, and exponents of two for these times :meth:`integers`."""
+        """Scales of blocks as integers, and the exponents of two to apply to these times :meth:`integers`."""
         return np.ones_like(exponents), exponents + self.lowest - (_BIAS + self.top_field - 1 + self.fraction_bits)
 
     def pack(self, blocks: Blocks) -> Bits:
@@ -221,7 +221,7 @@ class BlockFormat:
         return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
 
     def unpack(self, words: npt.ArrayLike) -> Blocks:
-        """Whole blocks of words."""
+        """Whole blocks from words."""
         flat = np.unpackbits(np.asarray(words, np.uint32).astype("<u4").view(np.uint8), bitorder="little")
         count = len(flat) // self.block_bits
         rows = flat[:count * self.block_bits].reshape(count, self.block_bits)
@@ -245,7 +245,7 @@ class BlockFormat:
 
 
 def _spread(values: Integers, width: int) -> npt.NDArray[np.uint8]:
-    """Bits of the numbers of each row, lowest first."""
+    """Bits of the numbers in each row, lowest first."""
     bits = values[:, :, np.newaxis] >> np.arange(width) & 1
     return bits.reshape(len(values), values.shape[1] * width).astype(np.uint8)
 

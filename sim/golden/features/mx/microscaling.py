@@ -1,6 +1,6 @@
 """Golden model of the concrete formats of the OCP Microscaling (MX) specification, version 1.0.
 
-A block has 32 elements and a scale of E8M0. Section 5.3 of the specification has the table of element formats.
+A block has 32 elements and an E8M0 scale. The element formats are tabulated in section 5.3 of the specification.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ __all__ = ["MXFP4_E2M1", "MXFP4_E2M1_UP", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M
 
 
 class Element(enum.Enum):
-    """Formats of elements: bits of exponent and fraction, and their largest magnitude."""
+    """Element formats: the number of exponent and fraction bits, and the largest magnitude."""
 
     INT8 = (1, 6, 0b1_111111)
     FP8_E4M3 = (4, 3, 0b1111_110)
@@ -53,19 +53,19 @@ class Microscaling(BlockFormat):
 
     @property
     def above(self) -> int | None:
-        """Fraction of binary32 above which a number raises the scale of its block."""
+        """Fraction in binary32 above which a number raises the scale of its block."""
         if self.scale is Scale.FLOOR:
             return None
         return (self.largest & (1 << self.fraction_bits) - 1) << 23 - self.fraction_bits
 
     @property
     def fraction_bits(self) -> int:  # type: ignore[override]
-        """Bits of a magnitude below its field."""
+        """Number of bits of a magnitude below its field."""
         return self.element.value[1]
 
     @property
     def magnitude_bits(self) -> int:  # type: ignore[override]
-        """Bits of a magnitude."""
+        """Number of bits of a magnitude."""
         return sum(self.element.value[:2])
 
     @property
@@ -80,7 +80,7 @@ class Microscaling(BlockFormat):
 
     @property
     def lowest(self) -> int:  # type: ignore[override]
-        """Smallest exponent of a block, the exponent of the largest element below a scale of 2 ** -127."""
+        """Smallest exponent of a block: the exponent of the largest element with a scale of 2 ** -127."""
         if self.complement:
             return 0
         bias = (1 << self.element.value[0] - 1) - 1
@@ -88,7 +88,7 @@ class Microscaling(BlockFormat):
 
     @property
     def complement(self) -> bool:  # type: ignore[override]
-        """Whether elements are in two's complement."""
+        """Whether elements are stored in two's complement."""
         return self.element is Element.INT8
 
     @property
@@ -98,7 +98,7 @@ class Microscaling(BlockFormat):
 
     @property
     def nan_magnitude(self) -> int | None:  # type: ignore[override]
-        """Magnitude that is a NaN, or None."""
+        """Magnitude that encodes a NaN, or None."""
         return 0b1111_111 if self.element is Element.FP8_E4M3 else None
 
 

@@ -1,4 +1,4 @@
-"""Golden model of the random bits of stochastic rounding."""
+"""Golden model of the random bits used in stochastic rounding."""
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +23,23 @@ def _splitmix64(state: int) -> int:
 
 
 def random_state(seed: int) -> int:
-    """Return the start of the shift register: two numbers of splitmix64, but never zero."""
+    """Return the initial state of the shift register: two outputs of splitmix64, but never zero."""
     low, high = (_splitmix64(seed + step * 0x9E3779B97F4A7C15 & _WORD_MASK) for step in (1, 2))
     return (high << 64 | low) & ((1 << STATE_BITS) - 1) or 1
 
 
 class RandomBits:
-    """The shift register of stochastic rounding."""
+    """The shift register that supplies random bits for stochastic rounding."""
 
     def __init__(self, seed: int) -> None:
         state = random_state(seed)
         self._bits = np.array([state >> bit & 1 for bit in range(STATE_BITS)], np.uint8)
 
     def take(self, count: int) -> npt.NDArray[np.int64]:
-        """Take one number of :data:`RANDOM_BITS` bits for each element; the first bit is the lowest."""
+        """Take one number of :data:`RANDOM_BITS` bits for each element; its lowest bit comes first."""
         wanted = count * RANDOM_BITS
         bits = np.concatenate([self._bits, np.zeros(wanted, np.uint8)])
-        # Up to 64 new bits do not depend on each other.
+        # Up to 64 new bits are independent of each other.
         for start in range(STATE_BITS, len(bits), 64):
             stop = min(start + 64, len(bits))
             bits[start:stop] = bits[start - 127:stop - 127] ^ bits[start - 64:stop - 64]

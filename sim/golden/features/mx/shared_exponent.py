@@ -1,7 +1,7 @@
-"""Golden model of integers below a shared exponent: MX9, MX6, MX4, and flat block floating point.
+"""Golden model of integers with a shared exponent: MX9, MX6, MX4, and flat block floating point.
 
-The formats come from "With Shared Microexponents, A Little Shifting Goes a Long Way" (Rouhani et al., ISCA 2023):
-an exponent per block, a difference to it per subset, and a sign and an integer per element.
+The formats come from "With Shared Microexponents, A Little Shifting Goes a Long Way" (Rouhani et al., ISCA 2023): an
+exponent per block, a difference from it per subset, and a sign and an integer per element.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ _BIAS = 127
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedExponent(BlockFormat):
-    """Integers with a sign, below a block's exponent and a subset's difference to it."""
+    """Signed integers that share a block exponent and a difference from it for each subset."""
 
-    #: Elements in a block, up to 256, and in a subset: powers of two.
+    #: Number of elements in a block, up to 256, and in a subset: both are powers of two.
     block: int = 16
     subset: int = 2
     exponent_bits: int = 8  # width of the block's exponent; 2 to 8
-    difference_bits: int = 1  # width of a difference, 0 to 4; None makes flat block floating point
+    difference_bits: int = 1  # width of a difference, 0 to 4; None selects flat block floating point
     mantissa_bits: int = 7  # width of a magnitude; 1 to 16
     rounding: Rounding = Rounding.NEAREST_EVEN
     seed: int = 1
@@ -45,22 +45,22 @@ class SharedExponent(BlockFormat):
 
     @property
     def magnitude_bits(self) -> int:  # type: ignore[override]
-        """Bits of a magnitude."""
+        """Number of bits of a magnitude."""
         return self.mantissa_bits
 
     @property
     def fraction_bits(self) -> int:  # type: ignore[override]
-        """Bits of a magnitude below its highest."""
+        """Number of bits of a magnitude below its highest bit."""
         return self.mantissa_bits - 1
 
     @property
     def largest(self) -> int:  # type: ignore[override]
-        """Largest magnitude: all ones."""
+        """Largest magnitude, with all bits set."""
         return (1 << self.mantissa_bits) - 1
 
     @property
     def lowest(self) -> int:  # type: ignore[override]
-        """Smallest exponent of a block, of ``exponent_bits`` bits, in the bias of binary32."""
+        """Smallest exponent of a block with ``exponent_bits`` bits, in the bias of binary32."""
         return _BIAS - ((1 << self.exponent_bits - 1) - 1)
 
 

@@ -1,7 +1,7 @@
-"""Golden model of NVFP4: blocks of 16 numbers of E2M1 below a scale of E4M3, and a scale of the whole tensor.
+"""Golden model of NVFP4: blocks of 16 E2M1 numbers with an E4M3 scale, and one tensor scale.
 
 A number of the format is element * block scale * tensor scale. All thresholds of scales and elements are exact
-binary32 numbers, so the model counts the thresholds that a magnitude reaches, on bit patterns.
+binary32 numbers, so the model compares bit patterns and counts the thresholds that a magnitude reaches.
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ _INFINITE = 0x7F80_0000
 
 #: Code of the largest scale, 448, and of a NaN.
 _LARGEST, _NAN = 126, 127
-#: Magnitudes of E2M1 in units of 0.5, by their codes.
+#: Magnitudes of E2M1 by code, in units of 0.5.
 _ELEMENTS = (0, 1, 2, 3, 4, 6, 8, 12)
-#: Magnitudes of E4M3 in units of 2 ** -9, by their codes.
+#: Magnitudes of E4M3 by code, in units of 2 ** -9.
 _SCALES = tuple((code & 7 | (code > 7) << 3) << max(code >> 3, 1) - 1 for code in range(_NAN))
 
 
 def _binary32(number: int, power: int) -> int:
-    """Bits of an integer of at most 24 bits times a power of two, which is zero or a normal number."""
+    """Bits of an integer of up to 24 bits times a power of two; the result must be zero or a normal number."""
     if not number:
         return 0
     length = number.bit_length()
@@ -41,9 +41,9 @@ def _binary32(number: int, power: int) -> int:
 
 
 def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
-    """Bits of the least binary32 number that is rounded to each number except the first, times ``factor``.
+    """Bits of the smallest binary32 number that rounds to each number but the first, times ``factor``.
 
-    Numbers are in units of 2 ** (``power`` + 1). Halfway between two numbers, the one with an even code is taken.
+    Numbers are in units of 2 ** (``power`` + 1). Ties are rounded to the number with an even code.
     """
     return [_binary32(factor * (low + high), power) + (1 - code % 2)
             for code, (low, high) in enumerate(itertools.pairwise(numbers))]
@@ -51,8 +51,7 @@ def _steps(numbers: tuple[int, ...], factor: int, power: int) -> list[int]:
 
 @functools.cache
 def _tables(power: int) -> tuple[Integers, Integers, Integers]:
-    """Thresholds of scales, thresholds of elements by scale, and numbers by scale and element, in bits of
-    binary32."""
+    """Thresholds of scales, thresholds of elements by scale, and numbers by scale and element, as bits."""
     scales = _steps(_SCALES, 6, power - 10)
     elements = [_steps(_ELEMENTS, scale, power - 11) for scale in _SCALES[1:]]
     numbers = [[_binary32(scale * element, power - 10) for element in _ELEMENTS] for scale in _SCALES]
@@ -62,14 +61,14 @@ def _tables(power: int) -> tuple[Integers, Integers, Integers]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NVFP4(BlockFormat):
-    """NVFP4 with a tensor scale that is known beforehand.
+    """NVFP4 with a tensor scale that is known in advance.
 
     The scale of a block is its largest magnitude / 6 / tensor scale, rounded to nearest even, at least 2 ** -9 and at
     most 448. An element is number / (block scale * tensor scale), rounded to nearest even, at most 6. Quotients are
-    exact. A block with an infinity or a NaN is NaN, with elements of zero.
+    exact. A block that contains an infinity or a NaN becomes NaN, with elements of zero.
     """
 
-    #: A power of two between 2 ** -115 and 2 ** 116: then all numbers of the format are normal ones of binary32.
+    #: A power of two between 2 ** -115 and 2 ** 116, so that all numbers of the format are normal in binary32.
     tensor_scale: float = 1.0
 
     rounding = Rounding.NEAREST_EVEN
@@ -95,11 +94,11 @@ class NVFP4(BlockFormat):
 
     @property
     def nan(self) -> int:
-        """Scale of a block that is NaN, as stored."""
+        """Stored scale of a NaN block."""
         return _NAN
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Quantize elements to blocks; the last block is padded with +0. Nothing is random."""
+        """Quantize elements to blocks; the last block is padded with +0. No random bits are used."""
         values = np.asarray(bits, np.uint32)
         elements = np.zeros((-(-len(values) // self.block), self.block), np.int64)
         elements.reshape(-1)[:len(values)] = values.astype(np.int64) << (16 if bf16 else 0)
@@ -114,7 +113,7 @@ class NVFP4(BlockFormat):
                       np.where(special[:, np.newaxis], 0, codes))
 
     def dequantise(self, blocks: Blocks, *, bf16: bool = False) -> Bits:
-        """Elements of blocks. The highest bit of a scale is not read."""
+        """Elements of blocks. The highest bit of a scale is ignored."""
         scales = (blocks.exponents & _NAN)[:, np.newaxis]
         numbers = _tables(self.power)[2][scales, blocks.codes & 7]
         signs = np.where(scales == _NAN, 0, blocks.codes >> 3 << 31)
@@ -122,6 +121,6 @@ class NVFP4(BlockFormat):
         return elements >> np.uint32(16) if bf16 else elements
 
     def scales(self, exponents: Integers) -> tuple[Integers, Integers]:
-        """Scales as integers in units of their last place; a unit of elements is 0.5."""
+        """Scales as integers in units of their last place; elements are in units of 0.5."""
         field = np.maximum(exponents >> 3, 1)
         return exponents & 7 | (exponents > 7) << 3, field - 1 - 9 - 1 + self.power

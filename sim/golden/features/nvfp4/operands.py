@@ -1,4 +1,4 @@
-"""Golden model of operands in blocks of nvfp4."""
+"""Golden model of operands in NVFP4 blocks."""
 
 from sim.golden.features.block_operands.operands import block_operands
 from sim.golden.features.nvfp4.nvfp4 import NVFP4 as FORMAT

@@ -1,17 +1,17 @@
-"""Golden model of a program's timing: start and end of every command of every queue of every node.
+"""Golden model of a program's timing: the start and end of every command in all queues of all nodes.
 
-Commands of a queue run in order. A command starts ``gap`` cycles after the end of the command before it, at the
-earliest, and ``delay`` cycles after the commands of other queues that it waits for:
+The commands of a queue run in order. A command starts at the earliest ``gap`` cycles after the end of the previous
+command, and ``delay`` cycles after the commands of other queues that it waits for:
 
-    start = max(end of the command before + gap, ends of awaited commands + delay)
+    start = max(end of the previous command + gap, ends of awaited commands + delay)
     end   = start + duration
 
-An awaited command may be on another node, which reports it by a control word: then the delay is the word's delay over
-all links from there (:func:`signal_cycles`). The word may be later, if an earlier one of the same node is still on
-its way around the ring, or a link repeats it, but never earlier.
+An awaited command may be on another node, which reports it with a control word; the delay is then the word's delay
+over all links from that node (:func:`signal_cycles`). The word may arrive later, if an earlier word of the same node
+is still on its way around the ring or a link repeats it, but never earlier.
 
-The first command of a queue may start at 0. A collective ends on a node by its duration after all nodes have started
-it. Durations are given; the model does not compute them.
+The first command of a queue may start at 0. On each node, a collective ends ``duration`` cycles after all nodes have
+started it. Durations are inputs of the model.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ HOP = constant("programs", 8, "a control word in a node that passes it on, witho
 TOLD = constant("programs", 4, "the end of a command to the start of one that waits for it on another node, in "
                 "addition to the hops, at least", _TRACES)
 
-#: Cycles of a command, from its node, pass, queue and position in the queue.
+#: Cycles of a command, as a function of its node, pass, queue and position in the queue.
 Duration: TypeAlias = Callable[[int, int, int, int], int]
 
 
 class Remote(NamedTuple):
-    """Wait for another node: the first ``after`` commands of a queue of node ``unit``, ``lag`` passes before."""
+    """Wait for the first ``after`` commands in a queue of another node, ``unit``, ``lag`` passes earlier."""
 
     unit: int
     queue: int
@@ -46,12 +46,12 @@ class Remote(NamedTuple):
 
 
 def remote_of(remotes: Sequence[Remote | None], node: int) -> Remote | None:
-    """A node's wait for another node, from a command's waits, one for each node or none at all."""
+    """Select a node's wait for another node from a command's waits, which may be empty."""
     return remotes[node] if remotes else None
 
 
 def signal_cycles(hops: int, *, wire: int = 16) -> int:
-    """Cycles from the end of a command to the start of one that waits for it, ``hops`` links further."""
+    """Cycles from the end of a command to the start of a command that waits for it, ``hops`` links away."""
     return DELAY if hops == 0 else hops * (HOP + wire) + TOLD
 
 
@@ -62,27 +62,27 @@ class Timed:
     name: str
     duration: int
     collective: bool = False
-    #: For each other queue, in ascending order, (``after``, ``lag``): ``after`` of its commands must have ended, in
-    #: the pass ``lag`` before this one; 0 for none. A wait for a pass before the first one holds at once.
+    #: For each other queue, in ascending order, (``after``, ``lag``): its first ``after`` commands must have ended in
+    #: the pass ``lag`` before this one; 0 means no wait. A wait for a pass before the first is met immediately.
     waits: tuple[tuple[int, int], ...] = ()
-    remotes: tuple[Remote | None, ...] = ()  # for each node its wait for another one; empty without waits
+    remotes: tuple[Remote | None, ...] = ()  # for each node, its wait for another node; empty without waits
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Time of a command on a node, from its start to its end."""
+    """Time of a command on a node, from start to end."""
 
     node: int
     queue: int
     name: str
     start: int
     end: int
-    number: int = 0  # number of the pass, from 0
+    number: int = 0  # number of the pass, counted from 0
     place: int = 0  # position in the queue
 
 
 class _Model:
-    """Queues of all nodes, in the order of nodes, and the waits of their commands."""
+    """Queues of all nodes, node by node, and the waits of their commands."""
 
     def __init__(self, commands: Sequence[Sequence[Timed]], *, passes: int, nodes: int):
         self._commands, self._nodes = commands, nodes
@@ -105,7 +105,7 @@ class _Model:
         return range(queue % count, self._nodes * count, count) if self.command(queue, index).collective else [queue]
 
     def waits(self, queue: int, index: int) -> Iterator[tuple[int, int, int]]:
-        """Waits for commands of other queues: node, queue and number of the last one, from 1 on; 0 for none."""
+        """Waits for commands of other queues: node, queue, and number of the last command, counted from 1."""
         node, number, own, position = self.at(queue, index)
         command = self._commands[own][position]
         rest = [other for other in range(len(self._commands)) if other != own]
@@ -119,11 +119,11 @@ class _Model:
 def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int = 1, gap: int = GAP,
              delay: int = DELAY, duration: Duration | None = None,
              signal: Callable[[int], int] = signal_cycles) -> list[Span]:
-    """Spans of all commands, ordered by start, of queues that are the same in each pass and on all nodes.
+    """Spans of all commands, ordered by start; queues are the same in all passes and on all nodes.
 
-    There are ``gap`` cycles between two commands of a queue, and ``delay`` from the end of a command to the start of
-    another that waited for it, or the cycles of a ``signal`` over a number of links. ``duration`` replaces the
-    commands' own. Raises ``ValueError``: commands wait forever.
+    Commands of a queue are ``gap`` cycles apart. From the end of a command to the start of one that waits for it
+    there are ``delay`` cycles or, on another node, ``signal`` of the number of links. ``duration`` replaces the
+    commands' own durations. Raises ``ValueError`` if commands wait forever.
     """
     model = _Model(queues, passes=passes, nodes=nodes)
     ends = model.queues.ends
@@ -156,5 +156,5 @@ def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int =
 
 
 def makespan(spans: Sequence[Span]) -> int:
-    """Cycles from 0 to the last end."""
+    """Cycles from 0 to the last end of a command."""
     return max((span.end for span in spans), default=0)

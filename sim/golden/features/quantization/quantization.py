@@ -1,4 +1,4 @@
-"""Golden model of integer inference: exact integers in the hardware's widths."""
+"""Golden model of integer inference with exact integers in the hardware's widths."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def _wrapped(values: npt.ArrayLike) -> Integers:
 
 
 def adjusted(codes: npt.ArrayLike, offset: npt.ArrayLike, variant: Variant | str) -> Integers:
-    """Adjusted weights from codes, with outputs as rows, and one offset for all outputs or one for each."""
+    """Adjusted weights from codes, with outputs as rows, and one offset for all outputs or one per output."""
     code, offsets = np.asarray(codes, np.int64), np.asarray(offset, np.int64)
     if offsets.ndim:
         offsets = offsets.reshape(-1, *[1] * (code.ndim - 1))
@@ -33,7 +33,7 @@ def adjusted(codes: npt.ArrayLike, offset: npt.ArrayLike, variant: Variant | str
 
 def matrix_vector(codes: npt.ArrayLike, offsets: npt.ArrayLike, variant: Variant | str, x: npt.ArrayLike,
                   bias: npt.ArrayLike) -> Integers:
-    """Sums of one vector of inputs, or of each row of a batch, modulo 2 ** 32."""
+    """Sums for one input vector, or for each row of a batch, modulo 2 ** 32."""
     weights = adjusted(codes, offsets, variant)
     return _wrapped(np.asarray(bias, np.int64) + np.asarray(x, np.int64) @ weights.T)
 
@@ -41,16 +41,16 @@ def matrix_vector(codes: npt.ArrayLike, offsets: npt.ArrayLike, variant: Variant
 def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike, low: int, high: int) -> Integers:
     """Requantize sums: multiply, round half up at a shift, and clamp; a shift of zero does not round."""
     product = np.asarray(acc, np.int64) * np.asarray(multiplier, np.int64)
-    # Add a half at the bit below the result, since the half itself may have more bits than integers here.
+    # Add one half at the bit below the result, since the rounding constant itself may not fit into these integers.
     scaled: Integers = (2 * product >> np.asarray(shift, np.int64)) + 1 >> 1
     return np.clip(scaled, low, high)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: a matrix of codes, and parameters of each output. A single number holds for all outputs."""
+    """One layer: a matrix of codes, and parameters for each output. A single number applies to all outputs."""
 
-    codes: Integers  # of shape (outputs, inputs)
+    codes: Integers  # shape (outputs, inputs)
     offsets: Integers  # offset Z of each output
     variant: Variant
     bits: int  # bits of a code: 4 or 8
@@ -58,9 +58,9 @@ class Layer:
     #: Scale of each output; ignored in the last layer.
     multiplier: Integers
     shift: Integers
-    relu: bool  # outputs are clamped to 0 … 255, in place of -128 … 127
-    signed: bool  # inputs are int8, in place of uint8
-    last: bool  # outputs are the sums themselves
+    relu: bool  # whether outputs are clamped to 0 … 255 instead of -128 … 127
+    signed: bool  # whether inputs are int8 instead of uint8
+    last: bool  # whether outputs are the sums themselves
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codes", np.asarray(self.codes, np.int64))
@@ -106,7 +106,7 @@ class Layer:
 
     @property
     def extremes(self) -> tuple[Integers, Integers]:
-        """Lowest and highest sum of each output over all inputs."""
+        """Lowest and highest sum of each output over all possible inputs."""
         weights, (least, most) = self.weights, self.input_limits
         products = np.stack([weights * least, weights * most])
         return self.bias + products.min(axis=0).sum(axis=1), self.bias + products.max(axis=0).sum(axis=1)
@@ -122,7 +122,7 @@ class Layer:
         return (0, 255) if self.relu else (-128, 127)
 
     def outputs_of(self, x: npt.ArrayLike) -> Integers:
-        """Outputs of one vector of inputs, or of each row of a batch."""
+        """Outputs for one input vector, or for each row of a batch."""
         inputs = np.asarray(x, np.int64)
         low, high = self.input_limits
         if inputs.size and (inputs.min() < low or inputs.max() > high):
@@ -132,7 +132,7 @@ class Layer:
 
 
 def infer(layers: Sequence[Layer], x: npt.ArrayLike) -> Integers:
-    """Outputs of the last layer, for one vector of inputs or each row of a batch."""
+    """Outputs of the last layer for one input vector, or for each row of a batch."""
     values = np.asarray(x, np.int64)
     for layer in layers:
         values = layer.outputs_of(values)

@@ -1,9 +1,9 @@
-"""Golden model of rounds of gradients: the sets of a round, each node's contribution, and the fate of sets.
+"""Golden model of quorum rounds: gradient sets, each node's contribution, and the fate of each set.
 
 A set is the gradient of one node with the tag of the round that it was computed for. A round is closed when a quorum
-of its sets is present, or at a deadline; missing sets are late, and are folded into a later round times a weight of
-whole sixteenths, or dropped. docs/ring/quorum.md has the rules. :class:`Closer` needs the cycles when sets are ready;
-:class:`QuorumRounds` does not: it follows the masks of each round, which events report.
+of its sets is present, or at a deadline. Missing sets are late: they are added to a later round, times a weight in
+sixteenths, or dropped. docs/ring/quorum.md has the rules. :class:`Closer` needs the cycles in which sets are ready;
+:class:`QuorumRounds` follows the masks of each round, which events report.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from sim.golden import floating
 __all__ = ["AGES", "ONE", "SCALES", "Close", "Closer", "Ledger", "QuorumRounds", "apply_late", "scale_table",
            "stale_weights"]
 
-#: Weight of a set that is on time, in sixteenths.
+#: Weight of a set on time, in sixteenths.
 ONE = 16
-#: Largest age of a set that can have a weight.
+#: Maximum age of a set with a nonzero weight.
 AGES = 15
-#: Entries of the table of scales.
+#: Number of entries in the table of scales.
 SCALES = 512
 #: Maximum number of sets that a node keeps.
 SLOTS = 2
@@ -30,9 +30,9 @@ Bits = npt.NDArray[np.uint32]
 
 
 def stale_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
-    """Weights of sets of ages 1 to 15, in sixteenths: ``factor`` to the power of the age, rounded half to even.
+    """Weights for ages 1 to 15 in sixteenths: ``factor`` to the power of the age, rounded half to even.
 
-    Sets older than ``ages`` have weight 0.
+    Sets that are older than ``ages`` have weight 0.
     """
     if not 0 <= factor <= 1:
         raise ValueError(f"Factor of late gradients must be between 0 and 1, not {factor!r}")
@@ -42,14 +42,14 @@ def stale_weights(factor: float, *, ages: int = AGES) -> tuple[int, ...]:
 
 
 def weight_of(age: int, weights: Sequence[int]) -> int:
-    """Weight of a set that is ``age`` rounds late; 0 for a set that is not late or too old."""
+    """Weight of a set that is ``age`` rounds late; 0 for a set that is on time or too old."""
     return weights[age - 1] if 1 <= age <= AGES else 0
 
 
 def scale_table(scale: float) -> Bits:
-    """Scales of a sum of gradients by its index, the divisor in sixteenths: ``scale`` · 16 / index in binary32.
+    """Scales of gradient sums by index, the divisor in sixteenths: ``scale`` · 16 / index in binary32.
 
-    Entry 0 stands for 512 sixteenths: 16 nodes, each with a set on time and a late one of full weight.
+    Entry 0 stands for 512 sixteenths: 16 nodes, each with one set on time and one late set of full weight.
     """
     divisors = np.arange(SCALES, dtype=np.float64)
     divisors[0] = SCALES
@@ -57,7 +57,7 @@ def scale_table(scale: float) -> Bits:
 
 
 def apply_late(fresh: Bits | None, late: Bits, weight: int) -> Bits:
-    """A node's contribution with a late set: the product is rounded, then the sum."""
+    """A node's contribution with a late set: first the product is rounded, then the sum."""
     factor = np.float32(weight / ONE).view(np.uint32)
     product = floating.multiply(late, np.full_like(late, factor))
     return floating.add(np.zeros_like(late) if fresh is None else fresh, product)
@@ -68,7 +68,7 @@ class Close:
     """A closed round."""
 
     tag: int  # number of the round
-    #: Masks of the nodes with a set on time, and with a late one.
+    #: Masks of the nodes with a set on time, and of the nodes with a late set.
     on_time: int
     late: int
     index: int  # sum of the weights in sixteenths, modulo 512
@@ -80,18 +80,18 @@ class Close:
 
 
 def _late_tag(tags: Sequence[int], tag: int, weights: Sequence[int]) -> int | None:
-    """Tag of the oldest set that is late in a round."""
+    """Tag of the oldest set that is late but still has a weight in a round; None if there is none."""
     return min((other for other in tags if weight_of(tag - other, weights)), default=None)
 
 
 def _forgotten(tags: Sequence[int], tag: int, weights: Sequence[int]) -> list[int]:
-    """Tags of the sets that the closing of a round drops."""
+    """Tags of the sets that are dropped when a round is closed."""
     return [other for other in tags if other < tag and not weight_of(tag - other, weights)]
 
 
 class Closer:
-    """Timing of rank 0, which closes rounds: with a quorum of sets on time, or, if the deadline is not 0,
-    ``deadline`` cycles after its first set. Weights are :func:`stale_weights`."""
+    """Timing of rank 0, which closes a round when a quorum of sets is on time or, if the deadline is not 0,
+    ``deadline`` cycles after its first set. Weights come from :func:`stale_weights`."""
 
     def __init__(self, *, nodes: int, quorum: int, deadline: int = 0, weights: Sequence[int]) -> None:
         self.nodes, self.quorum, self.deadline = nodes, quorum, deadline
@@ -99,13 +99,13 @@ class Closer:
         self._known: dict[tuple[int, int], int] = {}  # cycle when rank 0 learns of a set, by node and tag
 
     def ready(self, node: int, tag: int, cycle: int) -> None:
-        """Record the cycle when rank 0 learns of a set."""
+        """Record when rank 0 learns of a set."""
         self._known[node, tag] = cycle
 
     def time(self, tag: int, opened: int) -> int | None:
-        """Cycle that closes a round for which rank 0 waits since ``opened``; None while it is unknown.
+        """Cycle that closes a round for which rank 0 has waited since ``opened``; None while it is unknown.
 
-        The deadline begins when rank 0 waits for the round and has learned of one of its sets.
+        The deadline starts when rank 0 waits for the round and knows of at least one of its sets.
         """
         times = sorted(cycle for (_, other), cycle in self._known.items() if other == tag)
         candidates = [max(times[self.quorum - 1], opened)] if len(times) >= self.quorum else []
@@ -114,7 +114,7 @@ class Closer:
         return min(candidates, default=None)
 
     def close(self, tag: int, cycle: int) -> Close:
-        """Close a round with the sets that are known in this cycle."""
+        """Close a round with the sets known in this cycle."""
         on_time = late = index = 0
         for node in range(self.nodes):
             tags = [other for (source, other), since in self._known.items() if source == node and since <= cycle]
@@ -135,10 +135,10 @@ class Closer:
 
 @dataclasses.dataclass
 class Ledger:
-    """Sets of a node by their status, as counts, and as sums of their elements in exact integers.
+    """Sets of a node by status, as counts and as exact integer sums of their elements.
 
-    Sums are of the elements as multiples of the smallest subnormal number, so none of them is rounded: each computed
-    element is applied, folded, dropped or pending. Folded sets count in full, with any weight.
+    Elements are summed as multiples of the smallest subnormal number, so no sum is rounded: each computed element is
+    applied, applied late, dropped or pending. Sets applied late count in full, whatever their weight.
     """
 
     length: int
@@ -153,7 +153,7 @@ class Ledger:
         self.sums[status] = [value + exact for value, exact in zip(before, _exact(gradient), strict=True)]
 
     def balance(self, pending: Sequence[Bits]) -> tuple[int, list[int]]:
-        """Computed sets, and elements, without a status; zeros if the ledger is right."""
+        """Number of computed sets, and sums of elements, without a status; all zero if the ledger is balanced."""
         counts = self.counts
         left = counts["computed"] - counts["applied"] - counts["applied_late"] - counts["dropped"] - len(pending)
         zeros = [0] * self.length
@@ -170,22 +170,22 @@ def _exact(gradient: Bits) -> list[int]:
 
 
 class QuorumRounds:
-    """Sets of all nodes of a ring, with gradients of ``length`` elements, by the masks of their rounds. Weights are
-    :func:`stale_weights`."""
+    """Sets of all nodes of a ring, with gradients of ``length`` elements, following the masks of the rounds. Weights
+    come from :func:`stale_weights`."""
 
     def __init__(self, *, nodes: int, length: int, weights: Sequence[int]) -> None:
         self.nodes, self.length = nodes, length
         self.weights = tuple(weights)
         self.closed: int | None = None  # number of the latest closed round
         self.ledgers = [Ledger(length) for _ in range(nodes)]  # one for each node
-        self.ages: dict[int, int] = {}  # ages of the late sets in the last closed round, by node
+        self.ages: dict[int, int] = {}  # ages of the late sets in the latest closed round, by node
         self._sets: list[dict[int, Bits]] = [{} for _ in range(nodes)]
 
     def ready(self, node: int, tag: int, gradient: npt.NDArray[np.generic]) -> None:
-        """Record a set that a node has computed, or was given again in a resumed run.
+        """Record a set that a node has computed, or that was restored in a resumed run.
 
-        A set that is too late for any weight in the last closed round is dropped at once. So sets of rounds that are
-        closed by then may be given before or after :meth:`close`, as long as that closes no round with the set.
+        A set too late to have a weight in the latest closed round is dropped immediately. So sets of rounds that are
+        already closed may be recorded before or after :meth:`close`, unless it closes a round that uses the set.
         """
         sets = self._sets[node]
         if tag in sets:
@@ -203,8 +203,8 @@ class QuorumRounds:
         return dict(sorted(self._sets[node].items()))
 
     def close(self, closed: Close) -> list[Bits]:
-        """Close a round; return the contribution of each node to the ring's sum. The masks must name existing sets,
-        and the index must be the sum of their weights, or there is a ValueError."""
+        """Close a round; return the contribution of each node to the ring's sum. Raises ValueError if the masks name
+        missing sets, or the index is not the sum of the sets' weights."""
         tag, index = closed.tag, 0
         parts, ages = [], {}
         for node, (sets, ledger) in enumerate(zip(self._sets, self.ledgers, strict=True)):
@@ -234,11 +234,11 @@ class QuorumRounds:
         return parts
 
     def late_tag(self, node: int, tag: int) -> int | None:
-        """Tag of a node's late set in a round; None if it has none."""
+        """Tag of the set that a node applies late in a round; None if there is none."""
         return _late_tag(list(self._sets[node]), tag, self.weights)
 
     def index(self, tag: int, on_time: int, late: int) -> int:
-        """Index of a round with these masks, which events do not report."""
+        """Index of a round with these masks; events do not report it."""
         total = ONE * on_time.bit_count()
         for node in range(self.nodes):
             if late >> node & 1:

@@ -1,8 +1,8 @@
 """Golden models of the units that receive and send control words, cycle by cycle.
 
 Mirrors :mod:`hdl.features.replay.signals`, :mod:`hdl.features.replay.keepalive` and
-:mod:`hdl.features.replay.control_hub`; docs/ring/link.md has the formats. Attributes of a unit and ``outputs`` are
-its outputs in a cycle; ``step`` takes the inputs of the cycle and advances to the next one.
+:mod:`hdl.features.replay.control_hub`; docs/ring/link.md specifies the formats. The attributes of a unit and
+``outputs`` are its outputs in a cycle; ``step`` accepts the inputs of the cycle and advances to the next one.
 """
 
 import collections
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 __all__ = ["SOURCES", "ControlHub", "KeepAlive", "Message", "Signal", "SignalRelay", "keepalive_word", "marked",
            "parted"]
 
-#: Nodes of a ring.
+#: Maximum number of nodes in a ring.
 SOURCES = 16
 #: Types of control words.
 _RESTART, _SIGNAL, _KEEPALIVE, _READY = 1, 2, 3, 4
-#: Types of a SIGNAL on a link, by tenant; bit position of the tenant in a READY, and in other messages.
+#: Types of a SIGNAL on a link, by tenant; bit position of the tenant in a READY, and in all other messages.
 _SIGNALS = (_SIGNAL, 9, 10)
 _READY_PLACE, _PLACE = 9, 28
 
@@ -36,19 +36,19 @@ class Signal:
 
     @classmethod
     def parse(cls, word: int) -> "Signal | None":
-        """Fields of a word, if it is a SIGNAL."""
+        """Fields of a word if it is a SIGNAL, else None."""
         if word & 15 != _SIGNAL:
             return None
         return cls(word >> 4 & 15, word >> 8 & 3, word >> 10 & 63, word >> 16)
 
 
 def keepalive_word(hops: int) -> int:
-    """KEEPALIVE that is forwarded to ``hops`` nodes after its receiver."""
+    """KEEPALIVE that is forwarded to ``hops`` more nodes after its receiver."""
     return _KEEPALIVE | hops << 12
 
 
 class SignalRelay:
-    """The relay of SIGNALs, cycle by cycle."""
+    """Cycle-by-cycle model of the unit that forwards SIGNALs."""
 
     def __init__(self, *, queues: int) -> None:
         self.queues = queues
@@ -60,8 +60,8 @@ class SignalRelay:
         self.count: int | None = None
         self.current = 0
         self._passing: collections.deque[int] = collections.deque()
-        self._counts: dict[int, tuple[int, list[int]]] = {}  # of each node: its run, and its command counts there
-        self._silent = SOURCES  # remaining cycles that clear the table
+        self._counts: dict[int, tuple[int, list[int]]] = {}  # run, and command counts in it, by node
+        self._silent = SOURCES  # remaining cycles of clearing the table
         self._away = False
         self._turn = 0
         self._sent: tuple[int, list[int]] = (0, [0] * self.queues)
@@ -73,7 +73,7 @@ class SignalRelay:
 
     def step(self, *, word: int | None = None, ready: int = 1, rank: int = 0, size: int = 0, run: int = 0,
              done: Sequence[int] = (), of_node: int = 0, of_queue: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle, with the word on offer and the readiness of the receiver."""
+        """Simulate a cycle with the given word on offer and receiver readiness."""
         if reset_link:
             self.reset()
             return
@@ -111,14 +111,14 @@ class SignalRelay:
 
 
 class KeepAlive:
-    """The sender of KEEPALIVEs, cycle by cycle."""
+    """Cycle-by-cycle model of the unit that sends KEEPALIVEs."""
 
-    #: Cycles of work for each KEEPALIVE.
+    #: Cycles of work between KEEPALIVEs.
     PERIOD = 1024
 
     def __init__(self) -> None:
         self.o: int | None = None
-        self._due: int | None = None  # hops of the next one
+        self._due: int | None = None  # hops of the next KEEPALIVE
         self._count = 0
 
     @staticmethod
@@ -129,7 +129,7 @@ class KeepAlive:
         return word >> 12 & 15
 
     def step(self, *, word: int | None = None, ready: int = 1, at_work: int = 0, size: int = 0) -> None:
-        """Simulate a cycle, with the word on offer and the readiness of the receiver."""
+        """Simulate a cycle with the given word on offer and receiver readiness."""
         if self.o is None or ready:
             self.o = None if self._due is None else keepalive_word(self._due)
             self._due = None
@@ -142,7 +142,7 @@ class KeepAlive:
 
 
 def marked(word: int, tenant: int) -> int:
-    """First word of a message of a tenant, in its form on links."""
+    """First word of a tenant's message, as it appears on links."""
     if word & 15 == _SIGNAL:
         return word & ~15 | _SIGNALS[tenant]
     shift = _READY_PLACE if word & 15 == _READY else _PLACE
@@ -150,7 +150,7 @@ def marked(word: int, tenant: int) -> int:
 
 
 def parted(word: int) -> tuple[int | None, int]:
-    """Tenant of the first word of a message on a link, None if there is none, and the word without its mark."""
+    """Tenant of the first word of a message on a link, or None, and the word without the tenant's mark."""
     if word & 15 in _SIGNALS:
         return _SIGNALS.index(word & 15), word & ~15 | _SIGNAL
     shift, zeros = (_READY_PLACE, word >> _READY_PLACE & 0x7F) if word & 15 == _READY else (_PLACE, word >> _PLACE)
@@ -159,7 +159,7 @@ def parted(word: int) -> tuple[int | None, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A word of a message, with flags of the first and of the last word."""
+    """A word of a message, with flags for the first and the last word."""
 
     data: int
     first: int
@@ -167,20 +167,20 @@ class Message:
 
 
 class ControlHub:
-    """Dispatch of control words, cycle by cycle, to units by their types in ``takes``. With a tenant, only its
-    messages are passed to units, and sent; without, messages have no marks."""
+    """Cycle-by-cycle dispatch of control words to units by the types in ``takes``. With a tenant, only messages of
+    the tenant are passed to units and sent; without one, messages have no marks."""
 
     def __init__(self, *, takes: Sequence[Sequence[int]], tenant: int | None = None) -> None:
         self.tenant = tenant
         self._owners = {int(type): unit for unit, types in enumerate(takes) for type in types}
         self._units = len(takes)
         self.o: int | None = None
-        self._left = 0  # following words of the message
+        self._left = 0  # number of remaining words in the message
         self._unit: int | None = None
-        self._sender: int | None = None  # of a message that has begun
+        self._sender: int | None = None  # unit whose message has begun
 
     def handed(self, word: int) -> tuple[int | None, Message]:
-        """The unit that is offered a word, if any, and the word that it sees."""
+        """The unit that is offered a word, if any, and the word as the unit receives it."""
         if self._left:
             return self._unit, Message(word, 0, int(self._left == 1))
         foreign = False
@@ -194,7 +194,7 @@ class ControlHub:
         return (None if damaged or foreign else self._owners.get(type)), Message(word, 1, int(follow == 0))
 
     def ready(self, word: int, takes: Sequence[int]) -> int:
-        """Whether a word is accepted from the link."""
+        """Whether a word from the link is accepted."""
         unit, _ = self.handed(word)
         return 1 if unit is None else takes[unit]
 
@@ -208,7 +208,7 @@ class ControlHub:
 
     def step(self, *, word: int | None = None, takes: Sequence[int], offers: Sequence[Message | None],
              ready: int = 1, reset_link: int = 0) -> None:
-        """Simulate a cycle, with the link's word, the readiness of units and of the link, and the units' words."""
+        """Simulate a cycle with the link's word, the readiness of the units and the link, and the units' words."""
         if word is not None and self.ready(word, takes):
             unit, seen = self.handed(word)
             if seen.first:

@@ -1,7 +1,6 @@
-"""Golden models of messages: their words, and the gate of a node between them, the host and the host port, cycle by
-cycle.
+"""Golden models of messages and of a node's gate, which connects them with the host and the host port.
 
-Mirrors hdl/features/slots/messages.py; docs/ring/slots.md has the rules.
+Both are modelled cycle by cycle. Mirrors hdl/features/slots/messages.py; docs/ring/slots.md has the rules.
 """
 
 import dataclasses
@@ -14,7 +13,7 @@ __all__ = ["Beat", "Gate", "Header", "Inputs", "Outputs", "check_after", "check_
 _TYPE, _OPCODE, _RESPONSE = 3, 0x40, 0x80
 _WORDS, _KEPT = 64, 4
 
-#: A word of a packet, and whether it is the last.
+#: A word of a packet, and whether it is the last one.
 Beat = tuple[int, int]
 
 
@@ -42,42 +41,42 @@ class Header:
 
 
 def _step(total: int) -> int:
-    """State of the check, bit by bit, from the sum of the previous state and a word."""
+    """State of the check, computed bit by bit from the sum of the previous state and a word."""
     taps = [(27 * n + 30 & 31, 3 * n + 23 & 31, *((12,) if n == 0 else ())) for n in range(32)]
     return sum((sum(total >> tap for tap in places) & 1) << n for n, places in enumerate(taps))
 
 
-#: Contributions to a state from each byte of a sum.
+#: Contributions to a state from each byte of such a sum.
 _STEPS = [[_step(byte << low) for byte in range(256)] for low in (0, 8, 16, 24)]
 
 
 def check_after(check: int, word: int) -> int:
-    """State of the check after a further word."""
+    """State of the check after one more word."""
     total = check ^ word
     return (_STEPS[0][total & 255] ^ _STEPS[1][total >> 8 & 255] ^ _STEPS[2][total >> 16 & 255]
             ^ _STEPS[3][total >> 24])
 
 
 def check_of(words: Iterable[int]) -> int:
-    """Check to append to words."""
+    """Check word to append to a message's words."""
     return functools.reduce(check_after, words, 0)
 
 
 def packet(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
-    """Words of a message between a gate and a path."""
+    """Words of a message between gate and path."""
     words = [header.word, *payload]
     return [(word, int(n == len(words) - 1)) for n, word in enumerate(words)]
 
 
 def message(header: Header, payload: Iterable[int] = ()) -> list[Beat]:
-    """Words of a message in a slot."""
+    """Words of a message as sent in a slot."""
     words = [header.word, *payload]
     return [*((word, 0) for word in words), (check_of(words), 1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Inputs of a gate in a cycle; a stream has a word or none."""
+    """Inputs of a gate in a cycle; a stream offers a word or None."""
 
     rank: int = 0
     host: Beat | None = None
@@ -91,7 +90,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs:
-    """Outputs of a gate in the same cycle."""
+    """Outputs of a gate in the same cycle as the inputs."""
 
     host: Beat | None
     port: Beat | None
@@ -104,28 +103,28 @@ class Outputs:
 class _State:
     """State of a gate."""
 
-    #: Messages that were right; words of an incoming message, with their ``check`` so far; a message that ended in
-    #: the cycle before. It is dropped if ``refused``: there was no room.
+    #: Valid messages; words of an incoming message, with their ``check`` so far; and a message that ended in the
+    #: previous cycle. It is dropped if ``refused``, because there was no room.
     kept: tuple[tuple[Beat, ...], ...] = ()
     coming: tuple[Beat, ...] = ()
     check: int = 0
     ended: tuple[Beat, ...] | None = None
     refused: bool = False
-    #: Position of the word read in the oldest message, and its header while its words are sent.
+    #: Position of the word being read in the oldest message, and the header while the message's words are sent.
     place: int | None = None
     header: Header | None = None
-    #: The port has a request of the host; with ``entering`` more words follow.
+    #: Whether the port handles a request of the host, and whether more words of it follow (``entering``).
     local: bool = False
     entering: bool = False
-    #: The port has a request of messages; with ``open`` more messages follow.
+    #: Whether the port handles a request from messages, and whether more messages follow (``open``).
     remote: bool = False
     open: bool = False
-    due: int = 0  # number of the next message
-    responding: bool = False  # a response to the host has begun
-    owes: bool = False  # a message without words must be sent back
-    words: tuple[int, ...] = ()  # words of an unfinished message that have been sent
-    held: bool = False  # the rest of an answer waits; at rank 0 the rest of the host's packet is dropped
-    fresh: bool = True  # nothing of an answer has been sent
+    due: int = 0  # expected number of the next message
+    responding: bool = False  # whether a response to the host has begun
+    owes: bool = False  # whether a message without words must be sent back
+    words: tuple[int, ...] = ()  # sent words of an unfinished message
+    held: bool = False  # the rest of an answer waits, or at rank 0 the host's packet is dropped
+    fresh: bool = True  # whether no part of an answer has been sent
 
 
 class Gate:
@@ -135,32 +134,32 @@ class Gate:
         self.state = _State()
 
     def _offers(self, at: Inputs) -> bool:
-        """Whether the host has the first word of a message."""
+        """Whether the host offers the first word of a message."""
         return not at.rank and at.host is not None and at.host[0] & 15 == _TYPE and at.host[0] >> 24 == _OPCODE
 
     def _enters(self, at: Inputs) -> bool:
-        """Whether the port is free for the host's words in this cycle."""
+        """Whether the port can accept the host's words in this cycle."""
         s = self.state
         message = not at.rank and (s.held or bool(s.words) or self._offers(at))
         return s.entering or not (s.local or s.remote or message)
 
     def _head(self) -> Header | None:
-        """Header of a message that awaits a decision."""
+        """Header of a message that awaits a decision, or None."""
         s = self.state
         return Header.parse(s.kept[0][0][0]) if s.place == 0 and s.header is None else None
 
     def _read(self, at: Inputs) -> Beat | None:
-        """Word of a message for the port, or at rank 0 for the host."""
+        """Word of a message for the port or, at rank 0, for the host."""
         s, head = self.state, self._head()
         if s.place is None or (s.header is None and not (at.rank and head and head.count and head.begin and s.open)):
             return None
         word, last = s.kept[0][s.place]
         if s.header is None:
-            return word, 1  # it cuts the open request
+            return word, 1  # ends the open request early
         return word, int(last or bool(at.rank and s.place == s.header.count and s.header.end))
 
     def _make(self, at: Inputs) -> int | None:
-        """Word of a message on offer."""
+        """Message word on offer."""
         s, source = self.state, at.port if at.rank else at.host
         if at.reset_link:
             return None
@@ -173,16 +172,16 @@ class Gate:
         return source[0] if source and self._offers(at) and not s.entering and not s.held else None
 
     def _ends(self, at: Inputs) -> bool:
-        """Whether that is the last word of the message."""
+        """Whether the word on offer is the last one of the message."""
         s, source = self.state, at.port if at.rank else at.host
         if not s.words and at.rank:
             return s.owes
         return bool(source and source[1]) or len(s.words) == _WORDS
 
     def look(self, at: Inputs) -> Outputs:
-        """Outputs in a cycle with these inputs."""
+        """Outputs in a cycle with the given inputs."""
         s, read, enters, made = self.state, self._read(at), self._enters(at), self._make(at)
-        makes = not at.reset_link and at.message_ready  # a word of a source would be accepted
+        makes = not at.reset_link and at.message_ready  # whether a word from the source would be accepted
         to_host = None if at.rank else read
         if at.rank:
             takes_host = enters and at.port_ready

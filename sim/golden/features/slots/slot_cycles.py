@@ -1,11 +1,11 @@
-"""Model of the cycles of a fused update with packets in slots.
+"""Timing model of a fused update with packets in slots.
 
-In slots (docs/ring/slots.md), superframes follow each other: a lap that collects records, one that grants S slots of
-the longest packet and a gap, and the slots. S is the minimum of 16, the room of each node, and the most packets that
-a node has left: with the fewest, a node that has lost a slot could not send its last packets. In each slot a node
-sends its next packet if the packet is complete; if not, the slot is lost. Before its first packet a node has none to
-send unless it will be complete when slots begin. Constants of a hop are from :mod:`sim.golden.ring_cycles`, as in the
-gateware; constants of laps and slots are from hdl/features/slots/.
+With slots (docs/ring/slots.md), a superframe has a lap that collects records, a lap that grants S slots of the
+longest packet and a gap, and the slots. S is the minimum of 16, the room in each node, and the largest number of
+packets left in any node: with the smallest, a node that has lost a slot could not send its last packets. In each slot
+a node sends its next packet if that is complete; otherwise the slot is lost. Before its first packet, a node has none
+left to send unless that one will be complete when the slots begin. The constants of a hop come from
+:mod:`sim.golden.ring_cycles`, as in the gateware; the constants of laps and slots come from hdl/features/slots/.
 """
 
 import dataclasses
@@ -21,19 +21,19 @@ __all__ = ["DENSE", "MX9", "Form", "SlotRun", "slot_cycles"]
 
 #: Cycles of a control word from node to node, without the wires, and from the end of both laps to the slots.
 CONTROL_HOP, MARGIN = 8, 16
-#: Slots between messages.
+#: Number of packet slots between messages.
 _MESSAGE_EVERY = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Form of packets."""
+    """Sizes of packets, and delays of their codecs."""
 
-    #: Words of a packet's payload in either phase: for each element, and for each group of 32 that has begun.
+    #: Payload words of a packet in either phase: per element, and per group of 32, including a partial one.
     scatter: tuple[float, float] = (1, 1)
     gather: tuple[float, float] = (1, 0)
-    adds: int = ADDER  # cycles by which a sum leaves a node after its input
-    encodes: int = 0  # cycles by which new weights follow the optimizer
+    adds: int = ADDER  # cycles from the input of a sum to its departure from a node
+    encodes: int = 0  # cycles by which encoding delays new weights after the optimizer
 
     def words(self, phase: str, elements: int) -> int:
         """Words of a packet."""
@@ -41,14 +41,14 @@ class Form:
         return round(each * elements + group * -(-elements // GROUP)) + PACKET_OVERHEAD
 
 
-#: Dense gradients in zero-value form and raw weights; both in blocks of mx9, with codecs that take about as long as
-#: their round trip (docs/ring/collective/figures.md), and the adder.
+#: Dense gradients in zero-value form with raw weights, and both in mx9 blocks, with codecs that take about as long as
+#: their round trip (docs/ring/collective/figures.md) and the adder.
 DENSE, MX9 = Form(), Form(scatter=(0, 9), gather=(0, 9), adds=35, encodes=20)
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotRun:
-    """Cycles of an update in slots, superframes, their slots, and slots that some node left empty."""
+    """Cycles of an update in slots, number of superframes and slots, and slots that some node left empty."""
 
     cycles: int
     superframes: int
@@ -61,23 +61,23 @@ class _Node:
 
     def __init__(self, words: Sequence[int]) -> None:
         self.words = words
-        self.ends = [sum(words[:number + 1]) for number in range(len(words))]  # words up to the end of each
-        self.whole: list[int] = []  # cycle when each is complete
-        self.begun: list[int] = []  # cycle when each is sent
+        self.ends = [sum(words[:number + 1]) for number in range(len(words))]  # words up to the end of each packet
+        self.whole: list[int] = []  # completion cycle of each packet
+        self.begun: list[int] = []  # cycle when sending of each packet begins
         self.left: list[int] = []  # cycle when each received packet has left the ingress
         self.source: dict[Packet, int] = {}  # cycle when the last word of a packet can arrive
-        self.drained = [BEGIN, BEGIN]  # of the last two bursts
+        self.drained = [BEGIN, BEGIN]  # for the last two bursts
 
 
 def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: int = 16, segment: int = 256,
                 room: int = 24, egress_words: int = 1024, update_rate: float = 1.0, messages: bool = False,
                 form: Form = DENSE, laps: int = 2) -> SlotRun:
-    """Cycles of a fused update in slots, of a ring of 2 nodes or more.
+    """Cycles of a fused update in slots, in a ring of at least 2 nodes.
 
-    ``latency`` is the latency of a link's wires, ``room`` the packets that an ingress holds, ``egress_words`` are
-    words that wait for their slot, and ``update_rate`` is elements per cycle of the optimizer. The order may be
-    interleaved (:mod:`sim.golden.interleaved`), and there may be slots for messages. Before slots there are 2
-    ``laps``, or 1 where all nodes send their records at once, or 0 where records pass before.
+    ``latency`` is the latency of a link's wires, ``room`` the number of packets that an ingress holds,
+    ``egress_words`` the number of words that can wait for a slot, and ``update_rate`` the optimizer's elements per
+    cycle. The order may be interleaved (:mod:`sim.golden.interleaved`); slots for messages are optional. Before the
+    slots there are 2 ``laps``, 1 if all nodes send their records simultaneously, or 0 if they do so earlier.
     """
     if nodes < 2:
         raise ValueError(f"Ring must have 2 nodes or more, not {nodes!r}")
@@ -95,7 +95,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
     lap = nodes * (latency + CONTROL_HOP) + nodes + 2
 
     def prepare(node: _Node) -> None:
-        """Compute when packets are complete, as far as known: they enter a queue one after the other."""
+        """Compute when packets are complete, as far as possible: they enter a queue one after another."""
         while len(node.whole) < len(packets):
             number = len(node.whole)
             phase, _, step = packets[number]
@@ -105,7 +105,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
                 there = node.source[packets[number]]
             else:
                 there = 0
-            needed = node.ends[number] - egress_words  # words that must have left
+            needed = node.ends[number] - egress_words  # number of words that must have left
             if needed > 0:
                 first = next(index for index, end in enumerate(node.ends) if end >= needed)
                 if first >= len(node.begun):
@@ -121,7 +121,7 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
         if step < steps - 1:
             end += form.adds if phase == SCATTER else 0
             node.source[phase, number, step + 1] = end
-        elif phase == SCATTER:  # one burst at a time, and a bank that waits
+        elif phase == SCATTER:  # bursts run one at a time, and one bank can wait
             count = elements(rank, (GATHER, number, 0))
             burst = max(end, node.drained[-1])
             end = max(end, node.drained[-2])
@@ -132,12 +132,12 @@ def slot_cycles(length: int, nodes: int, *, interleaves: bool = True, latency: i
 
     for node in ring:
         prepare(node)
-    free, last, superframes, slots, lost = 0, 0, 0, 0, 0  # free: the cycle when rank 0 may request records
+    free, last, superframes, slots, lost = 0, 0, 0, 0, 0  # free: cycle when rank 0 may request records
     while any(len(node.begun) < len(packets) for node in ring):
         begin = free + laps * lap + (MARGIN if laps else 0)
         pending, rooms = 0, MAX_SLOTS
         for rank, node in enumerate(ring):
-            # In the last of two laps a record is passed on; else it is sent at the end of the node's slots.
+            # In the last of two laps, a record is passed on; otherwise, it is sent at the end of the node's slots.
             sampled = free + rank * (latency + (CONTROL_HOP if laps > 1 else 1))
             held = len(ring[rank - 1].begun) - sum(cycle <= sampled for cycle in node.left)
             starts = node.begun or node.whole[0] < begin + rank * (latency + 1)

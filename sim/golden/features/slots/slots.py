@@ -1,6 +1,6 @@
-"""Golden models of slots: records of nodes, the table from them, and its users, cycle by cycle.
+"""Golden models of slots: the records of nodes, their table, and its users, cycle by cycle.
 
-Mirrors hdl/features/slots/; docs/ring/slots.md has the rules.
+Mirrors hdl/features/slots/; docs/ring/slots.md specifies the rules.
 """
 
 import collections
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _LAP, _RECORD = 7, 8
-#: Slots of a superframe, cycles between packets of two slots, and cycles of a slot for messages.
+#: Maximum number of slots in a superframe, cycles between the packets of two slots, and cycles of a message slot.
 MAX_SLOTS, GAP, MESSAGE_CYCLES = 16, 4, 72
 _GROUP = 4
 _HOP, _MARGIN = 8, 2
@@ -34,8 +34,8 @@ _HOP, _MARGIN = 8, 2
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Record of a node for all other nodes: packets for its successor and room for packets of its predecessor, words
-    of the longest packet, and whether it has a message."""
+    """Record that a node sends to all other nodes: packets pending for its successor, room for packets from its
+    predecessor, words of the longest packet, and whether the node has a message."""
 
     pending: int = 0
     room: int = 0
@@ -47,19 +47,19 @@ class Record:
         return self.pending | self.room << 5 | self.longest << 10 | self.wants << 22
 
     def word(self, rank: int, odd: int) -> int:
-        """Word of the record of a rank, for a table that is odd or not."""
+        """Word with the record of a rank, for an odd or even table."""
         return _RECORD | rank << 4 | odd << 8 | self.bits << 9
 
     @classmethod
     def parse(cls, word: int) -> "Record":
-        """Record from such a word."""
+        """Parse a record from its word."""
         return cls(word >> 9 & 31, word >> 14 & 31, word >> 19 & 0xFFF, word >> 31)
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Slots for packets, words of the longest packet, the rank other than 0 that has messages, or 0, and whether that
-    rank has the first slot for messages."""
+    """Number of packet slots, words of the longest packet, the rank other than 0 that has messages, or 0, and whether
+    that rank owns the first message slot."""
 
     slots: int = 0
     longest: int = 0
@@ -68,7 +68,7 @@ class Table:
 
     @classmethod
     def of(cls, records: Sequence[Record], number: int, *, ranks: Sequence[int] | None = None) -> "Table":
-        """Table from the records of all ranks, in the order of ``ranks`` if these are given."""
+        """Build the table from the records of all ranks, which are in the order of ``ranks`` if that is given."""
         wanting = sorted(rank for rank, record in zip(ranks or range(len(records)), records, strict=True)
                          if record.wants and rank)
         most = max(record.pending for record in records)
@@ -82,22 +82,22 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Cycles of a slot, and the rank that owns its message; without an owner every node has a packet."""
+    """Cycles of a slot, and the rank that owns it for a message; without an owner, every node sends a packet."""
 
     cycles: int
     owner: int | None = None
 
     def drives(self, rank: int) -> bool:
-        """Whether a node sends a packet or message of its own."""
+        """Whether a node sends its own packet or message."""
         return self.owner in (None, rank)
 
     def passes(self, rank: int) -> bool:
-        """Whether a node forwards incoming words: messages end at rank 0."""
+        """Whether a node forwards incoming words; messages end at rank 0."""
         return self.owner is not None and self.owner < rank
 
 
 def plan(table: Table, *, messages: bool = True) -> list[Slot]:
-    """Slots of a superframe: a slot for messages, if any, follows every four packet slots, and the last one."""
+    """Slots of a superframe; a message slot, if any, follows every four packet slots and the last packet slot."""
     if not messages:
         return [Slot(table.longest + GAP)] * table.slots
     slots, odd = [], table.odd
@@ -109,7 +109,7 @@ def plan(table: Table, *, messages: bool = True) -> list[Slot]:
 
 
 class SlotTable:
-    """The slots of a node by its TIME: ``slot`` is set from ``begin`` to the next slot, else None."""
+    """The slots of a node in terms of its TIME: ``slot`` is set from ``begin`` to the next slot, else None."""
 
     def __init__(self, *, messages: bool = True) -> None:
         self._messages = messages
@@ -124,11 +124,11 @@ class SlotTable:
 
     @property
     def active(self) -> int:
-        """Whether there is a slot, or will be one."""
+        """Whether there is a current or future slot."""
         return int(self._left is not None)
 
     def left(self, time: int) -> int:
-        """Cycles before the first or next slot, less 1."""
+        """Cycles before the first or next slot, minus 1."""
         return self._boundary - time - 1 & 0xFFFF
 
     def step(self, *, time: int, table: Table = Table(), granted: int = 0, target: int = 0, sets: int = 0,
@@ -153,11 +153,11 @@ class SlotTable:
 
 
 class RecordLaps:
-    """The laps of records, cycle by cycle: all nodes send records when slots are over, first at the time in LAP."""
+    """Record laps, cycle by cycle: all nodes send records after the last slot, first at the time given by LAP."""
 
     def __init__(self) -> None:
         self.gap = self._odd = 0
-        self._said = 0  # the last word that was offered
+        self._said = 0  # last word offered
         self.reset()
         self.table = Table()
 
@@ -166,15 +166,15 @@ class RecordLaps:
         self.o: Message | None = None
         self.granted = self.home = self.sets = 0
         self.gathers = False
-        self._calls = False  # LAP is to be offered
-        self._sent = False  # the own record has been sent
-        self._due = False  # rank 0 may send its own record
+        self._calls = False  # whether LAP must be offered
+        self._sent = False  # whether the own record has been sent
+        self._due = False  # whether rank 0 may send its own record
         self._folded: list[tuple[int, Record]] = []  # records that have arrived, with their ranks
-        self._turn: list[int] = []  # ranks with records still to come
-        self._final = self._checks = False  # all have arrived; and a cycle later
+        self._turn: list[int] = []  # ranks of the records still to arrive
+        self._final = self._checks = False  # whether all records have arrived, and the same one cycle later
 
     def target(self, rank: int, way: int) -> int:
-        """Low bits of the time when slots are over, while it is set."""
+        """Low bits of the time when the slots are over, while ``sets`` is high."""
         return (self._said >> 17 << 3) + (way if rank else 0) & 0xFFFF
 
     @property
@@ -189,7 +189,7 @@ class RecordLaps:
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              record: Record = Record(), ask: int = 0, over: int = 0, left: int = 0, time: int = 0, valid: int = 0,
              way: int = 0, error: int = 0, reset_link: int = 0) -> None:
-        """Simulate a cycle, with the word on offer, the readiness of the receiver, the slots and the clock."""
+        """Simulate a cycle with the given word on offer, receiver readiness, slots and clock."""
         taken = word.data if word is not None and self.ready(ready) else None
         gathers, odd, sets, checks = self.gathers, self._odd, self.sets, self._checks
         opens = bool(over) and not gathers and not self._busy
@@ -231,7 +231,7 @@ class RecordLaps:
             self.reset()
 
     def _fold(self, word: int) -> None:
-        """Enter a record into the table."""
+        """Add a record to the table."""
         self._turn = self._turn[1:]
         self._folded.append((word >> 4 & 15, Record.parse(word)))
 
@@ -248,7 +248,7 @@ class Wires:
 
 
 class Sender:
-    """Waiting packets; a packet starts only when complete. ``least`` is the length of the shortest, in words."""
+    """Queue of packets; a packet starts only when complete. ``least`` is the minimum packet length in words."""
 
     def __init__(self, depth: int, *, least: int = 2) -> None:
         self._depth, self._least = depth, least
@@ -262,7 +262,7 @@ class Sender:
         return int(len(self._words) < self._depth)
 
     def goes(self, start: bool) -> bool:
-        """Whether a packet begins to be sent."""
+        """Whether sending of a packet begins."""
         return start and self.whole > 0 and self.word is None
 
     def follows(self, start: bool) -> bool:
@@ -276,15 +276,15 @@ class Sender:
         if entering is not None and ready:
             self._words.append(entering)
             ended = entering[1]
-        if self._least == 1:  # counted a cycle later
+        if self._least == 1:  # packets are counted a cycle later
             ended, self._ended = self._ended, ended
         self.whole += ended - goes
 
 
 class Path:
-    """Path of slots through a node, cycle by cycle: own packets, passing packets, and arriving packets.
+    """Path of slots through a node, cycle by cycle: own, passing, and arriving packets.
 
-    A word of a packet is its data, and whether it is the last.
+    A word of a packet is a pair: its data, and whether it is the last word.
     """
 
     MESSAGE_TYPE = 3
@@ -293,24 +293,24 @@ class Path:
         self.wires, self.line, self.lost = Wires(), 0, 0
         self.senders = Sender(depth), Sender(message_depth, least=1)
         self._due: int | None = None
-        self._inside: tuple[bool, bool, bool] | None = None  # the packet passes, is a message, is for this node
-        self._check = self._checked = 0  # check of the words on the wires; check to be sent
-        # A word of an own message is on the wires; it is the last one; its check follows.
+        self._inside: tuple[bool, bool, bool] | None = None  # packet passes, is a message, is for this node
+        self._check = self._checked = 0  # check of the words on the wires, and check to be sent
+        # Whether a word of an own message is on the wires, whether it is the last one, and whether its check follows.
         self._counts = self._ends = self._checks = False
 
     @property
     def left(self) -> int:
-        """Whether a packet of this node begins to be sent."""
+        """Whether sending of a packet of this node begins."""
         return int(self.senders[0].goes(self._due == 0))
 
     @property
     def hush(self) -> int:
-        """Whether the transmitter must have no word in the next cycle."""
+        """Whether the transmitter must not send a word in the next cycle."""
         follows = any(sender.follows(self._due == n) for n, sender in enumerate(self.senders))
         return int(follows or self.senders[1].word is not None or self._ends)
 
     def comes(self, came: Wires, *, passes: int, rank: int) -> tuple[bool, bool, bool]:
-        """Fate of the word of a packet on the wires: it passes, has arrived, is a message for this node."""
+        """Whether a packet word on the wires passes, has arrived, or is part of a message for this node."""
         if not came.valid or came.kind:
             return False, False, False
         on, message, addressed = self._inside or (bool(passes), came.data & 15 == self.MESSAGE_TYPE,
@@ -320,8 +320,8 @@ class Path:
     def step(self, *, came: Wires = Wires(), own: Wires = Wires(), line: int = 0, starts: int = 0, drives: int = 0,
              passes: int = 0, message: int = 0, rank: int = 0,
              entering: Sequence[tuple[int, int] | None] = (None, None)) -> None:
-        """Simulate a cycle, with the incoming wires, the transmitter's wires, the level of the receiver's line, the
-        slot, and words of packets and of messages to be kept."""
+        """Simulate a cycle with the incoming wires, the transmitter's wires, the level of the receiver's line, the
+        slot, and the words of packets and messages to store."""
         on, _, _ = self.comes(came, passes=passes, rank=rank)
         packet, said = (sender.word for sender in self.senders)
         sends = packet is not None or said is not None or self._checks
@@ -331,7 +331,7 @@ class Path:
         self._counts, self._ends = said is not None, said is not None and bool(said[1])
 
         self.lost, self.line = int(sends and on), line
-        if sends:  # never more than one, in slots of a table
+        if sends:  # at most one of them, within the slots of a table
             data = (packet[0] if packet else 0) | (said[0] if said else 0) | checked
             self.wires = Wires(1, data, int(checks or bool(packet and packet[1])), 0, own.check)
         elif on:

@@ -1,23 +1,23 @@
-"""Golden model of layer streaming: workers that compute one layer at a time, and a server with all layers.
+"""Golden model of layer streaming: workers compute layer by layer, and a server stores all layers.
 
-A model is a list of units. A unit is a linear layer, followed by a ReLU except for the last, or a share of a layer's
-outputs; the last layer is one unit. The server has the master weights of all units, in binary32, and their state.
+A model is a list of units. A unit is a linear layer, followed by a ReLU unless it is the last, or a share of a
+layer's outputs; the last layer is one unit. The server holds all master weights, in binary32, and their state.
 
-FETCH gives the workers a unit's weights through the unit's codec: all have the decoded weights. PUSH adds the
-gradients of a unit, ((g_1 + g_2) + g_3) + …, in the order of the workers' ranks after the server's, each addition
-rounded to nearest even. Each read of a gradient turns -0.0 into +0.0 and a NaN into the canonical one. The server,
-after the last worker, computes new master weights and new state from the sum. So sums differ from a fused update's,
-where elements begin at different ranks, except with two workers: there every sum has two terms.
+FETCH sends a unit's weights to the workers through the unit's codec, so that all use the decoded weights. PUSH adds
+the gradients of a unit, ((g_1 + g_2) + g_3) + …, in the order of the workers' ranks after the server's, with each
+addition rounded to nearest even. Reading a gradient turns -0.0 into +0.0 and a NaN into the canonical one. The
+server, after the last worker, computes new master weights and new state from the sum. So sums differ from a fused
+update's, where elements begin at different ranks, unless there are two workers and every sum has two terms.
 
-In a set a worker computes its examples in microbatches, in ascending order. Products are as in lists of LAYERS, and
-gradients of a unit accumulate over microbatches from the existing sums: they do not depend on the size of a
-microbatch. Forward, it keeps the inputs of each unit in far memory. Backward, it recomputes a unit's outputs, and
-from the gradients of outputs computes the gradients of weights, biases and inputs; the latter are zero where inputs
-are not above zero, by the ReLU before, and are summed over all parts of a layer in ascending order. The loss of a set
-is the sum over its microbatches in ascending order, and then over workers, from +0.0 on.
+In a set, each worker processes its examples in microbatches, in ascending order. Products are as in lists of LAYERS,
+and the gradients of a unit are accumulated over microbatches, so they do not depend on the microbatch size. Forward,
+a worker stores the inputs of each unit in far memory. Backward, it recomputes a unit's outputs and computes the
+gradients of weights, biases and inputs from the output gradients. Input gradients are zero where the preceding ReLU
+returned zero, and are summed over all parts of a layer in ascending order. The loss of a set is summed from +0.0,
+first over microbatches in ascending order, and then over workers.
 
-:func:`resident_set` has all units on each worker, and :func:`streaming_set` must equal it bit for bit. The latter has
-two windows of weights and two accumulators of gradients.
+:func:`resident_set` keeps all units on each worker; :func:`streaming_set`, with two windows of weights and two
+accumulators of gradients, must produce the same bits.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ Share = tuple[Array, npt.NDArray[np.integer]]
 
 
 class Functions(Protocol):
-    """Sums of the contract: :mod:`sim.golden.summation`, or :mod:`sim.arithmetic.functions` for speed."""
+    """Sums in the specified order: :mod:`sim.golden.summation`, or :mod:`sim.arithmetic.functions` for speed."""
 
     def product(self, a: Array, b: Array, initial: Array | None = None) -> Array: ...
     def cross_entropy(self, scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]: ...
@@ -63,14 +63,14 @@ class Functions(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A layer, or a share of its outputs, as it is transferred."""
+    """A layer, or a share of its outputs, transferred as a whole."""
 
     layer: int  # number of the layer, from 1
-    #: Inputs, and outputs of this part.
+    #: Number of inputs, and number of outputs of this part.
     inputs: int
     outputs: int
     first: int = 0  # first output of this part
-    format: str = RAW  # codec of its weights in FETCH
+    format: str = RAW  # codec for its weights in FETCH
 
     @property
     def words(self) -> int:
@@ -79,29 +79,29 @@ class Unit:
 
     @property
     def length(self) -> int:
-        """Number of weights and biases, and of zeros up to the next group."""
+        """Number of weights and biases, plus zeros up to the next group."""
         return int(-(-self.words // GROUP) * GROUP)
 
 
 def units_of(widths: Sequence[int]) -> list[Unit]:
-    """Units of a perceptron of the given widths, inputs and outputs included, one for each layer."""
+    """Units of a perceptron with the given widths, including inputs and outputs; one unit per layer."""
     if len(widths) < 2:
         raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
     return [Unit(number, *pair) for number, pair in enumerate(itertools.pairwise(widths), start=1)]
 
 
 def accesses(units: Sequence[Unit]) -> tuple[list[int], list[int]]:
-    """Numbers of units in the order forward, and backward: layers from the last on, parts of a layer from the first
-    on, since gradients of inputs are summed over outputs in ascending order."""
+    """Unit numbers in forward and in backward order. Backward, layers start with the last one, but parts of a layer
+    with the first one, since input gradients are summed over outputs in ascending order."""
     forward = list(range(len(units)))
     return forward, sorted(forward, key=lambda number: (-units[number].layer, units[number].first))
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Elements of a FETCH or PUSH: all, zeros, and elements at the largest magnitude of their format.
+    """Element counts of a FETCH or PUSH: all, zeros, and those at the format's largest magnitude.
 
-    Saturations of binary32 are infinities and NaNs.
+    For binary32, infinities and NaNs count as saturated.
     """
 
     elements: int
@@ -110,12 +110,12 @@ class Counts:
 
     @property
     def zero_part(self) -> float:
-        """Fraction of the elements that are zeros."""
+        """Share of the elements that are zero."""
         return self.zeros / self.elements
 
 
 def counts(elements: Bits, codec: str = RAW) -> Counts:
-    """Counts of elements that pass a codec: zeros as they are decoded, and codes of the largest magnitude."""
+    """Counts of elements after a codec: decoded zeros, and codes of the largest magnitude."""
     through = WEIGHT_CODECS[codec]
     magnitudes = through.decode(through.encode(elements), len(elements)) & np.uint32(0x7FFF_FFFF)
     saturated = magnitudes >= np.uint32(0x7F80_0000)
@@ -127,7 +127,7 @@ def counts(elements: Bits, codec: str = RAW) -> Counts:
 
 
 def push_sum(gradients: Bits) -> Bits:
-    """Sum of gradients, one row for each worker in the order of ranks after the server's."""
+    """Sum of gradients, with one row for each worker in the order of the ranks after the server's."""
     addends = ring.canonical(gradients)
     total: Bits = addends[0]
     for addend in addends[1:]:
@@ -136,8 +136,8 @@ def push_sum(gradients: Bits) -> Bits:
 
 
 class Server:
-    """Master weights and state of all units: weights, biases, and zeros up to the next group of each. State planes
-    are initially zero."""
+    """Master weights and state of all units: for each unit the weights, the biases, and zeros up to the next group.
+    State planes are initially zero."""
 
     def __init__(self, units: Sequence[Unit], masters: Sequence[Bits], *, planes: int):
         for unit, master in zip(units, masters, strict=True):
@@ -146,26 +146,26 @@ class Server:
                                  f"{master.shape!r}")
         self.units = list(units)
         self.masters = [master.copy() for master in masters]
-        self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]  # planes of each unit
-        #: Counts of the last FETCH and PUSH of each unit.
+        self.state = [[np.zeros_like(master) for _ in range(planes)] for master in masters]  # state planes by unit
+        #: Counts of the latest FETCH and PUSH of each unit.
         self.fetched: dict[int, Counts] = {}
         self.pushed: dict[int, Counts] = {}
 
     def decoded(self, number: int) -> Bits:
-        """Weights of a unit in the form that workers have."""
+        """Weights of a unit as workers receive them."""
         codec = WEIGHT_CODECS[self.units[number].format]
         master = self.masters[number]
         weights: Bits = codec.decode(codec.encode(master), len(master))
         return weights
 
     def fetch(self, number: int) -> Bits:
-        """FETCH of a unit: return the weights that all workers then have."""
+        """FETCH of a unit; returns the weights that all workers receive."""
         self.fetched[number] = counts(self.masters[number][:self.units[number].words],
                                       self.units[number].format)
         return self.decoded(number)
 
     def push(self, number: int, gradients: Sequence[Bits], settings: optimizer.Settings) -> None:
-        """PUSH of a unit, with gradients in the order of workers, and its update."""
+        """PUSH of a unit, with gradients in the order of workers, and the update of the unit."""
         total = push_sum(np.stack(gradients))
         self.pushed[number] = counts(total[:self.units[number].words])
         self.masters[number], self.state[number] = optimizer.update(total, self.masters[number],
@@ -173,7 +173,7 @@ class Server:
 
 
 class _Products:
-    """Products of a unit with the weights that a worker has."""
+    """Products of a unit with the weights on a worker."""
 
     def __init__(self, unit: Unit, weights: Bits, functions: Functions, *, last: bool):
         count = unit.inputs * unit.outputs
@@ -192,7 +192,7 @@ class _Products:
         return ring.bits([loss]), gradient
 
     def backward(self, x: Array, upstream: Array, gradient: Bits, below: Array | None) -> Array:
-        """Accumulate a unit's gradient, and return the gradient of inputs, added to earlier parts ``below``."""
+        """Accumulate a unit's gradient; return the input gradient, added to that of earlier parts, ``below``."""
         unit, product = self._unit, self._functions.product
         count = unit.inputs * unit.outputs
         local = np.ascontiguousarray(upstream[:, unit.first:unit.first + unit.outputs])
@@ -207,13 +207,13 @@ class _Products:
 
 
 def _cut(share: Share, microbatch: int) -> Iterator[Share]:
-    """Microbatches of a share."""
+    """Split a share into microbatches."""
     for first in range(0, len(share[1]), microbatch):
         yield share[0][first:first + microbatch], share[1][first:first + microbatch]
 
 
 def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
-    """Loss of a set, from the losses of each worker's microbatches."""
+    """Loss of a set, summed from the losses of each worker's microbatches."""
     total = np.zeros(1, np.uint32)
     for worker_losses in losses:
         worker = np.zeros(1, np.uint32)
@@ -225,7 +225,7 @@ def total_loss(losses: Sequence[Sequence[Bits]]) -> Bits:
 
 def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Settings, *, microbatch: int,
                  functions: Functions = summation) -> int:
-    """Run a set on workers that have all units, and the update; return the loss as a bit pattern."""
+    """Run a set and the update on workers that hold all units; return the loss as a bit pattern."""
     units, last = server.units, len(server.units) - 1
     forward, backward = accesses(units)
     with np.errstate(all="ignore"):
@@ -255,14 +255,14 @@ def resident_set(server: Server, shares: Sequence[Share], settings: optimizer.Se
 
 @dataclasses.dataclass
 class Moved:
-    """Words of activations that a worker has moved to and from its far memory, by direction and unit."""
+    """Words of activations that a worker has moved to and from far memory, by direction and unit."""
 
     forward: dict[int, int] = dataclasses.field(default_factory=dict)
     backward: dict[int, int] = dataclasses.field(default_factory=dict)
 
 
 class _Worker:
-    """A worker: two windows, two accumulators, and far memory."""
+    """A worker with two windows, two accumulators, and far memory."""
 
     def __init__(self, share: Share, microbatch: int, functions: Functions):
         self._parts = list(_cut(share, microbatch))
@@ -284,7 +284,7 @@ class _Worker:
     def _window(self, number: int) -> _Products:
         window = next(entry for entry in self._windows if entry[0] == number)
         self._windows.remove(window)
-        self._windows.append(window)  # the most recently used one is last
+        self._windows.append(window)  # the most recently used window is last
         return window[1]
 
     def forward(self, number: int, unit: Unit) -> None:

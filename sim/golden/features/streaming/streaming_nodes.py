@@ -1,9 +1,9 @@
-"""Golden model of layer streaming nodes that run a program: workers, followed in the ring by their server.
+"""Golden model of layer-streaming nodes that run a program: workers, and a server with the last rank.
 
-FETCH is a BROADCAST with the server as root, in the format that its command names. PUSH does not read the root's
-gradients: the root updates its weights and state by the sum of the other nodes' gradients, in the order of their
-ranks after it. Nodes have addresses of their own in both. The server computes nothing and moves nothing: such
-commands of a program take it no time.
+FETCH is a BROADCAST with the server as root, in the format that its command specifies. PUSH does not read the root's
+gradients: the root updates its weights and state with the sum of the other nodes' gradients, in the order of their
+ranks after the root. In both, each node has its own addresses. The server does not compute or move activations:
+commands of a program that do so take no time there.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ __all__ = ["FORMATS", "StreamingNodes"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Formats of FETCH, by their numbers in commands.
+#: Formats of FETCH, in the order of their numbers in commands.
 FORMATS = ("raw", "mx4", "mx6", "mx9")
 
 
 class StreamingNodes(ProgramNodes):
-    """Memories of workers and of a server, which has the last rank: the master weights of all units from element 0
-    on, and their state planes, initially zero. Options are as for :class:`ProgramNodes`."""
+    """Memories of workers and a server, which has the last rank: the master weights of all units, from element 0 on,
+    and their state planes, initially zero. Options are as in :class:`ProgramNodes`."""
 
     def __init__(self, workers: int, *, weights: Bits, planes: int = 2, **options: Any):
         super().__init__(workers + 1, weights=np.zeros_like(weights), planes=0, **options)
         self.server = workers
-        #: Counts of the last BROADCAST and PUSH with each entry of the server's table.
+        #: Counts of the latest BROADCAST and PUSH for each entry of the server's table.
         self.counts: dict[tuple[str, int], Counts] = {}
         self.weights[self.server] = weights
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]

@@ -1,4 +1,4 @@
-"""Golden model of the codec of weights by tables of exponents and fractions."""
+"""Golden model of the codec that encodes weights with tables of exponents and fractions."""
 
 import dataclasses
 
@@ -16,11 +16,11 @@ Bits = npt.NDArray[np.uint32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCodec:
-    """Weights by tables: exact sign and exponent, and the centroid nearest to the fraction."""
+    """Weights encoded with tables: exact sign and exponent, and the centroid nearest to the fraction."""
 
     code: int
-    centroids: int  # of fractions
-    codebook: tuple[int, ...] = ()  # fractions, in ascending order; by default all zero
+    centroids: int  # number of centroids for fractions
+    codebook: tuple[int, ...] = ()  # fractions in ascending order; all zero by default
 
     weights = True
     gradients = False
@@ -39,11 +39,11 @@ class TableCodec:
         return 2 * self.centroids
 
     def max_words(self, count: int) -> int:
-        """Return the number of words of a packet of ``count`` elements with distinct exponents."""
+        """Return the number of words in a packet of ``count`` elements with distinct exponents."""
         return self.table.words(count, min(count, 256)) if count else 0
 
     def bind(self, centroids: npt.ArrayLike) -> "TableCodec":
-        """Return the codec with a codebook: fractions in ascending order."""
+        """Return the codec with a codebook, which lists fractions in ascending order."""
         numbers = codebook_of(centroids, self.centroids)
         self.table.bounds(numbers)
         return dataclasses.replace(self, codebook=numbers)
@@ -53,7 +53,7 @@ class TableCodec:
         return self.codebook or (0,) * self.centroids
 
     def encode(self, bits: npt.ArrayLike) -> Bits:
-        """Return the words of a packet of elements; no words without elements."""
+        """Return the words of a packet of elements; without elements there are no words."""
         elements = np.asarray(bits, np.uint32)
         return self.table.encode(elements, self._codebook) if len(elements) else np.zeros(0, np.uint32)
 
@@ -65,7 +65,7 @@ class TableCodec:
     def span(self, words: npt.ArrayLike, count: int) -> Span:
         """Return the extent of a packet of ``count`` elements among available words; a unit is a group.
 
-        A word is wrong if its exponents do not ascend.
+        A word is invalid if its exponents are not in ascending order.
         """
         stream = np.asarray(words, np.uint32)
         groups = -(-count // GROUP)

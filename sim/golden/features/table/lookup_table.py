@@ -1,7 +1,7 @@
 """Golden model of table-based compression: words and elements.
 
-Elements are bit patterns, words ``uint32``. The number of its bin or of the nearest centroid represents a mantissa.
-Fractions are compared with the bounds between centroids by their highest :data:`COMPARED` bits.
+Elements are bit patterns; words are ``uint32``. A mantissa is represented by the number of its bin or of the nearest
+centroid. Only the highest :data:`COMPARED` bits of a fraction are compared with the bounds between centroids.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ __all__ = ["COMPARED", "LookupTable"]
 
 Bits = npt.NDArray[np.uint32]
 
-#: Highest bits of a fraction that select the nearest centroid.
+#: Number of highest bits of a fraction that select the nearest centroid.
 COMPARED = 12
 
 
@@ -24,11 +24,11 @@ COMPARED = 12
 class LookupTable:
     """Parameters of the format, and values derived from them."""
 
-    format: FloatFormat = FP32  # of the elements
-    mantissas: int = 32  # representatives of the fractions: 8, 16, 32, 64 or 128
-    centroids: bool = False  # whether representatives are centroids, and not the middles of bins of equal width
+    format: FloatFormat = FP32  # format of the elements
+    mantissas: int = 32  # number of representatives of the fractions: 8, 16, 32, 64 or 128
+    centroids: bool = False  # whether representatives are centroids rather than the midpoints of equally wide bins
     exponents: int = 256  # maximum number of exponents in a table
-    loaded: bool = False  # whether the host loads decoders with the centroids, so that no packet carries them
+    loaded: bool = False  # whether the host loads the centroids into decoders; packets then omit them
 
     def __post_init__(self) -> None:
         if self.mantissas not in (8, 16, 32, 64, 128):
@@ -38,38 +38,38 @@ class LookupTable:
 
     @property
     def sent(self) -> bool:
-        """Whether centroids are sent with every packet."""
+        """Whether centroids are included in every packet."""
         return self.centroids and not self.loaded
 
     @property
     def mantissa_bits(self) -> int:
-        """Width of the index of a mantissa."""
+        """Width of a mantissa index in bits."""
         return (self.mantissas - 1).bit_length()
 
     @property
     def width(self) -> int:
-        """Maximum bits of a code."""
+        """Maximum number of bits in a code."""
         return self.code_width(self.exponents)
 
     def code_width(self, exponents: int) -> int:
-        """Return the bits of a code in a packet with ``exponents`` distinct ones: sign, mantissa and exponent."""
+        """Return the number of bits in a code, with ``exponents`` distinct exponents: sign, mantissa and exponent."""
         return 1 + self.mantissa_bits + (exponents - 1).bit_length()
 
     def bits(self, count: int, exponents: int) -> int:
-        """Return the number of bits of ``count`` elements and their tables, without the end of the table."""
+        """Return the number of bits of ``count`` elements and their tables, without the table's end mark."""
         centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 
     def words(self, count: int, exponents: int) -> int:
-        """Return the words of a packet of ``count`` elements with ``exponents`` distinct exponents."""
+        """Return the number of words in a packet of ``count`` elements with ``exponents`` distinct exponents."""
         centroid_bytes = self.mantissas * self.format.fraction_bits // 8 if self.sent else 0
         front = exponents + 1 + centroid_bytes
         groups = (count + planes.GROUP - 1) // planes.GROUP
         return (front + 3) // 4 + groups * self.code_width(exponents)
 
     def encode(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Compress one or more elements, encodings of the format. Centroids, fractions in ascending order, one per
-        mantissa, are given only if the parameters ask for them."""
+        """Compress one or more elements, which are encodings of the format. Centroids, one fraction per mantissa in
+        ascending order, are given only if the parameters require them."""
         values = np.asarray(elements, np.uint32)
         if not len(values):
             raise ValueError("Elements must be at least one, not none")
@@ -80,7 +80,7 @@ class LookupTable:
             self.codes(values, table, centroids), self.code_width(len(table)))])
 
     def decode(self, words: npt.ArrayLike, count: int | None = None, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements from words: ``count`` of them, or whole groups. ``centroids`` is given only if they are loaded."""
+        """Elements of words: ``count``, or whole groups. ``centroids`` is given only if they are loaded."""
         stream = np.asarray(words, np.uint32)
         data = stream.astype("<u4").view(np.uint8)
         table: list[int] = []
@@ -114,7 +114,7 @@ class LookupTable:
         return exponents
 
     def preamble(self, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Words before the codes: exponents, the last one repeated, and centroids."""
+        """Words before the codes: the exponents, with the last one repeated, and the centroids."""
         exponents = np.asarray(table, np.uint8)
         parts = [exponents, exponents[-1:]]
         if self.sent:
@@ -122,7 +122,7 @@ class LookupTable:
         return planes.bytes_to_words(np.concatenate(parts))
 
     def codes(self, elements: npt.ArrayLike, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Code of each element: sign, index of the mantissa, index of the exponent, from the lowest bit on."""
+        """Code of each element: sign, mantissa index and exponent index, from the lowest bit up."""
         values = np.asarray(elements, np.uint32)
         exponents = self.exponents_of(values)
         sign = values >> (self.format.width - 1)
@@ -131,7 +131,7 @@ class LookupTable:
         return codes.astype(np.uint32)
 
     def mantissa_indices(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Index of the mantissa of each element."""
+        """Mantissa index of each element."""
         values = np.asarray(elements, np.uint32)
         bits = self.format.fraction_bits
         fractions = values & ((1 << bits) - 1)
@@ -147,29 +147,29 @@ class LookupTable:
 
     @property
     def compared_shift(self) -> int:
-        """Number of lowest bits of a fraction that are ignored in the search for its centroid."""
+        """Number of low bits of a fraction that are ignored in the search for its centroid."""
         shift: int = max(self.format.fraction_bits - COMPARED, 0)
         return shift
 
     def bounds(self, centroids: npt.ArrayLike | None) -> Bits:
-        """Bounds between centroids, in the compared bits: a centroid begins after the middle of two."""
+        """Bounds between centroids, in the compared bits: each is just above the midpoint of two centroids."""
         table = self._checked(centroids).astype(np.int64)
         shift = self.compared_shift
-        # The middle of each range of equal compared bits counts.
+        # Each range of equal compared bits is represented by its midpoint.
         middle = 1 << shift if shift else 0
         bounds = (table[:-1] + table[1:] - middle) // (2 << shift) + 1
         limited: Bits = np.minimum(bounds, (1 << (self.format.fraction_bits - shift)) - 1).astype(np.uint32)
         return limited
 
     def load_words(self, centroids: npt.ArrayLike) -> Bits:
-        """Words that the host gives an encoder: the bounds, and the centroids if packets carry them."""
+        """Words that the host loads into an encoder: the bounds, and the centroids if packets carry them."""
         if not self.sent:
             return self.bounds(centroids)
         packed = planes.field_bytes(self._checked(centroids), self.format.fraction_bits)
         return np.concatenate([self.bounds(centroids), planes.bytes_to_words(packed)])
 
     def mantissa_table(self, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Fraction for each index: a centroid, or the middle of a bin."""
+        """Fraction for each index: a centroid, or the midpoint of a bin."""
         if self.centroids:
             return self._checked(centroids)
         dropped = self.format.fraction_bits - self.mantissa_bits
@@ -177,7 +177,7 @@ class LookupTable:
         return table | np.uint32(1 << (dropped - 1)) if dropped else table
 
     def elements(self, codes: npt.ArrayLike, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements of codes."""
+        """Elements represented by codes."""
         values = np.asarray(codes, np.uint32)
         indices = values >> 1 & (self.mantissas - 1)
         places = values >> (1 + self.mantissa_bits)

@@ -1,4 +1,4 @@
-"""Golden model of lossless bfloat16 compression: codes of exponents, words, and elements."""
+"""Golden model of lossless bfloat16 compression: exponent codes, words, and elements."""
 
 import dataclasses
 import heapq
@@ -36,9 +36,9 @@ def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """Code of fifteen exponents: the lengths of their codes and, last, of the escape.
+    """Prefix code for fifteen exponents: the lengths of their codes and, last, of the escape code.
 
-    Lengths ascend, from 1 to 6 at most, and all codes are used.
+    Lengths are in ascending order, from 1 to at most 6, and the code is complete.
     """
 
     exponents: tuple[int, ...]
@@ -58,12 +58,12 @@ class Code:
 
     @classmethod
     def fitted(cls, elements: npt.ArrayLike, *, longest: int = 6) -> "Code":
-        """Fit the shortest code to elements. With ``longest`` 4, every code has four bits."""
+        """Fit the shortest code to elements. With ``longest`` 4, all codes have four bits."""
         counts = np.bincount(np.asarray(elements, np.uint32) >> 7 & 0xFF, minlength=256)
         order = np.argsort(-counts, kind="stable")[:_SYMBOLS - 1]
         escapes = counts.sum() - counts[order].sum()
         lengths = code_lengths([*counts[order], 0], longest)
-        # The escape takes the longest code, which the least common symbols have.
+        # The escape is assigned the longest code, which belongs to the least common symbols.
         if escapes > counts[order[-1]]:
             lengths = np.sort(code_lengths([*counts[order], escapes], longest))
         ranks = np.argsort(lengths[:-1], kind="stable")
@@ -71,7 +71,7 @@ class Code:
 
     @property
     def codes(self) -> list[str]:
-        """Codes as strings of bits."""
+        """Codes as bit strings."""
         number, before = 0, 0
         codes = []
         for length in self.lengths:
@@ -90,17 +90,17 @@ class Code:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixCode:
-    """Packets of bfloat16 elements, one per beat; there is no parameter to choose."""
+    """Packets of bfloat16 elements, one element per beat; the format has no parameters."""
 
     table_words = 6
 
     def words(self, lengths: Sequence[int]) -> int:
-        """Return the words of a packet of elements with codes of the given lengths, escaped exponents and end
-        included; each has a byte of sign and fraction in addition."""
+        """Return the number of words in a packet of elements with codes of the given lengths, which include escaped
+        exponents and the end; each element takes one more byte for sign and fraction."""
         return self.table_words + (sum(lengths) + 8 * len(lengths) + 31) // 32
 
     def encode(self, elements: npt.ArrayLike, code: Code) -> Bits:
-        """Compress one or more encodings of BF16."""
+        """Compress one or more bfloat16 encodings."""
         values = np.asarray(elements, np.uint32)
         if not len(values):
             raise ValueError("Elements must be at least one, not none")

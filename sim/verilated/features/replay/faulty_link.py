@@ -1,4 +1,4 @@
-"""Both ends of a link with replay on Verilator, with faulty wires: millions of cycles per second.
+"""Verilated ends of a link with replay and faulty wires, simulated at millions of cycles per second.
 
 Example
 -------
@@ -27,28 +27,28 @@ _HERE = Path(__file__).parent
 
 
 class Fault(enum.IntEnum):
-    """Kinds of faults. A single one comes when the link has repaired the last one, 40 to 103 words later."""
+    """Kinds of faults. A single fault occurs 40 to 103 words after the link has repaired the previous one."""
 
     FLIP = 0
     """A wrong bit on any of the 44 wires in any cycle."""
     START = 1
-    """The same while the link starts."""
+    """A wrong bit while the link starts."""
     STORM = 2
-    """The same every 1 to 100 cycles."""
+    """A wrong bit every 1 to 100 cycles."""
     DROP = 3
     """A word that does not arrive."""
     DOUBLE = 4
-    """A word that is present for two cycles, in place of the next one if there is one."""
+    """A word that is present for two cycles, and replaces the next one if there is one."""
     SWAP = 5
     """Two words in the wrong order."""
     CUT = 6
-    """No words and no bits of the line, for 1 to 200 cycles."""
+    """No words and no line bits for 1 to 200 cycles."""
     NOISE = 7
-    """A word of random bits in place of another one."""
+    """A word of random bits in place of a correct one."""
 
 
 class Ends(wiring.Component):
-    """Both ends of a link with all their ports; the wires are left unconnected.
+    """Both ends of a link, with all their ports; the wires between them are not connected.
 
     Members
     -------
@@ -82,7 +82,7 @@ class _Outcome(ctypes.Structure):
 
 
 class FaultyLink:
-    """A link with faulty wires, and packets of random words that are compared one by one."""
+    """A link with faulty wires, over which packets of random words are sent and compared one by one."""
 
     def __init__(self) -> None:
         design = convert(Ends(), name="replay_ends")
@@ -93,27 +93,27 @@ class FaultyLink:
         self._library.replay_run.restype = None
 
     def run(self, kind: Fault, *, latency: int, faults: int, seed: int, stalls: bool = False) -> dict[str, int]:
-        """Run a part of a campaign and return its counts.
+        """Run one part of a fault campaign and return its counts.
 
         Parameters
         ----------
         kind : Fault
         latency : int
-            Cycles of the wires, at least 1, and 2 for words that are doubled or swapped; with ``stalls`` the cycles
-            of the line are chosen from 1 to 64 instead.
+            Cycles of the wires, at least 1, or 2 if words are doubled or swapped; with ``stalls``, the cycles of the
+            line are chosen from 1 to 64 instead.
         faults : int
             Number of faults.
         seed : int
         stalls : bool
-            Both sides stall, and control words are sent too. Otherwise each cycle without a word counts as lost.
+            Whether both sides stall and control words are sent. Otherwise, each cycle without a word counts as lost.
 
         Returns
         -------
         dict
             ``faults``, ``cycles``, ``words``, ``controls``, ``restarts``, ``repeated``, ``failed``; ``lost`` and
-            ``most``, cycles lost in all and most by one of the ``measured`` faults; ``escaped``, words that arrived
-            wrong; ``refused``, packets where the CRC-32 detected it; ``silent``, packets where it did not;
-            ``invented``, control words that arrived wrong; ``hanging`` and ``overrun``, links that stood still or
+            ``most``, cycles lost in total and at most by one of the ``measured`` faults; ``escaped``, words that
+            arrived corrupted; ``refused`` and ``silent``, packets in which the CRC-32 detected or missed this;
+            ``invented``, control words that arrived corrupted; ``hanging`` and ``overrun``, links that stopped, or
             were sent packets without room.
         """
         outcome = _Outcome()

@@ -1,4 +1,4 @@
-"""Weights sent through tables and centroids that the host loads: values, words, times of loading, errors."""
+"""Weights sent through tables and centroids that the host loads: values, words, loading, and errors."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def random(generator, shape):
 
 
 class Reference(rings.Reference):
-    """The expected state of a ring; with a table, signs and exponents of all weights are exact."""
+    """Expected state of a ring; with a table, signs and exponents of all weights are exact."""
 
     def compare(self, message=""):
         super().compare(message)
@@ -45,7 +45,7 @@ class Reference(rings.Reference):
 
 
 def update(ring, reference, generator):
-    """Do a fused update of random gradients, on the ring and in the reference."""
+    """Run a fused update with random gradients, on the ring and in the reference."""
     length = len(reference.master)
     gradients = random(generator, (ring.nodes, length)) * (generator.random((ring.nodes, length)) < 0.6)
     ring.settings.write(SETTINGS)
@@ -61,7 +61,7 @@ class TestValues:
     @both
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_lengths(self, name, nodes):
-        """Words match the model, with centroids of the weights."""
+        """With centroids fitted to the weights, values and words match the model for all lengths."""
         with open_nodes(name, nodes) as (ring, _):
             for length in (0, 1, 33, 500, 1000 if nodes > 1 else 512):
                 generator = np.random.default_rng(100 * nodes + length)
@@ -75,7 +75,7 @@ class TestValues:
 
     @both
     def test_nothing_loaded(self, name):
-        """All centroids are zero: weights become powers of two, or zeros."""
+        """If no codebook is loaded, all centroids are zero, so weights become powers of two or zeros."""
         weights = random(np.random.default_rng(1), 300)
         with open_nodes(name, 2) as (ring, _):
             reference = Reference(ring, weights)
@@ -86,11 +86,11 @@ class TestValues:
             update(ring, reference, np.random.default_rng(2))
 
     def test_numbers_of_all_kinds_through_tables(self):
-        """Zeros and infinities are exact, subnormal numbers do not become zeros, and NaNs remain NaNs."""
+        """Zeros and infinities are exact, subnormal numbers do not become zero, and NaNs remain NaNs."""
         generator = np.random.default_rng(3)
         corners = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001,
                             0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
-        # Whole segments of corner cases, of 64 exponents, of one exponent, and of weights with some corner cases.
+        # Whole segments of corner cases, of 64 exponents, of one exponent, and of weights with a few corner cases.
         parts = [np.resize(np.concatenate([corners, corners | 0x8000_0000]), 64),
                  np.arange(40, 104, dtype=np.uint32) << 23 | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
                  np.uint32(0x3F80_0000) | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
@@ -107,7 +107,7 @@ class TestValues:
                 ring.collectives.fused_update(len(weights))
                 reference = Reference(ring, weights, centroids=centroids)
                 reference.step(np.zeros((nodes, len(weights)), np.float32), settings)
-                # The optimizer quiets NaNs; tables leave special numbers unchanged.
+                # The optimizer quiets NaNs, and tables leave special numbers unchanged.
                 reference.compare(f"{nodes=}")
                 decoded = ring.memory.read_weights(len(weights))[0]
                 master = golden.floats(reference.master)
@@ -116,7 +116,7 @@ class TestValues:
                 assert ((decoded == 0) == (master == 0)).all()
 
     def test_numbers_of_all_kinds_through_centroids(self):
-        """Infinities and NaNs become the outermost centroids; a number in the middle becomes the lower one."""
+        """Infinities and NaNs become the outermost centroids, and a number halfway becomes the lower one."""
         numbers = np.linspace(-2, 1.75, 16, dtype=np.float32)
         above = np.nextafter(np.float32(1.625), np.float32(2))
         special = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, above, -1.875]
@@ -136,7 +136,7 @@ class TestValues:
 class TestLoading:
     @both
     def test_codebook_memory(self, name):
-        """All nodes store bounds, a word of zeros, and centroids after the masters."""
+        """All nodes store the bounds, a zero word and the centroids in the memory after the masters."""
         with open_nodes(name, 2) as (ring, _):
             centroids = codebook(name, random(np.random.default_rng(1), 500))
             ring.memory.write_codebook(centroids)
@@ -167,7 +167,7 @@ class TestLoading:
                     reference.bind(centroids)
 
     def test_written_during_an_update(self):
-        """A fused update needs the codebook until its first words have moved; the next one has the new codebook."""
+        """A codebook written once an update has sent its first words is used only from the next update on."""
         generator = np.random.default_rng(6)
         weights = random(generator, 900)
         with open_nodes("centroid16", 2) as (ring, simulation):
@@ -202,7 +202,7 @@ class TestLoading:
 
 @both
 def test_random_damage_never_hangs(name):
-    """Every weight has its old or its new value, and the next command finds a clean ring and loads all again."""
+    """After random damage, weights have old or new values, and the next command reloads the codebook."""
     generator = np.random.default_rng(11)
     length = 900
     weights = random(generator, length)
@@ -218,7 +218,7 @@ def test_random_damage_never_hangs(name):
             ring.memory.write_gradients(list(gradients))
             traffic = reference.step(gradients, SETTINGS)
             rank = int(generator.integers(0, 3))
-            # In all but the first runs, damage the gather.
+            # Except in the first runs, damage the gather.
             first = 0 if number < 3 else int(traffic.scatter_words[:, rank].sum() * 0.6)
             link = simulation.links[rank]
             word = link.status().words_carried + int(generator.integers(first, traffic.words[rank]))
@@ -237,7 +237,7 @@ def test_random_damage_never_hangs(name):
 class TestTraining:
     @both
     def test_training(self, name):
-        """All bits of all nodes agree after every step, with another codebook in the middle."""
+        """All bits of all nodes agree after every step, with new codebooks during the run."""
         config = TrainingConfig(epochs=1, hidden=(), refresh=5, optimizer=SGD(learning_rate=0.5))
         with open_nodes(name, 4, host_port=False) as (ring, _):
             training = train(ring, digits(), config)
@@ -249,7 +249,7 @@ class TestTraining:
         assert training.steps[-1].loss < training.steps[0].loss
 
     def test_beside_gradients_through_a_codec(self):
-        """Packets of both kinds in turn; codebook and residuals have separate memories, compared at the end."""
+        """Coded gradients and weights alternate; codebook and residuals have separate memories."""
         with open_nodes("table32", 4, host_port=False) as (ring, _):
             training = train(ring, digits(), TrainingConfig(epochs=1, refresh=5, optimizer=SGD(learning_rate=0.5)))
         assert training.bit_exact is True

@@ -1,4 +1,4 @@
-"""Linear layers with tables of centroids against dense layers with the expanded matrix, and finite differences."""
+"""Linear layers with tables of centroids, compared with dense layers and finite differences."""
 
 
 import numpy as np
@@ -33,7 +33,7 @@ def test_shapes():
 def test_dense_layer(seed):
     """Outputs and gradients match a dense layer; a centroid's gradient is the sum of its weights' gradients.
 
-    Sums have another order than in the dense layer, so their last bits differ.
+    Additions are in a different order than in the dense layer, so the last bits differ.
     """
     codebook, layer, parameters, x, upstream = _layer(seed)
     dense = Linear(24, 10)
@@ -50,7 +50,7 @@ def test_dense_layer(seed):
 
 
 def test_finite_differences():
-    """Gradients of each centroid and bias match finite differences, in float64."""
+    """Gradients of each centroid and bias match finite differences in float64."""
     _, layer, parameters, x, upstream = _layer(4, dtype=np.float64)
     gradients = {name: np.zeros_like(value) for name, value in parameters.items()}
     layer.backward(upstream, x, parameters, gradients)
@@ -66,7 +66,7 @@ def test_finite_differences():
 
 
 def test_shared():
-    """A perceptron with at most 16 distinct weights per layer keeps its scores; the tables are its parameters."""
+    """A perceptron with at most 16 distinct weights per layer keeps its scores, and its parameters are tables."""
     generator = np.random.default_rng(1)
     dense = perceptron(12, (9,), 5)
     for views in dense.views(dense.parameters):

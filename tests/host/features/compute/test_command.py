@@ -1,4 +1,4 @@
-"""Command line of nodes that compute, on golden models."""
+"""The training command with nodes that compute, on golden models."""
 
 import contextlib
 import json
@@ -15,13 +15,13 @@ from tests.host.golden import GoldenRing
 
 @pytest.fixture
 def rates():
-    """Far memory rates of the opened nodes."""
+    """Far memory rates with which sessions are opened."""
     return []
 
 
 @pytest.fixture
 def run(program, monkeypatch, tmp_path, rates):
-    """Train on golden nodes with options; return the nodes' configuration, the output and the report."""
+    """Train on golden nodes with the given options; returns the node configuration, output and report."""
     def run(*options):
         made = []
 
@@ -41,12 +41,12 @@ def run(program, monkeypatch, tmp_path, rates):
 
 
 def rows_of(out):
-    """Rows of the table."""
+    """Rows of the printed table, by label."""
     return dict(re.findall(r"^(\S.*?) {2,}(\S.*?) *$", out, re.MULTILINE))
 
 
 def test_nodes_that_compute(run, tmp_path):
-    """Nodes are made for the run; table and report name the computing side; cycles of lists are not modelled."""
+    """The engine is sized for the run, the output states that nodes compute, and list cycles are absent."""
     node, out, result = run("--steps", 2, "--nodes", 3, "--batch", 60)
     assert (node.compute, node.queues, node.stub) == (Compute(rows=4, buffer_tags=True), 2, None)
     assert "So are all losses and scores that they have computed." in out
@@ -61,7 +61,7 @@ def test_nodes_that_compute(run, tmp_path):
 
 
 def test_text(run):
-    """Nodes have functions of sequences; table and report have the held-out loss and the plan."""
+    """Nodes support functions of sequences, and the output has the held-out loss and the memory plan."""
     node, out, result = run("--workload", "text", "--steps", 2, "--nodes", 2, "--batch", 4, "--learning-rate", 0.02)
     assert node.compute == Compute(rows=4, activations=32_768, scale_mask=True, sequences=True, buffer_tags=True)
     assert "So are all losses that they have computed." in out

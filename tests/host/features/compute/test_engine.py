@@ -1,4 +1,4 @@
-"""Training on computing nodes, on golden models: the same bits as on the host, written words, and refusals."""
+"""Training on golden nodes that compute: the host's bits, words written by the host, and rejected runs."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def on_host(config):
 
 
 def host_task(data, config):
-    """The same layers, in separate groups."""
+    """A task with the same layers, in separate groups."""
     return Classifier(data, config.hidden, align=GROUP)
 
 
@@ -48,7 +48,7 @@ class TestSameBits:
     @pytest.mark.parametrize("overlap", ["none", None])
     @pytest.mark.parametrize("check", [True, False])
     def test_as_on_the_host(self, few, plain, overlap, check):
-        """Weights, momenta, losses and accuracies match a computing host."""
+        """Weights, momenta, losses and accuracies equal those computed on the host."""
         other, expected = plain
         ring = engine_ring(3)
         training = train(ring, few, dataclasses.replace(CONFIG, overlap=overlap, check=check))
@@ -59,7 +59,7 @@ class TestSameBits:
         assert training.bit_exact is (True if check else None)
 
     def test_default_layers(self, data):
-        """The README's model has its groups at the same places with layers in separate groups."""
+        """The README's model computes the same weights if each layer is padded to whole groups."""
         config = TrainingConfig(max_steps=3, compute="node", overlap="none")
         ring, other = engine_ring(4), GoldenRing(4)
         training = train(ring, data, config)
@@ -79,7 +79,7 @@ class TestSameBits:
         np.testing.assert_array_equal(ring.master, other.master)
 
     def test_density(self, few):
-        """The host sends commands one by one, since nodes drop elements between computing and the update."""
+        """With a density, the host sends commands one by one, as nodes drop elements before each update."""
         config = dataclasses.replace(CONFIG, density=0.3, overlap=None, optimizer=create(OptimizerName.ADAM))
         ring, other = engine_ring(2), GoldenRing(2)
         training = train(ring, few, config)
@@ -90,7 +90,7 @@ class TestSameBits:
 
 class TestSteps:
     def test_words(self, few):
-        """In a step the host writes inputs and labels but no gradients; the lists are written once."""
+        """In each step the host writes inputs and labels but no gradients; the lists are written only once."""
         ring = engine_ring(3)
         written = written_to(ring)
         run = make_trainer(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align), CONFIG)
@@ -101,7 +101,7 @@ class TestSteps:
         assert written == {"gradients": 3 * run.executor._length, "activations": 3 * lists + 17 * 65}
 
     def test_host_computes_nothing(self, few, plain, monkeypatch):
-        """A run without comparison ends with the same bits and uses no float function on the host."""
+        """Without comparison, a run ends with the same bits, and the host calls no floating-point function."""
         class Nothing:
             def __getattr__(self, name):
                 raise AssertionError(f"the host has used {name}")
@@ -109,7 +109,7 @@ class TestSteps:
         ring = engine_ring(3)
         run = make_trainer(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align),
                            dataclasses.replace(CONFIG, check=False))
-        run.begin()  # draws the first weights
+        run.begin()  # draws the initial weights
         for name in ("np", "product", "column_sums", "cross_entropy"):
             monkeypatch.setattr(layers, name, Nothing())
         monkeypatch.setattr(reference.Reference, "step", None)
@@ -124,7 +124,7 @@ class TestSteps:
         assert (training.losses, training.measures) == (plain[1].losses, plain[1].measures)
 
     def test_loads(self, few):
-        """50 examples are batches of 17, 17 and 16, with shares of two pairs of sizes."""
+        """Batches of 17, 17 and 16 of 50 examples have shares of two different sizes, which load new programs."""
         ring = engine_ring(2)
         training = train(ring, few, CONFIG)
         assert [step.schedule for step in training.steps] == ["none"] * 7
@@ -132,7 +132,7 @@ class TestSteps:
         assert all(step.compute_cycles is None for step in training.steps)  # not modelled
 
     def test_measurement(self, few):
-        """The test set is classified in several turns, and the last may leave a node without examples."""
+        """The test set is classified in several passes, and the last may leave a node without examples."""
         ring = engine_ring(7)
         config = dataclasses.replace(CONFIG, batch=7, max_steps=1)
         training = train(ring, few, config)
@@ -141,7 +141,7 @@ class TestSteps:
         assert training.measures == [task.measure(7, None, last=True)]
 
     def test_repeats(self, few, plain):
-        """A step that failed on a node is repeated with its lists, with the same result."""
+        """A step that failed on a node is repeated, including its lists, with the same result."""
         def fail(ring):
             if ring.lists == 40:
                 ring.activations[...] = ring.gradients[...] = 0x7FC0_0002
@@ -209,7 +209,7 @@ class TestDivergence:
 
 class TestNodes:
     def test_room(self, data):
-        """Nodes have rows for the multiply-adds, and activations of twice the usual size where needed."""
+        """The engine has rows for the multiply-adds, and the activation memory is doubled where needed."""
         task = Classifier(data, (64,), align=GROUP)
         config = TrainingConfig(compute="node")
         engine = engine_node(NodeConfig(), task, config, nodes=4)
@@ -249,7 +249,7 @@ class TestNodes:
         node = engine_node(NodeConfig(), task, config, nodes=4)
         refuses("Layers must each take whole groups of 32 elements for nodes that compute, 4,832 in all, not 4,810",
                 check_run, node, Classifier(data, (64,)), config, nodes=4)
-        # For nodes with one queue, the driver sends the commands of a program.
+        # If nodes have only one queue, the driver sends a program's commands.
         check_run(node.replace(programs=None), task, dataclasses.replace(config, overlap="none"), nodes=4)
 
     def test_unknown_choice(self):

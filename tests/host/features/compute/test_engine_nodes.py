@@ -1,4 +1,4 @@
-"""Training on computing Verilated nodes: the bits of a computing host, words to the nodes, and refused lists."""
+"""Training on computing Verilated nodes: equal bits, words written to the nodes, and rejected lists."""
 
 import collections
 import dataclasses
@@ -32,11 +32,11 @@ from tests.refusals import refuses
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
-#: Word that never occurs as a result.
+#: A word that never occurs as a result.
 POISON = np.uint32(0x7FC0_0001)
-#: Cycles for which a queue waits for the other one.
+#: Time-out of a queue that waits for the other one, in cycles.
 TIMEOUT = 40_000
-#: Layers of 544 and 96 elements, shares of 8 and 7 examples in turn, and a new codebook in between.
+#: Layers of 544 and 96 elements, shares of 8 and 7 examples alternately, and a codebook refresh in between.
 CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node", compute_format="bf16",
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
 
@@ -57,14 +57,14 @@ def train(ring, task, config):
 
 
 def contents(ring, length):
-    """Weights, masters and momenta of all nodes, as bits."""
+    """Weights, masters and momenta of all nodes as bits."""
     vectors = [ring.memory.read_weights(length), ring.memory.read_master(length), ring.memory.read_state(length)]
     return [vector.view(np.uint32) for vector in vectors]
 
 
 def test_same_bits(task):
-    """Weights, masters, momenta, losses and accuracies match a computing host, with every schedule and without
-    one. Cycles of a step add up from its parts."""
+    """Weights, masters, momenta, losses and accuracies equal a computing host's, with every schedule and without one.
+    The cycles of a step are the sum of its parts."""
     check_run(NODE, task, CONFIG, nodes=NODES)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         expected = train(ring, task, dataclasses.replace(CONFIG, compute="host"))
@@ -82,8 +82,8 @@ def test_same_bits(task):
 
 
 def test_tables(data, task):
-    """Tables of centroids, trained on nodes with products of indices: the bits of a computing host, with schedules
-    and without one, and 16 multiplications for each output."""
+    """Tables of centroids that nodes train with products of indices have the bits of a computing host, with a
+    schedule and without, and take 16 multiplications for each output."""
     dense = Classifier(data, CONFIG.hidden)
     dense.initialize(2)
     few = Dataset(data.train_x[:93], data.train_y[:93], data.test_x[:50], data.test_y[:50], data.classes)
@@ -100,12 +100,12 @@ def test_tables(data, task):
                 assert np.array_equal(actual, wanted), overlap
             assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
             assert (training.losses, training.measures) == (expected.losses, expected.measures)
-        # Shares of 7 examples take the multiplications of 8, and 10 outputs the multiplications of 12.
+        # Shares of 7 examples take as long as 8, and 10 outputs as long as 12.
         assert {step.centroid_multiplications for step in training.steps} == {16 * NODES * 8 * (2 * (8 + 12) + 8)}
 
 
 class Counted:
-    """A transport that counts the payload words of requests, by their opcode."""
+    """A transport that counts the payload words of requests by opcode."""
 
     def __init__(self, transport):
         self._transport = transport
@@ -121,7 +121,7 @@ class Counted:
 
 
 def test_words_to_a_node(task, monkeypatch):
-    """Each word to a node's host port in a step belongs to inputs, labels, a setting or the program."""
+    """All words sent to a node in a step are inputs, labels, a setting, or the program."""
     config = dataclasses.replace(CONFIG, overlap="none", refresh=100, check=True)
     with rings.open_nodes(NODES, config=NODE, timeout=TIMEOUT) as (ring, _):
         run = make_trainer(ring, task, config)
@@ -142,9 +142,9 @@ def test_words_to_a_node(task, monkeypatch):
                 again = examples != before[0][rank]
                 programs[rank] += again
                 assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
-                # The learning rate in every step, and the number of examples where it changes.
+                # The learning rate is written in every step, the number of examples only if the batch size changes.
                 assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
-                # Four lists of sixteen words each, to a node with a share of another size.
+                # Four lists of sixteen words each, only for nodes with a share of a different size.
                 assert sent[Opcode.LOAD_PROGRAM] == 16 * 4 * again
                 assert not set(sent) & {Opcode.PUSH_COMMAND}
         assert 0 < loads < 3
@@ -152,7 +152,7 @@ def test_words_to_a_node(task, monkeypatch):
 
 
 def test_refused_list(task):
-    """A damaged list ends the run at once, with the node and the instruction's number."""
+    """A damaged list ends the run immediately, and the error gives the node and the instruction number."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
@@ -169,15 +169,15 @@ def test_refused_list(task):
 
 
 def test_dead_read(task):
-    """A list that reads the first layer's output as another buffer ends the run, with node, instruction and
-    row."""
+    """A list that reads the first layer's output under another buffer's number ends the run, and the error gives the
+    node, the instruction and the row."""
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
             lists = differentiator_of(ring, task, config).lists
             run = make_trainer(ring, task, config)
             run.begin()
-            # Word 4 is operand A of the second layer's product.
+            # Word 4 of the instruction is operand A of the second layer's product.
             start = lists.commands[1].fields["weight_base"]
             operand = int(lists.words[start - lists.places.lists + 4])
             layout = operand_layout()
@@ -192,8 +192,8 @@ def test_dead_read(task):
 
 
 def test_another_plan(task, monkeypatch):
-    """Lists that do not match their memory plan, and lists that were not written with it, are refused before any
-    word is sent to a node."""
+    """Lists that do not match their memory plan, or were not written together with it, are rejected before any word
+    is sent to a node."""
     units = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.operands)
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         computer = differentiator_of(ring, task, CONFIG)
@@ -221,7 +221,7 @@ def test_another_plan(task, monkeypatch):
 
 
 def test_activations_and_gradients(task):
-    """After each of three steps all nodes hold every activation and gradient of the golden engine."""
+    """After each of three steps, all nodes hold every activation and gradient of the golden engine."""
     config = dataclasses.replace(CONFIG, refresh=100)
     length = task.parameters.size
     with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
@@ -244,8 +244,8 @@ def test_activations_and_gradients(task):
                 gradients, activations = (memory[rank].view(np.uint32) for memory in dumps)
                 np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])
                 written = memories[Place.ACTIVATIONS] != POISON
-                # Inputs, output, gradients of both outputs, a label each, the loss, and the lists. Gradients of the
-                # hidden layer have overwritten the first scores.
+                # Inputs, output, gradients of both outputs, one label per example, the loss, and the lists. Gradients
+                # of the hidden layer have overwritten the first scores.
                 assert lists.places.outputs[2] == lists.places.gradient(1).base
                 scores = (12 * np.arange(len(share))[:, None] + np.arange(10)).ravel()
                 kept = (scores >= 8 * len(share)).sum()

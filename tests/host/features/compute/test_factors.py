@@ -1,4 +1,4 @@
-"""Factors of matrix products, legal for every number of examples up to the given one."""
+"""Factors of matrix products are legal for any number of examples up to the given one."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def test_are_legal_for_fewer_examples(array, sizes, name):
 
 
 def test_large_products():
-    """A product that takes millions of cycles is not modelled cycle by cycle."""
+    """Cycles of a product that takes millions of cycles are computed without simulating each cycle."""
     job = GemmJob(m=160, k=128, n=104, **best_factors(ARRAY, (160, 128, 104)))
     assert ARRAY.model.legal(job)
     assert ARRAY.model.loops.cycles(job.loops) < 1.1 * 160 * 128 * 104 / 16

@@ -1,4 +1,4 @@
-"""Lists of a perceptron: the golden engine computes the model's gradients and losses, and refusals."""
+"""Lists of a perceptron: the golden engine computes the model's gradients and losses; rejected lists."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from sim.golden.features.compute.compute import Engine
 from tests.refusals import refuses
 
 WORDS = 8192
-#: Centroids of the engines that run lists.
+#: Number of centroids of the engines that run lists.
 CENTROIDS = 16
 
 
@@ -27,7 +27,7 @@ def engine_of(array):
 
 
 def memories_of(model, lists, words=WORDS):
-    """Memories with the parameters and the lists; all words that will be written are NaN."""
+    """Memories that hold the parameters and the lists; all words to be written are NaN."""
     empty = np.full(words, 0x7FC0_0001, np.uint32)
     gradients = np.zeros(model.size, np.uint32)
     gradients[model.places] = empty[0]
@@ -38,7 +38,7 @@ def memories_of(model, lists, words=WORDS):
 
 
 def give(memories, lists, x, labels):
-    """Write a batch like the host."""
+    """Write a batch as the host does."""
     places = lists.places
     rows = np.zeros((len(x), places.stride(x.shape[1])), np.float32)
     rows[:, :x.shape[1]] = x
@@ -47,7 +47,7 @@ def give(memories, lists, x, labels):
 
 
 def run(memories, lists, array, length):
-    """Run all lists, and return the details of their events."""
+    """Run all lists and return the details of their events."""
     engine, details = engine_of(array), []
     for command in lists.commands:
         outcome = engine.run(memories, base=command.fields["weight_base"], length=length)
@@ -65,7 +65,7 @@ def run(memories, lists, array, length):
     ((8, 16, 1), Array(rows=2, lanes=4, blocks=8), 6, (6,)),
 ], ids=str)
 def test_are_the_model(widths, array, most, batches):
-    """Losses and all gradients of batches of several sizes match bit for bit, with any numbers."""
+    """Losses and all gradients match the model bit for bit, for several batch sizes and any values."""
     inputs, *hidden, outputs = widths
     layers = layers_of(widths)
     model = perceptron(inputs, hidden, outputs, align=GROUP, operands=array.operands)
@@ -76,7 +76,7 @@ def test_are_the_model(widths, array, most, batches):
         model.parameters[model.places] += generator.standard_normal(len(model.places)).astype(np.float32) / 8
         x = generator.standard_normal((count, inputs)).astype(np.float32)
         labels = generator.integers(0, outputs, count)
-        if seed == 1:  # an infinite score, and NaNs
+        if seed == 1:  # leads to an infinite score and NaNs
             x[0, 0], x[-1, -1] = np.inf, -0.0
         memories = memories_of(model, lists)
         give(memories, lists, x, labels)
@@ -89,7 +89,7 @@ def test_are_the_model(widths, array, most, batches):
 
 
 def shared_layers(model, centroids=CENTROIDS):
-    """Layers of a model with tables, with their places."""
+    """Layers of a model with tables, with the addresses of their parameters."""
     layers, base = [], 0
     for number, layer in enumerate(model.layers[::2], start=1):
         outputs, inputs = layer.codebook.indices.shape
@@ -103,7 +103,7 @@ def shared_layers(model, centroids=CENTROIDS):
     ((64, 64, 10), Array(rows=4, lanes=4), 30, (30, 1)), ((8, 4, 12, 3), Array(rows=1, lanes=2), 9, (9, 4)),
     ((16, 8, 5), Array(rows=2, lanes=8), 17, (17, 8)), ((4, 9), Array(rows=2, lanes=4), 5, (5,))], ids=str)
 def test_tables(widths, array, most, batches):
-    """Layers with tables: losses and gradients of the model, bit for bit, and k multiplications for each output."""
+    """Layers with tables give the model's losses and gradients, with k multiplications for each output."""
     inputs, *hidden, outputs = widths
     generator = np.random.default_rng(1)
     for seed, count in enumerate(batches):
@@ -120,7 +120,7 @@ def test_tables(widths, array, most, batches):
         loss, gradient = model.differentiate(x, labels)
         assert memories[Place.ACTIVATIONS][lists.places.loss] == np.float32(loss).view(np.uint32)
         np.testing.assert_array_equal(memories[Place.GRADIENTS], gradient.view(np.uint32))
-        # Forward and the table's gradients both make the outputs; backward makes the inputs of inner layers.
+        # Forward and the table's gradients both produce outputs, and backward produces the inner layers' inputs.
         made = 2 * sum(-(-width // array.lanes) for width in widths[1:]) + sum(
             width // array.lanes for width in widths[1:-1])
         assert sum(detail >> MULTIPLIED_BIT for detail in details) == CENTROIDS * made * -(-count // 8) * 8
@@ -134,7 +134,7 @@ def test_tables_are_whole_rows():
 
 @pytest.mark.parametrize("tables", [False, True])
 def test_regions_are_true(tables):
-    """A command changes only its written regions, and depends only on its read regions."""
+    """A command changes only the regions that it writes, and depends only on the regions that it reads."""
     widths, array = (8, 8, 4, 5), Array(rows=2, lanes=4)
     layers = layers_of(widths)
     model = perceptron(8, (8, 4), 5, align=GROUP)
@@ -171,10 +171,10 @@ def test_lists():
     lists = compile_lists(layers_of((64, 64, 10)), array=Array(rows=4, lanes=4), examples=30, words=WORDS)
     assert [command.name for command in lists.commands] == ["forward 1", "forward 2", "backward 2", "backward 1"]
     assert {command.operation for command in lists.commands} == {"LAYERS"}
-    # Instructions including END, with two in a group of 32 words.
+    # Instructions including END; a group of 32 words holds two of them.
     assert np.diff([command.fields["weight_base"] for command in lists.commands]).tolist() == [32, 64, 64]
     assert len(lists.words) == (2 + 4 + 4 + 4) * INSTRUCTION_WORDS
-    # Scores have no separate place: they share one with the gradients of the hidden layer.
+    # Scores have no separate buffer: they share the buffer of the hidden layer's gradients.
     assert lists.end == 30 * (64 + 64 + 64) + 384 + 32 + 32 + len(lists.words)
 
 
@@ -201,7 +201,7 @@ def test_bases_that_operands_have_no_bits_for():
 
 
 def test_numbers_of_buffers():
-    """Buffers are numbered from 1 in order of the plan, and the lists after them; from 256 on the number is 0."""
+    """Buffers are numbered from 1 in plan order, followed by the lists; from 256 on the number is 0."""
     few, many = (Activations(layers=layers_of([8] * count), examples=1, lanes=4) for count in (3, 130))
     assert [few.owner(name) for name in (*few.rooms, "lists")] == list(range(1, len(few.rooms) + 2))
     numbers = [many.owner(name) for name in (*many.rooms, "lists")]

@@ -24,7 +24,7 @@ WORDS = 32_768
 NAN = 0x7FC0_0001
 ARRAY = Array(rows=4, lanes=4)
 TEXT = TransformerConfig()
-#: Two layers with lists that are cut, heads of four elements, and a context that is no multiple of the lanes.
+#: Two layers with split lists, heads of four elements, and a context that is not a multiple of the lanes.
 SMALL = TransformerConfig(width=16, heads=4, layers=2, hidden=12, context=6, characters=8)
 
 
@@ -41,7 +41,7 @@ def sequences_of(config, lengths):
 
 
 def memories_of(model, lists, sequences):
-    """Memories with parameters, lists and sequences; all words that will be written are NaN."""
+    """Memories that hold parameters, lists and sequences; all words to be written are NaN."""
     memories = {Place.ACTIVATIONS: np.full(WORDS, NAN, np.uint32), Place.WEIGHTS: model.parameters.view(np.uint32),
                 Place.GRADIENTS: np.full(model.size, NAN, np.uint32)}
     activations = memories[Place.ACTIVATIONS]
@@ -56,7 +56,7 @@ def memories_of(model, lists, sequences):
 
 
 def run(memories, lists, array, count):
-    """Run sequences, group by group, and return their losses."""
+    """Run the sequences group by group, and return their losses."""
     engine = engine_of(array)
     for number in range(0, count, lists.together):
         for base in (*lists.forward, *(lists.further if number else lists.first)):
@@ -73,8 +73,8 @@ def run(memories, lists, array, count):
     (SMALL, Array(rows=2, lanes=4), (4, 6, 5), False, 2), (SMALL, ARRAY, (6, 2, 3, 6, 6, 1), True, 3),
 ], ids=str)
 def test_are_the_model(config, array, lengths, again, together):
-    """Losses and all gradients of a share match bit for bit; otherwise only buffers are written. Groups of sequences
-    have the bits of sequences one by one, also a group that is filled up with padding."""
+    """Losses and all gradients of a share match bit for bit, and apart from them only buffers are written. Sequences
+    give the same bits in groups as one by one, also in a group completed by padding."""
     lists = compile_text(config, array=array, sequences=len(lengths), words=WORDS, scaled_again=again,
                          together=together)
     for seed in range(2):
@@ -92,7 +92,7 @@ def test_are_the_model(config, array, lengths, again, together):
 
 
 def instructions_of(lists, bases, length=16):
-    """Checked instructions of lists, with their words and an END."""
+    """Checked instructions of lists, together with their words including the END."""
     memories = {space: np.broadcast_to(np.uint32(0), 1 << 20) for space in (Place.WEIGHTS, Place.GRADIENTS)}
     memories[Place.ACTIVATIONS] = np.concatenate([np.zeros(lists.base, np.uint32), lists.words])
     for base in bases:
@@ -103,7 +103,7 @@ def instructions_of(lists, bases, length=16):
 
 @pytest.mark.parametrize("length", [16, 7])
 def test_activations(length):
-    """Every buffer has the bits of the step program once it is written, also in rows of padding."""
+    """Each buffer, once written, has the bits that the step program computes, also in rows of padding."""
     lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
     model, (sequence,) = model_of(TEXT, 5), sequences_of(TEXT, [length])
     memories = memories_of(model, lists, [sequence])
@@ -112,7 +112,7 @@ def test_activations(length):
     instructions = [item for saved, _ in instructions_of(lists, (*lists.forward, *lists.first)) for item in saved]
     clear = next(item for item in instructions if isinstance(item, Rows) and item.function is RowFunction.CLEAR)
     clear.run(memories)
-    instructions.remove(clear)  # the only one that touches no buffer
+    instructions.remove(clear)  # the only instruction without a buffer
     for instruction, operation in zip(instructions, operations, strict=True):
         assert instruction.run(memories)
         for name in operation.writes:
@@ -127,7 +127,7 @@ def test_activations(length):
     expected = program.run(dict(zip(words, itertools.accumulate(words.values(), initial=0), strict=False)),
                            dict(zip(program.given, data, strict=True)))
     for name in lists.plan.words:
-        if not name.startswith("products"):  # of gradients and normal rows, which are separate steps here
+        if not name.startswith("products"):  # products of gradients and normal rows are separate steps here
             other = expected[{"d x 2": "d norm"}.get(name, name)]
             bits = saved[name][:other.size].reshape(other.shape)
             np.testing.assert_array_equal(bits, other.view(np.uint32), err_msg=name)
@@ -137,7 +137,7 @@ def test_activations(length):
 @pytest.mark.parametrize(("again", "together", "naive", "strict", "live"), [
     (False, 1, 21_600, 11_808, 9_312), (True, 1, 23_136, 12_352, 7_776), (False, 2, 43_104, 23_584, 18_528)])
 def test_words(again, together, naive, strict, live):
-    """Words of a group's buffers: the sharing rule takes no more words than are alive."""
+    """Words of a group's buffers; the sharing rule needs no more words than are live."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, scaled_again=again, together=together)
     profiles = [program.profile(rooms_of(lists.plan), engine_of(ARRAY)) for program in lists.programs]
     assert {profile.digest for profile in profiles} == {lists.plan.digest}
@@ -150,7 +150,7 @@ def test_words(again, together, naive, strict, live):
 
 
 def test_multiplications():
-    """Products of a sequence of 16 match the step program."""
+    """The products of a sequence of 16 match the step program."""
     lists = compile_text(TEXT, array=ARRAY, sequences=1, words=WORDS)
     products = [gemm for instructions, _ in instructions_of(lists, (*lists.forward, *lists.first))
                 for gemm in instructions if isinstance(gemm, Gemm) and gemm.a.place is not Place.ONES]
@@ -159,7 +159,7 @@ def test_multiplications():
 
 
 def cycles_of(lists, bases):
-    """Modelled cycles of lists, by unit: sums of columns are separate from other products. The text has repeated
+    """Modelled cycles of lists by unit, with column sums separate from other products, for a text with repeated
     characters."""
     model = ListCycles(ARRAY, length=16, words=WORDS, characters=encode("the first of all"))
     cycles = collections.Counter()
@@ -174,8 +174,8 @@ def cycles_of(lists, bases):
 @pytest.mark.parametrize(("together", "first", "further"), [
     (1, (42_950, 67_500), (46_032, 70_000)), (2, (84_278, 127_500), (87_360, 130_000))])
 def test_cycles(together, first, further):
-    """Modelled cycles of sequences of 16 on 4 by 4 units, of a share's first and further ones; two together take less
-    than 66,000 each, with 0.85 of all units busy in products and sums of columns."""
+    """Modelled cycles of the first and further sequences of 16 in a share, on 4 by 4 units. In pairs, each sequence
+    takes less than 66,000 cycles, and units are busy 0.85 of the time of products and column sums."""
     lists = compile_text(TEXT, array=ARRAY, sequences=4, words=WORDS, together=together)
     forward = cycles_of(lists, lists.forward)
     for backward, (products, most) in ((lists.first, first), (lists.further, further)):

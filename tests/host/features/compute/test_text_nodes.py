@@ -1,4 +1,4 @@
-"""The text model on computing Verilated nodes: the bits of a computing host, and the cycles of a sequence."""
+"""The text model on Verilated nodes that compute: bits of a computing host, and cycles per sequence."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from tests.host.golden import GoldenRing
 
 CONFIG = TrainingConfig(max_steps=4, interval=4, batch=6, compute="node", optimizer=Adam(learning_rate=0.02))
 FAR = dataclasses.replace(CONFIG, max_steps=1, interval=1, far=FarMemory(activations=6144, rate=1 / 8))
-#: Cycles that a list may take in addition to its own.
+#: Time-out of a queue that waits for a list, in cycles.
 TIMEOUT = 40_000
 
 
@@ -31,13 +31,13 @@ def node(text):
 
 
 def node_of(text):
-    """A node with room for the runs, a third queue and a far memory."""
+    """A node with room for all runs here, a third queue, and a far memory."""
     task = CharacterModel(text)
     return engine_node(engine_node(NodeConfig(), task, CONFIG, nodes=4), task, FAR, nodes=4)
 
 
 def test_same_bits(text, node):
-    """Weights, moments, losses and held-out losses of four steps on four nodes match a computing host."""
+    """Weights, moments, losses and held-out losses of four steps on four nodes equal a computing host's."""
     check_run(node, CharacterModel(text), CONFIG, nodes=4)
     other = GoldenRing(4)
     expected = train(other, CharacterModel(text), dataclasses.replace(CONFIG, compute="host"))
@@ -47,14 +47,14 @@ def test_same_bits(text, node):
     assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
     assert training.measures == expected.measures
     assert training.bit_exact
-    for step in training.steps:  # two sequences together on the busiest nodes
+    for step in training.steps:  # the busiest nodes run two sequences
         assert 0 < step.vector_cycles < step.gemm_cycles < step.compute_cycles < 2 * 65_000
 
 
 @pytest.mark.parametrize(("nodes", "together", "most"), [(1, 2, 2 * 65_000), (2, 1, 2 * 71_000)])
 def test_activations_and_gradients(text, node, nodes, together, most):
-    """After a long and a short sequence each node holds all activations, gradients and losses of the golden engine;
-    sequences run together where the largest share is six, and one by one where it is three."""
+    """After a long and a short sequence, each node holds all activations, gradients and losses of the golden engine.
+    Sequences run in pairs if the largest share is six, and one at a time if it is three."""
     task = CharacterModel(text)
     lists = text_lists(task, CONFIG, node, nodes, node.compute.activations)
     assert lists.together == together

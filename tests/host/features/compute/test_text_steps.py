@@ -1,4 +1,4 @@
-"""The text model as steps of a node: its buffers and plans, and its results in the words of a plan."""
+"""The text model as the steps of a node: its buffers, its memory plans, and results with planned memory."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from host.models.text import Batch
 from host.models.transformer import Transformer, TransformerConfig
 from sim.arithmetic.functions import column_sums
 
-#: Options of each program, and its words: naive, by the strict rule, shared, alive.
+#: Options of each program and its words: naive, with the strict rule, with shared buffers, and live.
 PROGRAMS = {
     "as it is": ({}, 27_024, 13_888, 9_344, 9_344),
     "normals scaled again": ({"scaled_again": True}, 28_560, 14_400, 7_808, 7_808),
@@ -22,7 +22,7 @@ SMALL = TransformerConfig(width=8, heads=4, layers=2, hidden=12, context=6, char
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_words(name):
-    """Words of one sequence; the search finds a plan with no more words than are alive."""
+    """Words that one sequence needs; the search finds a plan with no more words than are live."""
     options, naive, strict, shared, live = PROGRAMS[name]
     profile = text_program(**options).profile
     peaks = {method: peak(profile.lifetimes, places) for method, places in planned(profile.lifetimes).items()}
@@ -35,14 +35,14 @@ def test_words(name):
 
 
 def test_multiplications():
-    """Products of a sequence of 16: backward takes twice the multiplications of forward."""
+    """The backward pass of a sequence of 16 takes twice the multiplications of the forward pass."""
     steps = text_program().steps
     dense = 32 * 96 + 32 * 32 + 2 * 32 * 96 + 32 * 64
     assert sum(step.multiplications for step in steps) == 3 * (16 * dense + 2 * 2 * 16 * 16 * 16) == 638_976
 
 
 def differentiated(model, length, **options):
-    """Loss and gradient of a random sequence, by the host and by steps in the words of their plan."""
+    """Loss and gradient of a random sequence, from the host and from steps with planned memory."""
     generator, context = np.random.default_rng(length), model.config.context
     tokens, labels = generator.integers(0, model.config.characters, (2, context))
     tokens[length:] = labels[length:] = 0
@@ -58,7 +58,7 @@ def differentiated(model, length, **options):
 @pytest.mark.parametrize(("config", "lengths"), [(TransformerConfig(), (16, 11)), (SMALL, (6, 1))],
                          ids=["text", "small"])
 def test_same_bits(config, lengths, name):
-    """A plan's words suffice: loss and gradient have the host's bits, with and without padding."""
+    """The planned words suffice: loss and gradient equal the host's bit for bit, with or without padding."""
     options = PROGRAMS[name][0]
     model = Transformer(config)
     model.initialize(3)
@@ -69,7 +69,7 @@ def test_same_bits(config, lengths, name):
 
 
 def test_too_few_words():
-    """Results differ where two buffers overlap."""
+    """If two buffers are made to overlap, results differ."""
     model = Transformer(SMALL)
     model.initialize(0)
     gradients = []

@@ -1,4 +1,4 @@
-"""Lists and moves of a perceptron with some outputs in far memory: golden nodes compute the model's gradients."""
+"""Lists and moves of a perceptron with some outputs in far memory; golden nodes match the model."""
 
 import dataclasses
 
@@ -40,14 +40,14 @@ def batch(seed):
 
 
 def program_of(layers, lists, nodes=1):
-    """Program of a step: its lists and moves, and one fused update."""
+    """Program of a step that consists of its lists and moves and one fused update."""
     return build(Schedule(Kind.NONE), layers, nodes=nodes, costs=Costs(examples=EXAMPLES),
                  computed=Computed(lists.commands, [EXAMPLES] * nodes))
 
 
 @pytest.mark.parametrize("kind", ["keep", "swap", "recompute", "mixed"])
 def test_are_the_model(kind):
-    """Losses and gradients of all policies match, in any order that queues and waits allow."""
+    """Losses and gradients match under all policies, in any order that queues and waits allow."""
     layers, lists = lists_of(kind)
     model = perceptron(WIDTHS[0], WIDTHS[1:-1], WIDTHS[-1], align=GROUP)
     model.initialize(0)
@@ -104,7 +104,7 @@ def test_wrong_plans(wrong, message):
 
 
 def test_chain():
-    """Measured cycles instead of modelled ones."""
+    """A chain can be built with measured cycles instead of modelled ones."""
     layers = layers_of((16, 16, 16, 10))
     cycles = {f"{name} {number}": 100 * number + len(name)
               for name in ("forward", "backward") for number in (1, 2, 3)}

@@ -1,4 +1,4 @@
-"""The text model on Verilated nodes with far memories: the bits of a computing host, and the cycles of plans."""
+"""The text model on Verilated nodes with far memories: the host's bits, and the cycles of plans."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ from tests.host.golden import GoldenRing
 
 
 def test_policies(text):
-    """A sequence that keeps all maps, and one with a plan that moves some maps and makes some again: the host's loss
-    and gradient, moved words of the plan, and cycles of the timeline."""
+    """With all maps kept, and with a plan that moves some maps and recomputes some, a sequence has the host's loss
+    and gradient, the plan's moved words, and the timeline's cycles."""
     task, node = CharacterModel(text), node_of(text)
     task.initialize(2)
     with rings.open_nodes(1, config=node, host_port=False, timeout=TIMEOUT) as (ring, simulation):
@@ -32,8 +32,8 @@ def test_policies(text):
 
 
 def test_far_memory(text):
-    """A step of two nodes by a plan, with shares of three sequences and two: the bits of a computing host, and
-    cycles near the modelled ones."""
+    """A step of two nodes with shares of three and two sequences has the bits of a computing host, and nearly the
+    modelled cycles."""
     config, node = dataclasses.replace(FAR, batch=5), node_of(text)
     check_run(node, CharacterModel(text), config, nodes=2)
     other = GoldenRing(2)

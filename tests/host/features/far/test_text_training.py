@@ -1,4 +1,4 @@
-"""The text model on golden nodes with far memories: the bits of a computing host, and refusals."""
+"""The text model on golden nodes with far memories: bits equal to the host's, and node configuration."""
 
 import dataclasses
 
@@ -27,15 +27,15 @@ WORDS = 16_384
 
 @pytest.fixture(scope="module")
 def expected(text):
-    """The ring of three nodes and the training of a computing host."""
+    """A ring of three nodes trained by a computing host, and its training results."""
     ring = GoldenRing(3)
     return ring, train(ring, CharacterModel(text), dataclasses.replace(CONFIG, compute="host", far=None))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_bits(text, expected, kind):
-    """Weights, moments and losses of three steps on three nodes, with shares of three sequences and two, match a
-    computing host; buffers stay within their words, and words are moved by the plan."""
+    """Weights, moments and losses of three steps on three nodes equal a computing host's, with shares of two and
+    three sequences. Buffers stay within their words, and the plan's words are moved."""
     far = FarMemory(activations=8192 if kind == "keep" else 5760, rate=1 / 8, kind=kind)
     config = dataclasses.replace(CONFIG, far=far)
     other, there = expected

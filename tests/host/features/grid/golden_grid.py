@@ -1,4 +1,4 @@
-"""Golden nodes of a grid, for tests of host code that need no gateware."""
+"""Golden nodes of a grid, for tests of host code without gateware."""
 
 from hdl.registry import section
 from host.features.grid.switching import GoldenGrid
@@ -9,14 +9,14 @@ __all__ = ["Grid"]
 
 
 class Grid(GoldenGrid):
-    """Golden nodes of a grid.
+    """A grid of golden nodes.
 
     Members
     -------
     golden : GoldenNodes
     hooks : Hooks
     switched : list of Plan
-        Plans of the switches, in order.
+        Plans that the grid has switched to, in order.
     """
 
     def __init__(self, rows, columns, *, fault=lambda grid: None, **options):
@@ -31,5 +31,5 @@ class Grid(GoldenGrid):
         self.switched.append(plan)
 
     def lose(self, words):
-        """Lose words that the first node sent."""
+        """Remove words sent by the first node from the count of received words."""
         self.golden.counters["WORDS_RECEIVED"][1] -= words

@@ -24,7 +24,7 @@ LENGTH = 700
 
 
 class Model:
-    """Golden model of the active nodes, with rows by node of the grid."""
+    """Golden model of the active nodes, with residuals and errors by node of the grid."""
 
     def __init__(self, config, plan, weights):
         self.codecs = {"weight_codec": CODECS[config.weights.codec], "gradient_codec": CODECS[config.gradients]}
@@ -37,7 +37,7 @@ class Model:
         self.residuals, self.errors = ({node: np.zeros(LENGTH, np.uint32) for node in plan.active} for _ in range(2))
 
     def sparsify(self, gradients, threshold):
-        """Return the gradients that are sent."""
+        """Sparsify the gradients, and return the ones that are sent."""
         ring = self.plan.rings[0]
         kept, errors = masking.sparsify(golden.bits(gradients), np.stack([self.errors[node] for node in ring]),
                                         int(golden.bits([threshold])[0]))
@@ -80,7 +80,7 @@ CHANGES = ["", "card1", "", "node5", "card0 node5"]
 
 @pytest.mark.parametrize(("name", "packed", "errors"), [("mx9", False, False), ("engines", True, True)])
 def test_training_through_changes(name, packed, errors):
-    """Nodes leave and join between steps; memories match the golden model after each change and step."""
+    """While nodes leave and join between steps, memories match the golden model after each change and step."""
     config = CONFIGS[name]
     generator = np.random.default_rng(len(name))
     weights = random(generator, LENGTH)
@@ -128,14 +128,14 @@ def test_training_through_changes(name, packed, errors):
                               "smaller model, or nodes with larger memories"),
 ])
 def test_impossible(old, new, length, message):
-    """An impossible change is refused before anything is read: these devices have no transport."""
+    """An impossible change is rejected before anything is read, since these devices have no transport."""
     plans = [Topology(2, 2).disable(*map(Part.parse, text.split())).plan(Shape.FLAT) for text in (old, new)]
     rings = [Ring([Device(None, NodeConfig()) for _ in range(2)]) for _ in plans]
     refuses(message, carry_over, *rings, Allocation(length=length), old=plans[0], new=plans[1])
 
 
 def test_rings_apart():
-    """Rows that are separate rings have the whole vector each, and nothing can be carried over."""
+    """If rows are separate rings, each has the whole vector, and nothing can be handed over."""
     plan = Topology(2, 2).plan(Shape.HORIZONTAL)
     ring = Ring([Device(None, NodeConfig()) for _ in range(4)])
     refuses("Elements must have one owner each, not 2: nodes of one flat ring or of a grid own each element once",

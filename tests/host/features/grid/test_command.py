@@ -1,4 +1,4 @@
-"""The command `gradring train` on a grid of simulated nodes with parts that leave and join."""
+"""The command `gradring train` on a grid of simulated nodes, while parts leave and join."""
 
 import contextlib
 import shutil
@@ -16,8 +16,8 @@ STEPS = ("--steps", 9, "--interval", 3)
 
 
 def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
-    """8, 4, 8, 8 and 7 nodes, without a card, a link and a node: equal to the golden model in each step; and the same
-    bits and figures for runs that resume before, at and after a change."""
+    """A run with 8, 4, 8, 8 and 7 nodes, as a card, a link and a node leave, equals the golden model in each step.
+    Runs resumed before, at and after a change have the same bits and figures."""
     nodes_of("engines")
     whole, save = tmp_path / "whole", checkpoint.save
 
@@ -66,7 +66,7 @@ def test_leave_and_come(run, succeed, nodes_of, tmp_path, monkeypatch):
 
 
 def test_faults(succeed, nodes_of, tmp_path):
-    """Links that repeat words while a card leaves and joins give the bits of links without faults."""
+    """While a card leaves and joins, links that repeat words give the bits of links without faults."""
     runs = []
     with mx5.registered():
         nodes_of("narrow")
@@ -85,7 +85,7 @@ def test_faults(succeed, nodes_of, tmp_path):
 
 
 def test_density_and_comparison(succeed, nodes_of, tmp_path):
-    """Sparse gradients in two dimensions, with errors that go to heirs; then the dense run on the same grid."""
+    """Sparse gradients in two dimensions, with errors handed to heirs, and then the dense run on the grid."""
     nodes_of("engines")
     succeed(*RUN, "--steps", 5, "--interval", 5, "--density", 0.3, "--compare", "--disable", "node6@1,card0@3",
             "--enable", "node6@2", "--output", tmp_path)
@@ -99,7 +99,7 @@ def test_density_and_comparison(succeed, nodes_of, tmp_path):
 
 
 def test_memories_of_the_fewest(run, monkeypatch):
-    """Blocks are largest with the fewest nodes: here one node has all 22,810 parameters."""
+    """Blocks are largest with the fewest nodes: here a single node has all 22,810 parameters."""
     @contextlib.contextmanager
     def show(config, *, nodes, grid, **options):
         raise ValueError(f"{config.memories.state} words, {config.topology.ports} ports, {nodes} nodes, {grid}")

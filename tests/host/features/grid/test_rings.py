@@ -1,4 +1,4 @@
-"""Training while rings change, on golden models."""
+"""Training on golden models while rings change."""
 
 import dataclasses
 
@@ -54,7 +54,7 @@ def finish(run):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_step_and_change(few, lines, tmp_path, name):
-    """Nodes match the golden model; a run resumed after any step has all figures of an unbroken run."""
+    """Nodes match the golden model, and a run resumed after any step has the figures of an uninterrupted run."""
     options, config = RUNS[name]
     if name == "text":
         config = dataclasses.replace(config, max_steps=6)
@@ -99,7 +99,7 @@ def test_flat_by_request(few):
 
 
 def test_mean_over_those_that_are_there(few):
-    """The batch is divided among the active nodes: without rounding, their number would not matter."""
+    """A batch is divided among the active nodes, so apart from rounding, their number makes no difference."""
     weights = []
     for requests in ("", "-card1@0", "-node4@3 +node4@5"):
         rings = Rings(Grid(2, 3), reconfiguration_plan(requests))
@@ -113,7 +113,7 @@ def test_mean_over_those_that_are_there(few):
 
 @pytest.mark.parametrize("at", [0, 2])
 def test_lost_words(few, at):
-    """A word that was sent but not received is detected at the next change, and at the end."""
+    """A word that was sent but not received is detected at the next change or at the end."""
     grid = Grid(2, 3)
     run = make_trainer(Rings(grid, reconfiguration_plan("-node4@2")), Classifier(few, ()), CONFIG)
     run.begin()
@@ -126,7 +126,7 @@ def test_lost_words(few, at):
 
 
 def failing(number):
-    """A fault after one update is done, with lost words."""
+    """A fault that loses words after a given number of updates."""
     def fault(grid):
         if grid.hooks.steps == number:
             grid.lose(7)
@@ -136,7 +136,7 @@ def failing(number):
 
 @pytest.mark.parametrize("update", [1, 2, 3, 4])
 def test_repeated_step(few, update):
-    """A failed step is repeated on the same rings; words that were lost in it are not counted as missing."""
+    """A failed step is repeated on the same rings, and words lost in it are not reported as missing."""
     outcomes, said = [], []
     for number in (0, update):
         grid = Grid(2, 3, fault=failing(number))
@@ -150,7 +150,7 @@ def test_repeated_step(few, update):
 
 
 def test_divergence(few):
-    """A node's state that differs from the golden model is detected at a change."""
+    """If a node's state differs from the golden model, this is detected at the next change."""
     rings = Rings(Grid(2, 3), reconfiguration_plan("-node4@2"))
     run = make_trainer(rings, Classifier(few, ()), CONFIG)
     run.begin()
@@ -164,7 +164,7 @@ def test_divergence(few):
 
 
 class Session:
-    """A grid of golden models, with a clock that does not advance."""
+    """A session with a grid of golden models and a clock that stands still."""
 
     def __init__(self):
         self.grid, self.ring, self.golden = Grid(2, 3), GoldenRing(6), True
@@ -173,7 +173,7 @@ class Session:
 
 @pytest.mark.parametrize("number", [2, 10, 13])
 def test_both_runs(few, tmp_path, number):
-    """Each of two runs goes through the reconfiguration from its beginning, resumed after any step."""
+    """Two runs in a row each go through the whole reconfiguration, even if resumed after any step."""
     configs = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
 
     def start(folder, *, resume=False):

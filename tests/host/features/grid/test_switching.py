@@ -22,7 +22,7 @@ from tests.host.features.grid.grids import CONFIG, open_grid
 from tests.host.rings import CONFIGS, TIMEOUT, random
 
 CODEC = GRADIENT_CODECS[CONFIG.gradients]
-MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # from weights of zero
+MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # applied to zero weights
 
 
 def plan_of(grid, disabled, shape):
@@ -30,7 +30,7 @@ def plan_of(grid, disabled, shape):
 
 
 def opened(grid, plan):
-    """Switch to a plan; the driver of its rings, and its nodes in the order of vector rows."""
+    """Switch to a plan; returns the driver of its rings, and its nodes in the order of vector rows."""
     grid.switch(plan)
     if plan.shape is Shape.FLAT:
         return grid.ring(plan), plan.order
@@ -38,7 +38,7 @@ def opened(grid, plan):
 
 
 def check_received(grid, message):
-    """Check that all sent words were received."""
+    """Check that all words that were sent have been received."""
     counters = grid.counters.read()
     assert sum(row["WORDS_SENT"] for row in counters) == sum(row["WORDS_RECEIVED"] for row in counters), message
 
@@ -48,12 +48,12 @@ def words_by_link(simulation):
 
 
 def used_links(grid, plan):
-    """Flags of links with a source that is not off."""
+    """For each link, whether its source is not off."""
     return np.array([plan.settings[node].outputs[port] != 0 for node, port in grid.grid.links])
 
 
 def test_known_answers():
-    """2 x 2 nodes with 1, 2, 3, 4: the mean is 2.5 in every shape, 2 without node 3, and 1.5 without card 1."""
+    """For 1, 2, 3, 4 on 2 x 2 nodes, the mean is 2.5 in any shape, 2 without node 3, 1.5 without card 1."""
     length = 100
     with open_grid(2, 2) as (grid, simulation):
         for disabled, shape, average in (
@@ -73,7 +73,7 @@ def test_known_answers():
 
 
 def test_rows_and_columns():
-    """Sums only in rows and only in columns, on 2 x 3."""
+    """On 2 x 3 nodes, sums run only along rows or only along columns."""
     generator = np.random.default_rng(2)
     length = 333
     gradients = golden.bits(random(generator, (6, length)))
@@ -99,7 +99,7 @@ class Model:
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
 
     def step(self, plan, order, gradients, settings):
-        """Do an update; the words that each node sends, in order."""
+        """Run an update and return the number of words that each node sends, in order."""
         options = {"gradient_codec": CODEC, "segment": CONFIG.segment, "lanes": CONFIG.lanes}
         numbers = golden.settings(Rule.MOMENTUM, gradient_scale=settings.gradient_scale, first_decay=0.9,
                                   learning_rate=settings.learning_rate, clip=np.inf)
@@ -120,8 +120,8 @@ CHANGES = [("", Shape.GRID), ("card1", Shape.FLAT), ("", Shape.FLAT), ("link2:1"
 
 
 def test_training_through_changes():
-    """Updates on 2 x 4 nodes while cards, nodes and links leave and join: weights, state, and words match the golden
-    model after every change and every step, and no word is lost or doubled."""
+    """While cards, nodes and links of 2 x 4 nodes leave and join, weights, state and words match the golden model
+    after every change and step, and no word is lost or duplicated."""
     generator = np.random.default_rng(3)
     length = 1500
     weights = random(generator, length)
@@ -166,8 +166,8 @@ REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 
 
 def mended_run(faults, *, latency=16):
-    """Train through four changes on links that repeat words; weights, masters and state after each step, cycles of
-    each step, and repairs."""
+    """Train through four changes on links that repeat words. Returns weights, masters and state after each step,
+    cycles of each step, and repairs."""
     generator = np.random.default_rng(4)
     length = 700
     bits, cycles = [], []
@@ -198,8 +198,8 @@ def mended_run(faults, *, latency=16):
 
 
 def test_links_that_mend_themselves():
-    """Links with replay on two ports: nodes and links leave and join between steps while wires are damaged, and all
-    bits match the run on clean wires."""
+    """With links with replay, nodes and links leave and join between steps while wires are damaged, and all bits
+    match a run on clean wires."""
     clean, cycles, repairs = mended_run(None)
     assert not any(repairs.values())
     for rate, most in ((1e-4, 1.03), (1e-3, 1.15)):
@@ -210,7 +210,7 @@ def test_links_that_mend_themselves():
 
 
 def test_refused_before_anything_is_sent():
-    """A cut is refused by the plan, before any command is sent to a node."""
+    """If links are cut, planning fails before any command is sent to a node."""
     with open_grid(2, 2) as (grid, simulation):
         cycle = simulation.cycle
         with pytest.raises(TopologyError, match="Enabled links must lead round through all enabled nodes"):
@@ -219,14 +219,14 @@ def test_refused_before_anything_is_sent():
 
 
 def test_busy():
-    """Switches with packets on their way to or from them stay unchanged; all other switches change."""
+    """Switches that packets are entering or leaving do not change, but all other switches do."""
     length = 300
     with open_grid(2, 2) as (grid, _):
         plan = grid.grid.plan(Shape.FLAT)
         grid.switch(plan)
         ring = grid.ring(plan)
         first, second = plan.rings[0][:2]
-        # Only one node begins an all-reduce: its first packet waits at the next node.
+        # Only one node begins an all-reduce, so its first packet waits at the next node.
         grid.devices[first].push(Command(operation=Operation.ALL_REDUCE, size=4, rank=0, length=length, collective=9,
                                          tag=9))
         event = grid.devices[first].pop_event(8 * TIMEOUT)
@@ -245,8 +245,8 @@ def test_busy():
 
 @pytest.mark.parametrize("name", ["engines", "narrow"])
 def test_failure_in_two_dimensions(name):
-    """A cut link of a row or column ends an update and is named; after recovery of the rings, updates are correct
-    again."""
+    """A cut link of a row or column ends an update and is named, and after a recovery of the rings, updates are
+    correct again."""
     length = 300
     with mx5.registered(), open_grid(2, 2, config=CONFIGS[name]) as (grid, simulation):
         plan = grid.grid.plan(Shape.GRID)
@@ -272,7 +272,7 @@ def test_failure_in_two_dimensions(name):
             cut.mend()
             rings.recover()
             update()
-            if name == "engines":  # with exact gradients
+            if name == "engines":  # sums of gradients are exact
                 assert (rings.memory.read_weights(length) == 2.5).all()
 
 
@@ -294,8 +294,8 @@ def test_impossible_drivers():
 
 
 def test_round_a_slow_link():
-    """On 2 x 4 a ring of all nodes avoids any single link and passes no node twice: for any speed of that link, an
-    update takes at most 1.01 of the cycles on equal links."""
+    """A ring of all 2 x 4 nodes can avoid any single link without passing a node twice. At any speed of that link, an
+    update then takes at most 1.01 of the cycles with equal links."""
     generator = np.random.default_rng(13)
     length = 1024
     with open_grid(2, 4, latency=16) as (grid, simulation):
@@ -308,7 +308,7 @@ def test_round_a_slow_link():
             outputs = [source for setting in plan.settings for source in setting.outputs]
             assert sum(source is Source.ENGINE for source in outputs) == 8
             assert sum(source is Source.OFF for source in outputs) == 8
-            if number % 5 == 0:  # none, and three of the sixteen
+            if number % 5 == 0:  # no link, and three of the sixteen
                 if link is not None:
                     simulation.links[number - 1].set_rate(1, 8)
                 grid.switch(plan)
@@ -326,7 +326,7 @@ def test_round_a_slow_link():
                     simulation.links[number - 1].set_rate(1, 1)
         assert len(cycles) == 4
         assert max(cycles.values()) <= 1.01 * cycles[None]
-        # The same ring on that link, for comparison.
+        # For comparison, a ring that uses the slow link.
         slow = next((node, port) for node, port in grid.grid.links
                     if whole.settings[node].outputs[port] is Source.ENGINE)
         simulation.links[list(grid.grid.links).index(slow)].set_rate(1, 2)

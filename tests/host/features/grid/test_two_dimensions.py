@@ -1,4 +1,4 @@
-"""Updates in two dimensions on Verilated grids: against the golden model, with codecs, and other shapes."""
+"""Updates in two dimensions on Verilated grids: golden model, codecs, and other shapes."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ MOMENTUM = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
     ("engines", 2, 3, 1000), ("centroid", 2, 3, 900), ("mx9", 2, 3, 1300), ("centroid", 2, 4, 700),
     ("mx9", 2, 4, 700), ("mx9", 2, 2, 33), ("centroid", 1, 3, 700), ("mx9", 3, 1, 700)])
 def test_updates(name, rows, columns, length):
-    """Weights, masters, state, residuals and words match the golden model in each of three steps; gradients as
-    ``zero_value``, ``raw`` and ``mx9``, weights as ``raw``, ``centroid16`` and ``mx9``."""
+    """Weights, masters, state, residuals and words match the golden model after each of three steps, with gradients
+    as ``zero_value``, ``raw`` and ``mx9`` and weights as ``raw``, ``centroid16`` and ``mx9``."""
     config = CONFIGS[name]
     generator = np.random.default_rng(rows * 16 + columns)
     codec, gradient_codec = WEIGHT_CODECS[config.weights.codec], GRADIENT_CODECS[config.gradients]
@@ -66,8 +66,8 @@ def test_updates(name, rows, columns, length):
 
 @pytest.mark.parametrize(("name", "rows", "columns"), [("engines", 2, 4), ("centroid", 2, 3)])
 def test_exact_sums(name, rows, columns):
-    """Sums of small integers have the same bits in a flat ring, in rows and then columns, in columns and then rows,
-    and in an update in two dimensions."""
+    """Sums of small integers have the same bits in a flat ring, in rows first or in columns first, and in an update
+    in two dimensions."""
     config, length = CONFIGS[name], 600
     values = np.random.default_rng(columns).integers(-100, 100, (rows * columns, length)).astype(np.float32)
     total = values.sum(axis=0)
@@ -86,7 +86,7 @@ def test_exact_sums(name, rows, columns):
             for number in (first, 1 - first):
                 rings.collectives.all_reduce(length, ring=number)
             assert (rings.memory.read_gradients(length) == total).all(), first
-        if not config.weights.has_master:  # from weights of zero, with steps of one
+        if not config.weights.has_master:  # from zero weights, with a step size of one
             rings.memory.write_weights(np.zeros(length, np.float32))
             rings.settings.write(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=-1))
             rings.memory.write_gradients(list(values))
@@ -95,7 +95,7 @@ def test_exact_sums(name, rows, columns):
 
 
 def test_cycles():
-    """Commands queued after each other take little longer than one by one. `make bench` has long vectors, and
+    """Queued commands take little longer than commands that run one by one. `make bench` measures long vectors, and
     compares them with a flat ring."""
     with open_grid(2, 4, config=CONFIGS["centroid"], latency=16) as (grid, _):
         cycles = measure(grid, 2048)

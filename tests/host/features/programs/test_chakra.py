@@ -1,4 +1,4 @@
-"""Execution traces: bytes by hand, and traces written and read again."""
+"""Execution traces: their bytes, and predicted and measured traces that are written and read back."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytest.importorskip("google.protobuf")
 
 
 def read(path):
-    """Metadata and nodes of a trace."""
+    """Metadata and nodes of a trace file."""
     data, messages = path.read_bytes(), []
     while data:
         size = next(size for size in range(1, len(data)) if data[size - 1] < 0x80)
@@ -24,13 +24,13 @@ def read(path):
 
 
 def test_bytes(tmp_path):
-    """Field numbers and types match the schema."""
+    """Field numbers and types in the file match the schema."""
     command = Command(name="sum", kind=Kind.REDUCE_SCATTER, start=3000, end=303_000, elements=5, size=300)
     path = chakra.write([[command]], tmp_path / "one", clock=1e6, note="n")
     assert path == tmp_path / "one.0.et"
 
     def field(number, content):
-        """A number or a text, with its field number."""
+        """Encoding of a field with a number or a text."""
         if isinstance(content, int):
             return bytes([*chakra._varint(number << 3), *chakra._varint(content)])
         return bytes([*chakra._varint(number << 3 | 2), *chakra._varint(len(content)), *content])
@@ -83,7 +83,7 @@ def test_predictions_are_read_back(tmp_path, schedule):
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_measured_steps(tmp_path, strict):
-    """A run of two layers, with times measured by two nodes."""
+    """Traces of a run of two layers contain the times that two nodes measured."""
     rows = [[0, 0, "forward 1", 0, 10, 0, 0], [0, 0, "forward 2", 12, 20, 0, 1], [0, 0, "backward 2", 22, 40, 0, 2],
             [0, 1, "sum 2" if strict else "update 2", 42, 70, 0, 1], [0, 0, "backward 1", 44, 60, 0, 3],
             [0, 1, "update" if strict else "update 1", 72, 90, 0, 2]]

@@ -1,4 +1,4 @@
-"""Waits for commands of other nodes: their compiled form, and refusals."""
+"""Waits for commands of other nodes: their compiled form, and waits that are rejected."""
 
 
 import numpy as np
@@ -14,14 +14,14 @@ from tests.refusals import refuses
 
 
 def pair(nodes=3):
-    """A program with one command in each queue."""
+    """A program with a single command in each queue."""
     program = Program(nodes=nodes)
     return (program, program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, duration=100),
             program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, duration=10))
 
 
 def test_fields():
-    """One unit for all ranks, or one per rank; a wait for the rank itself is a wait for its other queue."""
+    """A wait names one unit for all ranks or one per rank; a wait for the own rank is for its other queue."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=2, lag=1)
     compiled = program.compile()
@@ -35,7 +35,7 @@ def test_fields():
 
 
 def test_waits_that_are_left_out():
-    """Of several waits for a queue the latest is kept; a wait for a command that has already ended is dropped."""
+    """Of several waits for a queue the latest is kept, and waits for commands that have ended are dropped."""
     program, backward, latch = pair()
     other = program.add("forward", operation="COMPUTE", queue=Queue.COMPUTE)
     program.wait(latch, other, unit=1, lag=1)
@@ -95,7 +95,7 @@ class TestCircles:
         program.compile()
 
     def test_round_a_ring(self):
-        """Each node's command waits for its predecessor's: one command must be the first."""
+        """If each node's command waits for its predecessor's, one command must be exempt to be the first."""
         program, backward, _ = pair(4)
         program.wait(backward, backward, unit=[3, 0, 1, 2])
         with pytest.raises(ProgramError, match="backward of rank 0 for backward of rank 3 for backward of rank 2 for "
@@ -118,12 +118,12 @@ class TestCircles:
 
 
 def test_most_passes():
-    """Nodes synchronized by a collective may run without limit; other nodes count to 15 bits."""
+    """Nodes synchronized by a collective have no limit on passes; unsynchronized nodes count in 15 bits."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     assert program.compile().max_passes == 32767
     program.add("sum", operation="ALL_REDUCE", queue=1, collective=True)
-    program.wait(backward, latch, lag=1)  # neither queue of a node runs ahead of the other
+    program.wait(backward, latch, lag=1)  # neither queue of a node runs ahead
     program.wait(latch, backward)
     assert program.compile().max_passes is None
     program = Program(nodes=2, depth=1000)
@@ -134,7 +134,7 @@ def test_most_passes():
 
 
 def test_time():
-    """Known answer: a command on the next node starts when the control word arrives, and no later."""
+    """Known answer: a command on another node starts exactly when the control word arrives."""
     program, backward, latch = pair()
     program.wait(latch, backward, unit=0)
     spans = [span for span in timeline(program.compile().timed(), nodes=3) if span.name == "latch"]
@@ -145,7 +145,7 @@ def test_time():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_circles(seed):
-    """The check agrees with a run of golden nodes: a program ends in every order, or it has a circle."""
+    """The check agrees with golden nodes: a program ends in every order or contains a cycle of waits."""
     generator = np.random.default_rng(seed)
     nodes = int(generator.integers(2, 5))
     program = Program(nodes=nodes)
@@ -178,7 +178,7 @@ def test_random_circles(seed):
 
 
 def _unchecked(program, nodes):
-    """Commands for the golden model, of a program that the check refuses."""
+    """Commands for the golden model, from a program that the check rejects."""
     from host.features.programs.program import CompiledProgram
     waits = [{} for _ in program.tasks]
     return CompiledProgram(program.tasks, 2, waits, remotes=program._remotes, nodes=nodes).placed(nodes)

@@ -17,7 +17,7 @@ CYCLES = {"none": (4000, 4100), "layers": (3000, 3100), "chunks:2": (3500, 3200)
 
 
 def outcome(name, *, first="layers"):
-    """A training of two steps, the first by another schedule, and its makespan."""
+    """Result of a training run of two steps, the first with another schedule, and its makespan."""
     program = build(Schedule.parse(name), LAYERS, nodes=2, costs=Costs(examples=8), staged=4096)
     spans = timeline(program.timed(), nodes=2)
     steps = [Step(number=number, epoch=1, loss=1.0, cycles=cycles, bound=1, scatter_cycles=1, scatter_bound=1,
@@ -43,7 +43,7 @@ def test_table():
 
 
 def test_search():
-    """Steps with other schedules that a search has tried do not count, and the search's log is kept."""
+    """Steps with schedules that a search only tried are not counted, and the search's log is kept."""
     content = report("chunks:2", first="layers")
     assert schedules_of(content)[0].cells == [["chunks:2", "3,200", "-", "1.000", "1,000", "2,000", "2,000"]]
     assert content["schedules"][0]["search"] == ["chunks:1  3,000 cycles"] * 1

@@ -12,7 +12,7 @@ from sim.golden.features.programs.program import Timed, timeline
 from tests.host.features.programs.random_programs import conflicting, random_program
 from tests.refusals import refused, refuses
 
-#: Random programs of each case; 1,000 in all.
+#: Number of random programs in each case; there are 1,000 in total.
 CASES, COUNT = range(20), 50
 PASSES = 5
 
@@ -20,7 +20,7 @@ GRADIENTS, WEIGHTS = Region("gradients", 0, 640), Region("weights", 0, 640)
 
 
 def pair(*, alternate=0):
-    """A program with a backward command that fills a buffer, and an update that empties it."""
+    """A program with a backward command that fills a buffer and an update that consumes it."""
     program = Program()
     region = Region("gradients", 0, 640, alternate=alternate)
     backward = program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region])
@@ -41,7 +41,7 @@ def instances(compiled, spans):
 
 
 def late(compiled, spans):
-    """Pairs of conflicting commands with a second that starts before the first has ended."""
+    """Pairs of conflicting commands where the second starts before the first has ended."""
     pairs = []
     for (number, first, _, end), (other, second, start, _) in itertools.combinations(instances(compiled, spans), 2):
         tasks = compiled.tasks
@@ -58,7 +58,7 @@ class TestDerived:
         assert [command.waits for queue in compiled.queues for command in queue] == [(Wait(1, 1),), (Wait(1, 0),)]
 
     def test_alternate_buffers(self):
-        """The next pass fills the other buffer, and waits for the pass before the previous one."""
+        """Each pass fills one of two alternating buffers, so it waits only for the pass before the previous one."""
         program, *_ = pair(alternate=640)
         assert list(program.compile().waits()) == [(0, 1, Wait(1, 2)), (1, 0, Wait(1, 0))]
 
@@ -72,7 +72,7 @@ class TestDerived:
         assert list(program.compile().waits()) == [(0, 1, Wait(2, 1)), (3, 0, Wait(2, 0))]
 
     def test_what_follows_from_another_queue(self):
-        """The third queue waits for the second, which waited for the first."""
+        """If the third queue waits for the second, no wait is added for commands that the second has awaited."""
         program = Program(queues=3)
         region, other = Region("g", 0, 32), Region("h", 0, 32)
         program.add("a", operation="COMPUTE", queue=0, writes=[region])
@@ -138,7 +138,7 @@ class TestChecks:
                 program.compile, error=ProgramError)
 
     def test_made_by_hand(self):
-        """A wait that no conflict needs is kept, and replaces a weaker wait."""
+        """An explicit wait is kept even if no conflict requires it, and replaces a weaker wait."""
         program, backward, update = pair()
         other = program.add("masks", operation="MASK", queue=Queue.COMPUTE)
         program.wait(update, other)
@@ -149,7 +149,7 @@ class TestChecks:
 @pytest.mark.parametrize("seed", CASES)
 class TestRandom:
     def test_no_conflict_at_the_same_time(self, seed):
-        """With random durations no conflicting commands overlap in any pass, and all commands end."""
+        """With random durations, conflicting commands never overlap in any pass, and all commands end."""
         generator = np.random.default_rng((seed, 1))
         for _ in range(COUNT):
             compiled = random_program(generator).compile()
@@ -160,8 +160,8 @@ class TestRandom:
             assert late(compiled, spans) == [], f"seed {seed}"
 
     def test_every_wait_is_needed(self, seed):
-        """Without any single wait there is a race, and the checker's example is real: the second command starts too
-        early when the first takes long."""
+        """Removing any single wait causes a race, and the checker's example is real: the second command starts too
+        early if the first takes long."""
         generator = np.random.default_rng((seed, 2))
         removed = 0
         for _ in range(COUNT):
@@ -181,7 +181,7 @@ class TestRandom:
         assert removed > COUNT
 
     def test_every_circle_is_refused(self, seed):
-        """A wait that closes a circle is refused in any program."""
+        """A wait that closes a cycle is rejected in any program."""
         generator = np.random.default_rng((seed, 3))
         refused = 0
         for _ in range(COUNT):
@@ -214,7 +214,7 @@ class TestCompiled:
         assert compiled.queues[2][0].fields(1)["state_base"] == 32
 
     def test_passes(self):
-        """A queue with waiting queues, but without waits of its own, may run ahead of 15 bits."""
+        """If a queue is awaited but waits for nothing, its 15-bit count of commands limits the passes."""
         assert pair()[0].compile().max_passes is None
         loose = Program()
         first = loose.add("a", operation="COMPUTE", queue=0)

@@ -1,4 +1,4 @@
-"""Programs of nodes with two queues, on simulated rings: loads, runs, order, traces, and refusals."""
+"""Programs of nodes with two queues on simulated rings: loading, running, order, traces, and errors."""
 
 import functools
 
@@ -29,7 +29,7 @@ from tests.refusals import refuses
 CONFIG = rings.CONFIGS["centroid"]
 open_nodes = functools.partial(rings.open_nodes, nodes=2, config=CONFIG)
 
-#: Two layers of gradients, as (base, length), and their staging address.
+#: Two layers of gradients as (base, length), and the address where they are staged.
 LAYERS = ((256, 224), (0, 256))
 STAGED = 1024
 PASSES = 3
@@ -43,7 +43,7 @@ def pop(device, count):
 
 
 def layers(rank, *, durations=(700, 600), ordered=True):
-    """Programs of both queues: each layer is computed, and then summed over the ring."""
+    """Programs for both queues: each layer is computed and then summed over the ring."""
     compute = [Command(operation=Operation.COMPUTE, gradient_base=base, state_base=STAGED + base, length=length,
                        duration=duration, after_0=index + 1, lag_0=1, tag=10 + index)
                for index, ((base, length), duration) in enumerate(zip(LAYERS, durations, strict=True))]
@@ -54,7 +54,7 @@ def layers(rank, *, durations=(700, 600), ordered=True):
 
 
 def stage(ring, generator):
-    """Write random gradients to the source of COMPUTE and NaNs to its target; return the gradients' sum."""
+    """Write random gradients to the source of COMPUTE and NaNs to its target; returns the gradients' sum."""
     gradients = [rings.random(generator, 512) for _ in ring.devices]
     for device, own in zip(ring.devices, gradients, strict=True):
         device.write_memory(Space.GRADIENT, STAGED, own)
@@ -63,7 +63,7 @@ def stage(ring, generator):
 
 
 def test_sums_travel_while_layers_are_computed():
-    """Each layer is summed while the next is computed, pass after pass, in the order of the programs, which are
+    """Each layer is summed while the next one is computed, in every pass and in program order. The programs are
     loaded once for 200 passes."""
     with open_nodes() as (ring, _):
         expected = stage(ring, np.random.default_rng(1))
@@ -89,7 +89,7 @@ def test_sums_travel_while_layers_are_computed():
 
 
 def check_trace(trace, passes):
-    """Check that commands follow each other closely, and a layer's sum begins during the next layer's COMPUTE."""
+    """Check that commands have short gaps, and a layer's sum begins during the next layer's COMPUTE."""
     starts, ends = ({(queue, index): record.time for queue in (0, 1) for index, record in enumerate(
         record for record in trace if record.queue == queue and record.end == end)} for end in (False, True))
     assert len(trace) == 8 * passes
@@ -104,10 +104,10 @@ def check_trace(trace, passes):
 
 
 def test_loads_of_what_has_changed():
-    """Only queues with changed commands are loaded; after a failed load, all queues are loaded."""
+    """Only queues with changed commands are loaded, but after a failed load all queues are loaded again."""
     with open_nodes() as (ring, _):
         def loads():
-            """Loads of the first queue."""
+            """Number of loads of the first queue, by node."""
             return [device.read_register("PROGRAM_LOADS") for device in ring.devices]
 
         first = [layers(rank) for rank in range(2)]
@@ -127,7 +127,7 @@ def test_loads_of_what_has_changed():
 
 
 def test_a_dependency_that_is_missing_is_seen():
-    """Without ``after``, the ring takes gradients before they are written: NaNs, which the event reports."""
+    """Without ``after``, the ring sums gradients before they are written, and the event reports the NaNs."""
     with open_nodes() as (ring, _):
         stage(ring, np.random.default_rng(2))
         ring.programs.load([layers(rank, ordered=False) for rank in range(2)])
@@ -136,7 +136,7 @@ def test_a_dependency_that_is_missing_is_seen():
 
 
 def test_updates_have_the_settings_that_were_latched():
-    """A learning rate that is written during a run is valid from the next LATCH on, and at once without a run."""
+    """A learning rate written during a run applies from the next LATCH on, or immediately without a run."""
     generator = np.random.default_rng(3)
     length, space = 64, CONFIG.memory_map["masters"].number
     gradients, masters = rings.random(generator, length), rings.random(generator, length)
@@ -164,7 +164,7 @@ def test_updates_have_the_settings_that_were_latched():
 
 
 def test_bad_programs_are_refused():
-    """A refused request changes nothing, and its error gives the reason."""
+    """A rejected request changes nothing, and its error gives the reason."""
     quiesce = Command(operation=Operation.QUIESCE)
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
@@ -198,7 +198,7 @@ def test_bad_programs_are_refused():
 
 
 def test_a_program_that_fails_leaves_the_node_usable():
-    """A wrong command ends the run with an event that names the error; the next run works normally."""
+    """A faulty command ends the run with an event that gives the error, and the next run works normally."""
     quiesce, unknown = Command(operation=Operation.QUIESCE, tag=1), Command(operation=99, tag=2)
     never = Command(operation=Operation.QUIESCE, tag=3, after_0=2)
     wait = Command(operation=Operation.COMPUTE, duration=100, tag=4)
@@ -227,7 +227,7 @@ def test_a_program_that_fails_leaves_the_node_usable():
 
 
 def test_a_stand_in_alone():
-    """A pushed COMPUTE takes its duration, like the golden model."""
+    """A single pushed COMPUTE takes the cycles of the golden model."""
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         for length, duration in ((100, 0), (100, 500), (0, 77)):
@@ -237,7 +237,7 @@ def test_a_stand_in_alone():
 
 
 def test_a_run_that_does_not_end_is_noticed():
-    """A command that takes longer than ``patience`` is reported, and not mistaken for the end of the run."""
+    """A command that takes longer than ``patience`` is reported instead of being taken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
         ring.programs.load([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         refuses("node 0: no command of the program has ended in 100 cycles, and 1 events are missing",
@@ -246,7 +246,7 @@ def test_a_run_that_does_not_end_is_noticed():
 
 
 def test_queued_commands_run_in_order_across_queues():
-    """A ring queues a command for one queue only when the other is empty, which keeps the order of the calls."""
+    """A ring queues a command in one queue only when the other is empty, so calls keep their order."""
     generator = np.random.default_rng(4)
     with open_nodes() as (ring, _):
         expected = stage(ring, generator)[:100]
@@ -268,7 +268,7 @@ def test_programs_of_a_ring():
 
 
 def test_records():
-    """A trace that has wrapped begins with the oldest record that no new record can have replaced."""
+    """After a trace has wrapped, it begins with the oldest record that cannot have been overwritten."""
     words = np.zeros(8, np.uint32)
     for number in range(6):
         slot = number % 4

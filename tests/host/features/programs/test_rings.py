@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Schedules on simulated rings: the same bits by each schedule, on nodes with programs and nodes with one queue."""
+"""Schedules on simulated rings: equal bits with each one, on nodes with programs or with one queue."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ SCHEDULES = ("none", "layers", "search", "strict")
 
 
 def steps_of(ring, optimizer, seed, count):
-    """Weights, golden model, and gradients, settings and expected weights of each step."""
+    """Initial weights, golden model, and the gradients, settings and expected weights of each step."""
     generator = np.random.default_rng(seed)
     weights = rings.random(generator, LENGTH)
     centroids = codebook(ring.formats.weight_codec, weights) if ring.formats.has_codebook else None
@@ -50,7 +50,7 @@ def steps_of(ring, optimizer, seed, count):
 
 
 def train(ring, weights, steps, optimizer, schedule):
-    """Do steps by a schedule, compare each with the golden model, and return the tried schedules."""
+    """Run steps with a schedule, compare each with the golden model, and return the schedules that were tried."""
     ring.collectives.distribute(weights)
     if optimizer.planes:
         ring.memory.clear_state(LENGTH)
@@ -80,7 +80,7 @@ def compare_state(ring, reference, message):
     ("engines", 8, 6, MOMENTUM, ("none", "layers", "search", "chunks:8")),
 ])
 def test_same_bits(name, nodes, steps, optimizer, schedules):
-    """Weights of every step, and final masters, residuals and state, match for each schedule; one load each."""
+    """Weights of every step and the final masters, residuals and state match; schedules are loaded once."""
     with rings.open_nodes(nodes, config=rings.CONFIGS[name], host_port=False) as (ring, _):
         weights, reference, prepared = steps_of(ring, optimizer, 41, steps)
         for schedule in schedules:
@@ -95,10 +95,10 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
 @pytest.mark.parametrize(("name", "nodes", "kinds"), [
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
-    """The same program on nodes with one queue, and sent to nodes with two: bits are equal, and each command takes
-    the same cycles as among the driver's own operations, queued one after the other. With links that repeat words
-    cycles depend on the start of a command, since credits come in messages of 30 cycles, and the last message
-    counts when it is complete."""
+    """A program has the same bits on nodes with one queue and when it is sent command by command to nodes with two,
+    and each command takes the same cycles as in the driver's own operations. With links that repeat words, cycles
+    depend on the start of a command, since credits are sent in messages of 30 cycles, and the last message counts
+    when it is complete."""
     config = rings.CONFIGS[name]
     slack = 60 if config.link.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
@@ -127,7 +127,7 @@ def test_sent_command_by_command(name, nodes, kinds):
 
 
 def queued(ring, kind, program):
-    """Cycles of the same commands, by the driver's own operations, queued one after the other."""
+    """Cycles of the same commands when the driver's own operations queue them one after another."""
     ranks, queues, pending = range(ring.nodes), ring.devices[0].config.queues, []
     for task in program.tasks:
         base, length = (task.fields.get(name) for name in ("gradient_base", "length"))
@@ -148,7 +148,7 @@ def queued(ring, kind, program):
 
 
 def race(durations):
-    """Programs that compute and sum two layers: a correct one, and one with a race in its second sum."""
+    """Two programs that compute and sum two layers: a correct one, and one with a race in its second sum."""
     program = Program()
     for number, cycles in enumerate(durations):
         vector = Region("gradients", 64 * number, 64)
@@ -168,8 +168,8 @@ def race(durations):
 
 
 def test_a_race_has_two_results():
-    """A program that the check refuses gives other sums when a command takes longer; a program with all waits
-    does not."""
+    """If a command takes longer, a program that the check rejects computes different sums, while a program with all
+    waits does not."""
     with rings.open_nodes(2, config=rings.CONFIGS["centroid"], host_port=False) as (ring, _):
         gradients = rings.random(np.random.default_rng(5), (2, 128))
         results = {}
@@ -184,28 +184,28 @@ def test_a_race_has_two_results():
         total = gradients.sum(axis=0)
         for name, cycles in (("ordered", 50), ("ordered", 3000), ("racy", 50)):
             assert (results[name, cycles] == total).all(), (name, cycles)
-        # The late COMPUTE replaces the sum of the old gradients.
+        # The late COMPUTE overwrites the sum of the old gradients.
         assert (results["racy", 3000][:, :64] == total[:64]).all()
         assert (results["racy", 3000][:, 96:] == gradients[:, 96:]).all()
 
 
 def changed(program: CompiledProgram, nodes, rank, queue, index, **fields):
-    """Commands of all nodes, with other fields in one command."""
+    """Commands of all nodes, with some fields of one command replaced."""
     commands = [program.commands(node, nodes) for node in range(nodes)]
     commands[rank][queue][index] = dataclasses.replace(commands[rank][queue][index], **fields)
     return commands
 
 
 def test_bad_programs():
-    """A ring with programs that cannot end is diagnosed by the status of the wrong node, and then runs the right
-    program as before; two collectives that are swapped on one node are refused."""
+    """A program that cannot end is diagnosed by the status of the faulty node, and afterwards the ring runs a correct
+    program as usual. Two collectives that are swapped on one node are rejected."""
     nodes, optimizer = 3, MOMENTUM
     with rings.open_nodes(nodes, config=rings.CONFIGS["wide"], host_port=False, timeout=3000) as (ring, _):
         weights, reference, steps = steps_of(ring, optimizer, 47, 1)
         (gradients, settings, _), = steps
         good = build(Schedule(Kind.LAYERS), LAYERS, nodes=nodes, costs=COSTS, staged=LENGTH)
         swapped = [good.commands(rank, nodes) for rank in range(nodes)]
-        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # of equal lengths and turns
+        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # of equal lengths and block offsets
         cases = {
             r"AFTER_TIMEOUT: command 21 of the program of queue 0, 0 passes before, did not end": (
                 EventStatus.AFTER_TIMEOUT, changed(good, nodes, 1, Queue.COMMUNICATE, 4, after_0=21)),
@@ -226,14 +226,14 @@ def test_bad_programs():
             assert [device.read_fields("PROGRAM_STATUS")["running"] for device in ring.devices] == [0] * nodes
             train(ring, weights, steps, optimizer, Schedule(Kind.LAYERS))
             compare_state(ring, reference, message)
-        # A QUIESCE at the beginning of either queue changes nothing.
+        # A QUIESCE added at the beginning of each queue changes nothing.
         quiet = [[[dataclasses.replace(queue[0], operation=Operation.QUIESCE, tag=100, after_0=0), *queue]
                   for queue in good.commands(rank, nodes)] for rank in range(nodes)]
         ring.collectives.distribute(weights)
         ring.memory.clear_state(LENGTH)
         ring.settings.write(settings)
         ProgramExecution(ring, LENGTH, schedule=Schedule(Kind.LAYERS), layers=LAYERS, costs=COSTS).write(gradients)
-        for commands in quiet:  # waits count one more command of this pass or the previous pass
+        for commands in quiet:  # all waits for a command count the additional one
             for queue in commands:
                 queue[1:] = [dataclasses.replace(command, after_0=command.after_0 + bool(command.after_0))
                              for command in queue[1:]]

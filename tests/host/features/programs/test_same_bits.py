@@ -1,7 +1,7 @@
-"""Weights after a step are the same for every schedule, and for every order that a program allows.
+"""Weights after a step are equal for every schedule and for every order that a program allows.
 
-From the same memories, a step by any schedule ends with the same memories. The same holds for any number of
-steps, each by any schedule.
+From the same memories, a step under any schedule ends with the same memories. The same holds for any number of steps,
+each under any schedule.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def program(schedule, nodes):
 
 
 def found(nodes):
-    """The schedule chosen by the search."""
+    """The schedule that the search chooses."""
     outcome = search(len(LAYERS) - 1, lambda size: makespan(timeline(
         program(Schedule(Kind.CHUNKS, size), nodes).timed(), nodes=nodes)))
     return Schedule(Kind.CHUNKS, outcome.size)
@@ -44,7 +44,7 @@ def settings(generator):
 
 
 def compare(nodes, weight, gradient, schedules, seed, *, steps):
-    """Do steps by no schedule and by each given schedule from the same memories, and check that all end equal."""
+    """Run steps without a schedule and with each given one from the same memories; check that all end equal."""
     generator = np.random.default_rng(seed)
     weight_codec, gradient_codec = WEIGHT_CODECS[weight], GRADIENT_CODECS[gradient]
     weights = generator.standard_normal(LENGTH).astype(np.float32)
@@ -89,7 +89,7 @@ def test_weight_codecs(number, name):
 
 
 def alternating(nodes, layers, weights, seed):
-    """Golden nodes, and a function that runs a stale schedule's program pass by pass."""
+    """Golden nodes, and a function that runs the program of a delayed schedule pass by pass."""
     program_of = build(Schedule(Kind.DELAYED, layers), LAYERS, nodes=nodes, costs=COSTS, staged=STAGED,
                        distance=LENGTH).placed(nodes)
     golden = ProgramNodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights), mastered=True)
@@ -101,8 +101,8 @@ def alternating(nodes, layers, weights, seed):
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("layers", [0, 1, 2, 5, 10])
 def test_stale(nodes, layers):
-    """Updates by staged gradients match the schedule ``layers``, for any copies of weights; of two copies, one has
-    the weights of the last pass, and the other is one step older."""
+    """Updates with staged gradients match the schedule ``layers``. Of two copies of the weights, one has the weights
+    after the last pass, and the other one is a step older."""
     generator = np.random.default_rng(nodes * 100 + layers)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
     golden, run = alternating(nodes, layers, weights, seed=nodes)
@@ -125,8 +125,8 @@ def test_stale(nodes, layers):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_versions(seed):
-    """Known answer: for two layers with the first delayed, versions are 0, 0, 1, 2 and 0, 1, 2, 3, in any allowed
-    order of the commands of four passes."""
+    """Known answer: for two layers, the first one delayed, versions are 0, 0, 1, 2 and 0, 1, 2, 3, for any allowed
+    order of the commands in four passes."""
     layers = layers_of([6, 5, 3])
     length = layers[-1].base + layers[-1].length
     placed = build(Schedule(Kind.DELAYED, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)
@@ -138,5 +138,5 @@ def test_versions(seed):
     for rank in range(3):
         versions = [[version for node, region, version in golden.found if (node, region) == (rank, number)]
                     for number in (1, 2)]
-        # Forward and backward of a pass read the same version.
+        # The forward and backward commands of a pass read the same version.
         assert versions == [[0, 0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Stale schedules on simulated rings: overlapping passes, with weights one update old in some layers."""
+"""Delayed updates on simulated rings: passes overlap, and some layers use weights one update old."""
 
 import dataclasses
 import itertools
@@ -32,13 +32,13 @@ CONFIG = rings.CONFIGS["wide"]
 LAYERS = layers_of([12, *[6] * 9, 5])
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
 MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
-#: Costs with few multiply-adds per cycle, to make computing longer than the ring.
+#: Costs with few multiply-adds per cycle, so that computing takes longer than the ring.
 COSTS = Costs(examples=4, macs=1)
-PASSES = 4  # per run: the trace holds no more
+PASSES = 4  # per run, since the trace has no room for more
 
 
 class Steps:
-    """Gradients and settings of each step, the nodes that receive them, and a golden model of these nodes.
+    """Gradients and settings of each step, the nodes that receive them, and a golden model of the nodes.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Steps:
         self.number = 0
 
     def run(self, passes, *, late=lambda: None):
-        """Do passes in one run, and the same passes by the golden model, one after the other."""
+        """Execute several passes in one run, and the same passes one after another on the golden model."""
         prepared = []
         for number in range(passes):
             gradients = rings.random(self.generator, (self.ring.nodes, LENGTH), density=0.7)
@@ -107,9 +107,9 @@ class Steps:
 
 
 def cycles(result):
-    """Cycles of a pass, from the end of the second to the end of the last, and the bound: the longer of both queues
-    with gaps, on the node with the most cycles."""
-    last = 3 * len(LAYERS)  # update 1, after the latch
+    """Cycles per pass, from the end of the second pass to the end of the last, and their lower bound, which is the
+    busy time of the longer queue including gaps, on the busiest node."""
+    last = 3 * len(LAYERS)  # update 1, which follows the latch
     passes = max(ends[-1] - ends[1] for ends in (
         [record.time for record in trace if record.end and record.tag == last] for trace in result.traces))
     queues = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
@@ -120,8 +120,8 @@ def cycles(result):
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_same_bits_and_versions(nodes):
-    """Two runs of several passes each, with several numbers of stale layers: memories match the golden model, passes
-    overlap, and the trace shows the version of weights of each command."""
+    """In two runs of several passes, with different numbers of delayed layers, memories match the golden model,
+    passes overlap, and the trace gives the weight version that each command used."""
     steps = []
     with rings.open_nodes(nodes, config=CONFIG, host_port=False) as (ring, _):
         for behind in (0, 1, 3, 10):
@@ -137,14 +137,14 @@ def test_same_bits_and_versions(nodes):
                             assert [record.version for record in trace if (record.tag, record.end) == (tag, False)] \
                                 == [max(0, number - lag) for number in range(first, first + PASSES)]
             steps.append(cycles(result))
-    # Traces of rings with other zeros in their gradients differ a little.
+    # Rings differ slightly if their gradients have zeros at different positions.
     assert all(after <= before + 40 for (before, _), (after, _) in itertools.pairwise(steps)), steps
     assert steps[-1][0] < 0.95 * steps[0][0], steps
     assert all(step <= 1.05 * bound for step, bound in steps[2:]), steps
 
 
 def test_a_host_that_is_late():
-    """A host that writes gradients and settings late makes nodes wait, and changes no bit."""
+    """If the host writes gradients and settings late, the nodes wait, and no bit changes."""
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
         generator = np.random.default_rng(5)
         bench = Steps(ring, 3, seed=7)
@@ -153,8 +153,8 @@ def test_a_host_that_is_late():
 
 
 def test_a_wrong_number_is_refused():
-    """A run with a first pass that differs from the nodes' count ends before anything is computed, and the nodes
-    continue with the right number."""
+    """If a run's first pass differs from the nodes' update count, the run ends before anything is computed, and the
+    nodes continue with the correct number."""
     with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, _):
         bench = Steps(ring, 3, seed=8)
         bench.run(2)
@@ -171,7 +171,7 @@ def test_a_wrong_number_is_refused():
 
 
 class Engines:
-    """Computing nodes, with separate lists, inputs and labels for even and odd passes, and golden nodes."""
+    """Computing nodes and golden nodes, with separate lists, inputs and labels for even and odd passes."""
 
     NODES, EXAMPLES, DISTANCE = 2, 4, 512
     CONFIG = rings.CONFIGS["centroid"]
@@ -212,7 +212,7 @@ class Engines:
         ring.programs.load([self.program.commands(rank, self.NODES) for rank in range(self.NODES)])
 
     def run(self, first, prepared):
-        """Do passes in one run, and the same passes on golden nodes, one after the other."""
+        """Execute several passes in one run, and the same passes one after another on golden nodes."""
         settings = [Settings(**dataclasses.asdict(MOMENTUM.settings(first + number + 1, gradient_scale=0.25)))
                     for number in range(len(prepared))]
         run_passes(self.ring, self.program, settings, first=first, after="forward 1",
@@ -229,8 +229,8 @@ class Engines:
 
 
 def test_passes_of_an_engine():
-    """Losses and weights of computing nodes match the golden nodes after two runs of three passes each, with 0, 1
-    and all layers stale."""
+    """Losses and weights of computing nodes match golden nodes after two runs of three passes each, with no, one or
+    all layers delayed."""
     generator = np.random.default_rng(3)
     weights = rings.random(generator, Engines.LENGTH)
     with rings.open_nodes(Engines.NODES, config=Engines.CONFIG, host_port=False, timeout=20_000) as (ring, _):

@@ -19,7 +19,7 @@ def spans():
 
 
 def test_trace(spans, tmp_path):
-    """Each span is in the trace once, in the row of its node and queue; spans of a row do not overlap."""
+    """Each span occurs once in the trace, in the row of its node and queue, and spans of a row do not overlap."""
     write_trace(spans, tmp_path / "timeline.json")
     content = json.loads((tmp_path / "timeline.json").read_text())
     assert content == trace(spans)
@@ -41,7 +41,7 @@ def test_busy():
 
 
 def test_picture(spans, tmp_path, monkeypatch):
-    """A bar for each span, at its time and with its length; texts only where there is room."""
+    """The picture has a bar for each span, at its time and with its length, and text only where it fits."""
     from matplotlib.axes import Axes
 
     bars, texts = [], []

@@ -15,7 +15,7 @@ PROGRAM = build(Schedule.parse("strict"), layers_of([64, 32, 32, 10]), nodes=2, 
 
 
 def memory_of(node_spans, *, since, offset, noise):
-    """Trace memory of a node that ran the given spans, and its pointer."""
+    """Trace memory of a node that has run the given spans, and the trace pointer."""
     tags = {(queue, index): command.task.place for queue, commands in enumerate(PROGRAM.queues)
             for index, command in enumerate(commands)}
     events = sorted((time, end, span.queue, tags[span.queue, span.place])
@@ -31,7 +31,7 @@ def memory_of(node_spans, *, since, offset, noise):
 
 @pytest.mark.parametrize(("since", "offset"), [(0, 0), (200, 12_345), (5_000, (1 << 32) - 3_000), ((1 << 32) - 7, 9)])
 def test_round_trip(since, offset):
-    """Spans of golden time come back, also where the memory and the clock wrap."""
+    """Spans are recovered from the trace, even if the trace memory or the clock wraps around."""
     expected = timeline(PROGRAM.timed(), passes=3, nodes=2)
     traces = []
     for node in range(2):

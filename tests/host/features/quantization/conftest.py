@@ -1,4 +1,4 @@
-"""Report of all candidates, measured once for all its tests."""
+"""Fixture with the report of all candidates, measured once for all tests that use it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Inference through the driver: layouts, and complete nodes against the golden model."""
+"""Inference through the driver: memory layouts, and complete nodes against the golden model."""
 
 
 import numpy as np
@@ -41,7 +41,7 @@ def layer(outputs, inputs, seed=1, **changes):
 
 
 def digits(bits=8, **changes):
-    """Two layers of the shape for digits."""
+    """Two layers with the shapes used for digits."""
     return [layer(32, 64, 1, bits=bits, **changes), layer(10, 32, 2, bits=bits, last=True)]
 
 
@@ -49,11 +49,11 @@ def inputs(samples, count=64, seed=3, low=0, high=17):
     return np.random.default_rng(seed).integers(low, high, (samples, count))
 
 
-# --- layouts
+# --- memory layouts
 
 
 def test_words_of_a_small_network():
-    """Words worked out by hand: 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits; two lanes."""
+    """Words worked out by hand for 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits; two lanes."""
     layers = [Layer([[1, 2, 3], [4, 5, 15]], [-3, -4], "min", 4, [7, -1], [5, 6], [9, 10], True, False, False),
               Layer([[200, 100]], 130, "max", 8, -2, 0, 1, False, False, True)]
     compiled = program(layers, lanes=2, gradient_words=96, weight_words=64)
@@ -117,13 +117,13 @@ def test_nodes_without_quantization():
             plain.inference.infer(digits(), inputs(1))
 
 
-# --- whole nodes
+# --- complete nodes
 
 
 @pytest.mark.parametrize("variant", ["min", "max"])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_two_layers(ring, bits, variant):
-    """Batches of several commands on each of two nodes, with a last one of another size."""
+    """Each of two nodes runs batches of several commands, the last one of a different size."""
     changes = {} if variant == "min" else {"variant": "max", "offsets": (1 << bits) - 1 >> 1}
     layers = digits(bits, **changes)
     x = inputs(201)
@@ -138,7 +138,7 @@ def test_two_layers(ring, bits, variant):
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 5])
 def test_few_samples(ring, samples):
-    """Not more samples than nodes; signed inputs in both layers."""
+    """There may be fewer samples than nodes, and inputs of both layers may be signed."""
     layers = [layer(19, 21, 4, relu=False, signed=True), layer(3, 19, 5, signed=True, last=True)]
     x = inputs(samples, 21, low=-128, high=128)
     outcome = ring.inference.infer(layers, x)
@@ -147,7 +147,7 @@ def test_few_samples(ring, samples):
 
 
 def test_buffers_beside_others(ring):
-    """With lists and data in the upper halves of the memories, the lower halves stay and sums are the same."""
+    """With lists and data in the upper halves of the memories, the lower halves stay and sums are equal."""
     below = [np.arange(1024, dtype=np.float32) + rank for rank in range(2)]
     ring.memory.write_gradients(below)
     ring.memory.write_weights_of(below)
@@ -181,7 +181,7 @@ def test_nearly_all_cycles_multiply(ring):
 
 
 def test_other_commands_beside(ring):
-    """Sums of gradients before and after inference are the same as on nodes that never infer."""
+    """Sums of gradients before and after an inference equal those on nodes that never infer."""
     vectors = [np.arange(100, dtype=np.float32), np.ones(100, np.float32)]
     for _ in range(2):
         ring.memory.write_gradients(vectors)
@@ -191,10 +191,10 @@ def test_other_commands_beside(ring):
 
 
 def test_a_wrong_layer(ring):
-    """A wrong layer has its own event status, and the nodes continue to work."""
+    """An invalid layer is reported by a status of its own, and the nodes continue to work."""
     compiled = program(digits(), lanes=4, **WORDS)
     words = compiled.weights.copy()
-    words[LAYER_WORDS + 5] = 2044  # the second layer's results would end beyond the memory
+    words[LAYER_WORDS + 5] = 2044  # the second layer's results would extend beyond the memory
     device = ring.devices[1]
     device.submit_write_memory(Space.WEIGHT, 0, words).result()
     message = (r"infer failed: node 1: command with tag \d+ ended with BAD_LAYER: layer 1 is wrong: no inputs or "

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rounds of gradients on simulated rings, compared bit by bit: host/features/quorum/feeding.py."""
+"""Quorum updates on simulated rings, compared bit by bit: host/features/quorum/feeding.py."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ FAST, SLOW = 2500, 10500
 
 
 class RecordedRounds(QuorumRounds):
-    """Rounds that record the computed gradients."""
+    """Quorum updates that also record which gradients were computed."""
 
     def __init__(self, **parameters):
         super().__init__(**parameters)
@@ -36,7 +36,7 @@ class RecordedRounds(QuorumRounds):
 
 
 class Model:
-    """Golden model of a ring that trains in rounds, starting with weights of zero."""
+    """Golden model of a ring that trains with quorum updates, starting with zero weights."""
 
     def __init__(self, closing, *, learning_rate=0.125):
         self.settings = Settings(rule=0, gradient_scale=123.0, learning_rate=learning_rate)
@@ -51,7 +51,7 @@ class Model:
         return generator.standard_normal(LENGTH).astype(np.float32) + self.master.view(np.float32) / np.float32(8)
 
     def close(self, closed, contributions):
-        """Update the golden weights by a closed round."""
+        """Update the golden weights with the gradients of a closed update."""
         self.closed.append(closed)
         scale = float(scale_table(1.0)[closed.index].view(np.float32))
         scalars = dataclasses.asdict(dataclasses.replace(self.settings, gradient_scale=scale))
@@ -64,7 +64,7 @@ class Model:
 
 
 class Training(Model):
-    """A ring that trains in rounds, and its golden model.
+    """A ring that trains with quorum updates, and its golden model.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Training(Model):
     durations : sequence of int
     closing : Closing
     gradient : callable, optional
-        Gradient of a rank and round, given the weights; by default random by seed, rank and round, plus a fraction
+        Gradient of a rank and update, given the weights; by default random by seed, rank and update, plus a fraction
         of the weights.
     learning_rate : float
     """
@@ -87,7 +87,7 @@ class Training(Model):
         self.program.prepare(ring, closing, scale=1.0)
 
     def run(self, passes):
-        """Do passes in one run; the ring must then match its golden model, and every gradient has one status."""
+        """Run passes; the ring must then match its golden model, and each gradient must have one status."""
         feeder = QuorumFeeder(
             self.ring, self.program, QuorumModel(
                 rounds=self.rounds, gradient=self.gradient, closed=self.close,
@@ -140,7 +140,7 @@ def closing(factor=0.5, *, quorum=3, ages=15, deadline=0):
 
 @pytest.mark.parametrize(("factor", "mean"), [(1.0, 4.25), (0.5, np.float32(13 / 3.5)), (0.0, 3.0)])
 def test_known_answers(factor, mean):
-    """Three of four nodes are in time with 1, 2 and 3: 2. The fourth's 8 is late in the next round, with 3, 3, 3."""
+    """Three of four nodes are on time with 1, 2 and 3 (mean 2). The fourth's 8 joins 3, 3, 3 one update later."""
     values = {0: (1, 2, 3, 8), 1: (3, 3, 3, 99), 2: (0, 0, 0, 99)}
     training = train((FAST, FAST, FAST, FAST + 2000), closing(factor, ages=1), 2, learning_rate=1.0,
                      gradient=lambda rank, number: np.full(LENGTH, values[number][rank], np.float32))
@@ -152,7 +152,7 @@ def test_known_answers(factor, mean):
 
 
 def test_two_stragglers():
-    """Two of four nodes are late, by one round and by more."""
+    """Two of four nodes are late, one by a single update and the other one by more."""
     training = train((FAST, SLOW, FAST, FAST * 2), closing(0.9, quorum=2), 9)
     late = [mask for _, mask in training.masks]
     assert any(mask & 2 for mask in late)
@@ -161,8 +161,8 @@ def test_two_stragglers():
 
 
 def test_laggard_that_returns():
-    """A late node becomes as fast as the rest, and rounds then wait for all nodes: its last late gradient is applied
-    together with one in time, and then all gradients are in time."""
+    """When a late node becomes as fast as the rest and updates wait for all nodes, its last late gradient is applied
+    together with one that is on time, and from then on all gradients are on time."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=20000) as (ring, _):
         ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, SLOW), closing(0.5))
@@ -181,7 +181,7 @@ def test_deadline_closes_below_quorum():
 
 
 def test_too_late_is_dropped():
-    """Gradients above the largest age, and all late gradients if the factor is 0, are dropped."""
+    """Gradients beyond the maximum age are dropped, as are all late gradients if the factor is 0."""
     for rules in (closing(1.0, ages=2), closing(0.0)):
         training = train((FAST, FAST, FAST, SLOW * 2), rules, 12)
         counts = training.rounds.ledgers[3].counts
@@ -191,7 +191,7 @@ def test_too_late_is_dropped():
 
 
 def test_full_weight_is_the_sum_of_sparsify():
-    """Applying late with factor 1 equals SPARSIFY's sum of a gradient and its errors, with nothing dropped."""
+    """Applying late with factor 1 equals SPARSIFY's sum of a gradient and its errors if nothing is dropped."""
     generator = np.random.default_rng(1)
     fresh, late = generator.integers(0, 1 << 32, (2, 4000), dtype=np.uint32)
     kept, _ = masking.sparsify(fresh, late, 0)
@@ -199,7 +199,7 @@ def test_full_weight_is_the_sum_of_sparsify():
 
 
 def test_same_bits_whatever_the_links():
-    """Threads, latencies and faults of links change no mask and no bit."""
+    """Threads, link latencies and link faults change neither a mask nor a bit."""
     durations, rules = (FAST, FAST + 300, FAST + 600, SLOW), closing(0.5)
     first = train(durations, rules, 6)
     for options in ({"threads": 2}, {"latency": 40}, {"faults": 5e-3}):
@@ -209,7 +209,7 @@ def test_same_bits_whatever_the_links():
 
 
 def test_resume_with_pending_gradients():
-    """A run that resumes on another ring with the pending gradients has the same bits."""
+    """A run that resumes on another ring with its pending gradients has the same bits."""
     durations, rules = (FAST, FAST, FAST, SLOW), closing(0.5)
     part = train(durations, rules, 2)
     pending = [part.rounds.pending(rank) for rank in range(NODES)]
@@ -235,14 +235,14 @@ def test_resume_with_pending_gradients():
 
 
 def test_nobody_closes():
-    """Without quorum and deadline all nodes time out, and they begin again after a reset of links."""
+    """If neither quorum nor deadline can be met, all nodes time out, and they restart after a link reset."""
     with rings.open_nodes(NODES, config=CONFIG, timeout=3000) as (ring, _):
         ring.counters.clear()
         training = Training(ring, (FAST, FAST, FAST, 0), closing(0.5, quorum=4))
         ring.devices.write_register("QUORUM", 5)
         with pytest.raises(RingError) as caught:
             training.run(2)
-        # COMPUTEs of the next pass wait for a flag that the host sets after the round is closed.
+        # COMPUTEs of the next pass wait for a flag that the host sets after the update is closed.
         statuses = {(event.tag, event.status) for event in caught.value.events if event}
         assert statuses == {(COMPUTE, EventStatus.WAIT_TIMEOUT), (APPLY_LATE, EventStatus.CLOSE_TIMEOUT)}
         ring.recover()

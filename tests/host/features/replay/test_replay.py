@@ -1,4 +1,4 @@
-"""Rings with links that repeat words: faults that mend, and faults that end with a named link."""
+"""Rings with links that repeat words: temporary faults are repaired, and permanent ones name the link."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def update(ring, reference, generator):
     traffic = reference.step(gradients, SETTINGS)
     reference.compare()
     sent = [now["WORDS_SENT"] - was["WORDS_SENT"] for was, now in zip(before, ring.counters.read(), strict=True)]
-    assert sent == traffic.words.tolist()  # words are counted once, without repetitions
+    assert sent == traffic.words.tolist()  # repeated words are not counted
     return cycles
 
 
@@ -38,7 +38,7 @@ def start(ring, generator):
 
 
 def outcome(*, rate, nodes=3, threads=1, quantum=16):
-    """Do five updates; their cycles, the sums of repairs, and the faults of each link."""
+    """Run five updates; returns their cycles, the sums of repairs, and the faults of each link."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(nodes, config=CONFIG, threads=threads, host_port=False) as (ring, simulation):
         simulation.set_quantum(quantum)
@@ -50,7 +50,7 @@ def outcome(*, rate, nodes=3, threads=1, quantum=16):
 
 
 def test_faults_mend():
-    """No command fails, all bits are right, and threads and quantum make no difference."""
+    """No command fails and all bits are correct, independent of threads and simulation quantum."""
     clean, repairs, faults = outcome(rate=0)
     assert repairs == [0, 0, 0]
     assert sum(link.total for link in faults) == 0
@@ -67,7 +67,7 @@ def test_faults_mend():
 
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_cuts(nodes):
-    """A short cut mends, a permanent cut ends with the link's name, and recovery makes the ring usable again."""
+    """A short cut is repaired, a permanent cut names the link, and after recovery the ring is usable again."""
     generator = np.random.default_rng(nodes)
     with rings.open_nodes(nodes, config=CONFIG, timeout=1500) as (ring, simulation):
         reference = start(ring, generator)
@@ -88,7 +88,7 @@ def test_cuts(nodes):
 
 
 def test_a_link_that_is_cut_from_the_beginning():
-    """A link that never takes a word is also named."""
+    """A link that never delivers a word is named as well."""
     with rings.open_nodes(3, config=CONFIG, timeout=1500) as (ring, simulation):
         simulation.links[1].cut()
         ring.recover()
@@ -123,7 +123,7 @@ def test_a_fault_while_the_link_is_reset():
 
 
 def test_sessions():
-    """Options that exclude links with replay, or faults, are refused before anything is built."""
+    """Options that links with replay or faults do not allow are rejected before anything is built."""
     with pytest.raises(ValueError, match=r"^Latency of links with replay must be at most 480 cycles, not 481$"), \
             open_session(CONFIG, nodes=2, latency=481):
         pass

@@ -1,4 +1,4 @@
-"""Rings with a host only at node 0: the whole driver by messages, with lost messages and faults."""
+"""Rings with a host only at node 0: the whole driver over messages, with lost messages and faults."""
 
 import contextlib
 import random as plain_random
@@ -30,7 +30,7 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
 class Losing:
-    """A transport to rank 0 that loses a fraction of the messages in both directions."""
+    """A transport to rank 0 that loses a given fraction of the messages in each direction."""
 
     def __init__(self, transport, *, seed):
         self.transport, self.generator, self.rate, self.lost = transport, plain_random.Random(seed), 0, 0
@@ -55,7 +55,7 @@ class Losing:
 
 @contextlib.contextmanager
 def opened(nodes, *, seed=0, latency=16, timeout=20_000, patience=200_000):
-    """Ring by messages, its simulation, its hub and the transport to rank 0."""
+    """A ring driven by messages, with its simulation, its hub, and the transport to rank 0."""
     with OpenRing([rings.library(CONFIG)] * nodes) as ring:
         for link in ring.simulation.links:
             link.set_latency(data=latency, credit=latency)
@@ -78,7 +78,7 @@ def update(ring, reference, generator, length):
 
 
 def test_driver():
-    """Requests and answers of one and of several messages, at all ranks; refusals; a wait without an event."""
+    """Requests and answers of one or several messages work at all ranks, as do errors and empty waits."""
     generator = np.random.default_rng(2)
     with opened(4) as (ring, simulation, hub, _):
         words = generator.integers(0, 1 << 32, 200, np.uint64).astype(np.uint32)
@@ -109,7 +109,7 @@ def test_driver():
 
 @pytest.mark.parametrize(("nodes", "rate"), [(3, .15), (2, .25)])
 def test_lost(nodes, rate):
-    """With a fraction of messages lost in both directions, all bits are right and no command runs twice."""
+    """If a fraction of messages is lost in both directions, all bits are correct and no command runs twice."""
     generator = np.random.default_rng(nodes)
     with opened(nodes, seed=nodes) as (ring, _, hub, way):
         weights = random(generator, 700)
@@ -131,8 +131,8 @@ def test_lost(nodes, rate):
 
 
 def test_faults():
-    """Damaged packets and words of any kind, recovery of a ring in the middle of a command, and nodes without
-    messages for a while."""
+    """The ring recovers from damaged packets and control words, from a recovery during a command, and from a time
+    without any messages."""
     generator = np.random.default_rng(11)
     with opened(3, patience=60_000) as (ring, simulation, hub, way):
         gradients = random(generator, (3, 2560))
@@ -177,8 +177,8 @@ def test_faults():
 
 
 def test_cycles():
-    """Messages over seven hops during a dense update that one node begins 5,000 cycles late: each takes at most 1,700
-    cycles and ends in the cycle of the table, and no link restarts. ``make messages`` sends 10,000."""
+    """During a dense update that one node begins 5,000 cycles late, messages over seven hops take at most 1,700
+    cycles and end in the cycle of the table, and no link restarts. ``make messages`` sends 10,000."""
     with open_nodes() as (ring, simulation):
         run = beside_updates(ring, simulation, updates=1, length=16_384, seed=1)
     print(f"messages take {sorted(run.taken)} cycles, the update {run.updates}, superframes {run.superframes}")

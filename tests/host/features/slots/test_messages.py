@@ -1,4 +1,4 @@
-"""Requests through rank 0, cut into messages and reassembled, without a ring."""
+"""Requests via rank 0 are cut into messages and reassembled; no ring is involved."""
 
 from collections import deque
 
@@ -21,7 +21,7 @@ def untagged(words):
 
 
 class FarNodes:
-    """Nodes reached through rank 0, as golden messages: one message back per message, answers of given lengths."""
+    """Nodes that are reached via rank 0, modelled by golden messages, with answers of a given length."""
 
     def __init__(self, answer=3):
         self.sent, self.done, self.packets = [], [], deque()
@@ -79,7 +79,7 @@ def test_parameters(nodes):
 @pytest.mark.parametrize("answer", [2, 3, 64, 65, 128, 300])
 @pytest.mark.parametrize("words", [1, 64, 65, 640])
 def test_lengths(words, answer):
-    """Requests and answers of all lengths, at several ranks at once, arrive complete and in order."""
+    """Requests and answers of any length, to several ranks at the same time, arrive complete and in order."""
     far = FarNodes(answer)
     hub = MessageHub(far, nodes=9)
     header = Opcode.WRITE_MEMORY << 24
@@ -128,7 +128,7 @@ class Memories(FarNodes):
 
 
 def test_window():
-    """At most a gate's window of messages is on the way, with one request per node at a time."""
+    """At most a window of messages is in flight, and one request per node at a time."""
     far = FarNodes()
     far.silent = {1, 2}
     hub = MessageHub(far, nodes=3)
@@ -141,7 +141,7 @@ def test_window():
 
 @pytest.mark.parametrize("count", [62, 63, 200, 1000])
 def test_pieces(count):
-    """Long writes and reads are cut into messages of at most 64 words, and out-of-range reads are refused."""
+    """Long writes and reads are cut into messages of at most 64 words; reads out of range are rejected."""
     far = Memories()
     hub = MessageHub(far, nodes=3)
     way, values = hub.transports[1], list(range(1000, 1000 + count))
@@ -160,7 +160,7 @@ def test_pieces(count):
 
 @pytest.mark.parametrize(("start", "written"), [(990, 0), (930, 62)])
 def test_out_of_range(start, written):
-    """Pieces before the refused one are written."""
+    """The pieces of a write that precede the rejected one are written."""
     hub = MessageHub(Memories(), nodes=3)
     head = Opcode.WRITE_MEMORY << 24 | 7 << 16
     hub.transports[1].send(packet([head | 100, start, *range(100)]))
@@ -169,7 +169,7 @@ def test_out_of_range(start, written):
 
 @pytest.mark.parametrize("words", [2, 100])
 def test_repeat(words):
-    """Unanswered requests are repeated: a single message with its tag, several from the start with another tag."""
+    """Unanswered requests are repeated: a single message with the same tag, several ones with a new tag."""
     far = Memories()
     hub = MessageHub(far, nodes=3)
     far.losses = 1
@@ -194,7 +194,7 @@ def test_wait():
 
 
 def test_no_answer():
-    """An unanswered request gets status NO_ANSWER; its late answer is not taken for another request's."""
+    """An unanswered request ends with NO_ANSWER, and its late answer is not taken for another request's."""
     far = FarNodes()
     hub = MessageHub(far, nodes=3)
     far.silent = {1}

@@ -1,4 +1,4 @@
-"""Rings of nodes that send in slots of a common TIME: all bits are right, and faults end a command."""
+"""Rings of nodes that send in slots of a common TIME: all bits are correct, and faults end a command."""
 
 
 import numpy as np
@@ -18,7 +18,7 @@ from sim.verilated.build import build_ring
 from tests.host import rings
 from tests.host.rings import Reference, random
 
-#: Small memories, the least possible room for packets, and a rule with state.
+#: Small memories, the minimum room for packets, and an optimizer with state.
 CONFIG = NodeConfig(
     lanes=2, segment=32, topology=SingleRing(max_nodes=4),
     memories=Memories(gradient=1024, weight=1024, state=512, planes=1), optimizer=Optimizer(interval=4, dsps=1),
@@ -35,7 +35,7 @@ def states(ring):
 
 
 def check_sum(ring, generator, length, *, density=1.0):
-    """Compare an all-reduce bit by bit with the golden model."""
+    """Run an all-reduce and compare it bit by bit with the golden model."""
     gradients = random(generator, (ring.nodes, length), density=density)
     ring.memory.write_gradients(list(gradients))
     ring.collectives.all_reduce(length)
@@ -45,8 +45,8 @@ def check_sum(ring, generator, length, *, density=1.0):
 
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_collectives(nodes):
-    """All-reduces and fused updates, dense and sparse, also of lengths that end in empty segments; broadcasts, where
-    nodes send different amounts; equal TIMEs."""
+    """All-reduces and fused updates match, dense and sparse, also for lengths that end in empty segments; so do
+    broadcasts, where nodes send different amounts. All nodes have the same TIME."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, latency=5) as (ring, _):
         assert all(state == {"valid": 1, "lost": 0, "error": 0} for state in states(ring))
@@ -75,7 +75,7 @@ def test_collectives(nodes):
 
 
 def test_pairs():
-    """Commands queued after each other, received at a different time by each node."""
+    """Commands can be queued one after another even if each node receives them at a different time."""
     generator = np.random.default_rng(7)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 256))
@@ -91,7 +91,7 @@ def test_pairs():
 
 
 def await_packet(simulation, link):
-    """Run until words of a packet (38 words) are on a link; the number of the next word but one."""
+    """Run until words of a packet (38 words) are on a link, and return the number of the next word but one."""
     carried = link.status().words_carried
     for _ in range(5000):
         simulation.run(18)
@@ -102,8 +102,8 @@ def await_packet(simulation, link):
 
 
 def test_faults():
-    """A damaged packet, or a reset in the middle, ends a command as on other links, and after both the ring works:
-    a retry gives the golden bits."""
+    """A damaged packet, or a reset during a command, ends the command as on other links; afterwards the ring works,
+    and a retry gives the golden bits."""
     generator = np.random.default_rng(11)
     with open_nodes(4) as (ring, simulation):
         gradients = random(generator, (4, 1024))
@@ -118,7 +118,7 @@ def test_faults():
                 assert caught.value.transient
                 statuses = [event.status for event in caught.value.events]
                 assert sorted(statuses) == sorted([EventStatus.BAD_CRC] + [EventStatus.PEER_ABORT] * 3)
-                check_sum(ring, generator, 300)  # without a reset
+                check_sum(ring, generator, 300)  # works without a reset
             else:
                 await_packet(simulation, link)
                 ring.recover()
@@ -131,7 +131,7 @@ def test_faults():
 
 
 def test_damage():
-    """With random damage to words of packets and control words, a command is right, or fails and is right when
+    """With random damage to words of packets and control words, a command either succeeds, or fails and succeeds when
     retried."""
     generator = np.random.default_rng(5)
     failed = 0
@@ -155,7 +155,7 @@ def test_damage():
 
 
 def test_no_table():
-    """Nodes without a place, each with its own TIME, send no packet."""
+    """Nodes without a slot position, each with its own TIME, send no packets."""
     with open_nodes(2, timeout=3000) as (ring, simulation):
         frames = [device.read_register("SUPERFRAMES") for device in ring.devices]
         simulation.run(2000)
@@ -169,7 +169,7 @@ def test_no_table():
         carried = [link.status().words_carried for link in simulation.links]
         with pytest.raises(RingError, match="INGRESS_TIMEOUT"):
             ring.collectives.all_reduce(100)
-        # START only.
+        # Only START words are sent.
         assert all(link.status().words_carried - before <= 2
                    for link, before in zip(simulation.links, carried, strict=True))
         assert not any(state["valid"] for state in states(ring))
@@ -178,7 +178,7 @@ def test_no_table():
 
 
 def test_time():
-    """Drift is corrected, and the next SYNC sets a node's TIME that is far off."""
+    """Clock drift is corrected, and a TIME that is far off is set by the next SYNC."""
     with open_nodes(3) as (ring, simulation):
         ring.devices[1].write_register("TIME_TEST", 105)
         ring.devices[2].write_register("TIME_TEST", 1 << 24 | (1 << 16) - 900 << 8)
@@ -187,7 +187,7 @@ def test_time():
         for device in ring.devices:
             before = simulation.cycle
             times.append(device.read_register("TIME") - before)
-        assert max(times) - min(times) < 200  # the cycles of a read
+        assert max(times) - min(times) < 200  # spread caused by the reads
         check_sum(ring, np.random.default_rng(3), 500)
         assert all(state["valid"] and not state["lost"] for state in states(ring))
 
@@ -195,7 +195,7 @@ def test_time():
 def test_training(train, monkeypatch):
     """The main job with --links slots has the golden model's weights after every step."""
     monkeypatch.setattr(preparation, "NodeConfig", lambda **options: CONFIG)
-    monkeypatch.setattr(verilated, "build_ring", build_ring)  # no other test uses this file's library
+    monkeypatch.setattr(verilated, "build_ring", build_ring)  # no other test uses this library
     out, result = train("--nodes", 3, "--steps", 2, "--hidden", "none", "--batch", 200, "--links", "slots",
                         "--threads", 1)
     assert result["links"] == "slots"
@@ -205,7 +205,7 @@ def test_training(train, monkeypatch):
 
 
 def test_option():
-    """Credit links leave the configuration unchanged; slots have room for messages where hosts send them."""
+    """Credit links do not change the configuration, and slots have room for messages if hosts send them."""
     assert with_links("credits", NodeConfig()) == NodeConfig()
     assert [with_links("slots", NodeConfig(), messages=messages).link.messages for messages in (False, True)] == [
         False, True]

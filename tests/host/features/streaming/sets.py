@@ -1,4 +1,4 @@
-"""Sets of relays, as run by the trainer, and small examples."""
+"""Sets of layer streaming, as the trainer runs them, and small examples."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ WIDTH, CLASSES = 8, 4
 
 
 def examples():
-    """160 examples of linearly separated classes."""
+    """160 examples of linearly separable classes."""
     generator = np.random.default_rng(7)
     x = np.maximum(generator.standard_normal((160, WIDTH)), 0).astype(np.float32)
     labels = (x @ generator.standard_normal((WIDTH, CLASSES))).argmax(axis=1)
@@ -19,13 +19,13 @@ def examples():
 
 
 def do(run, sets=1):
-    """Do some sets; the report of the last one."""
+    """Run some sets and return the report of the last one."""
     Trainer(run, run.batches, total=run.batches.number + sets).train()
     return run.reports[-1]
 
 
 def state_of(run):
-    """State of a run and its trainer."""
+    """State of a run together with its trainer."""
     return Trainer(run, run.batches).state()
 
 

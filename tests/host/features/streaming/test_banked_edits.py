@@ -1,4 +1,4 @@
-"""Edits that reach simulated nodes while a set runs: programs in force, refusals, and the replay of a log."""
+"""Edits that arrive while a set runs on simulated nodes: active programs, rejected edits, and replays."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ def optimizer():
 
 
 class Random:
-    """Assessor with random changes, including refused ones, until there are enough edits."""
+    """Assessor that proposes random changes, some of them invalid, until there are enough edits."""
 
     def __init__(self, seed):
         self._generator = np.random.default_rng(seed)
@@ -53,13 +53,13 @@ class Random:
                 case Kind.ADD if structure.layers < 3:
                     yield layer, kind, int(structure.widths[layer - 1])
                 case Kind.REMOVE if structure.layers > 1:
-                    yield layer, kind, 0  # the last layer is refused
+                    yield layer, kind, 0  # removing the last layer is rejected
                 case Kind.MICROBATCHES:
-                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # too many for a far memory
+                    yield 0, kind, int(self._generator.choice([1, 1, 2, 1 << 13]))  # the last is too high
                 case Kind.RATE:
                     yield 0, kind, float(self._generator.choice([0.02, 0.05, 0.1]))
                 case Kind.FORMAT:
-                    yield layer, kind, str(self._generator.choice(["mx9", "raw", "bf16", "bf16"]))  # none has bf16
+                    yield layer, kind, str(self._generator.choice(["mx9", "raw", "bf16", "bf16"]))  # no node has bf16
 
 
 def run_of(ring, **options):
@@ -67,7 +67,7 @@ def run_of(ring, **options):
 
 
 def in_force(run, nodes):
-    """Check that all nodes run the program of the latest valid edit, in the same bank."""
+    """Check that all nodes run the program of the latest valid edit from the same bank."""
     number = len(run.reports) - 1
     latest = max((edit.number for edit in run.log if edit.set <= number), default=0)
     for device in nodes.devices:
@@ -80,7 +80,7 @@ def in_force(run, nodes):
 
 
 def layers_of(run):
-    """Start and end of each LAYERS of the latest set on the first worker, by NODE_TIME."""
+    """Start and end in NODE_TIME of each LAYERS command in the first worker's latest set."""
     operations = {task.place: task.operation for task in run.outcome.program.tasks}
     starts, spans = {}, []
     for record in run.outcome.records:
@@ -128,8 +128,8 @@ def test_random_edits():
 
 
 def test_a_node_that_refuses():
-    """If a node has a program that differs from the digest, the edit is withdrawn on the other nodes, the run
-    continues, and the same edit is accepted with a later number. Late and old edits are refused."""
+    """If a node's program does not match the digest, the edit is withdrawn on the other nodes, the run continues, and
+    the same edit is accepted with a later number. Late and old edits are rejected."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -159,7 +159,7 @@ def test_a_node_that_refuses():
 
 
 def test_an_edit_outlives_a_failed_set():
-    """A failed set and a reset of links leave an edit pending: it is valid from its own set on."""
+    """An edit stays pending after a failed set and a reset of links, and takes effect in its own set."""
     with open_streaming() as (ring, _):
         run = run_of(ring)
         do(run, 2)
@@ -168,9 +168,9 @@ def test_an_edit_outlives_a_failed_set():
             pass
         ring.programs.edit(number=1, set=2)
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # the old program
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=2))  # the replaced program
         with pytest.raises(ProgramNotLoadedError):
-            ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # the set before
+            ring.devices[0].run(ProgramRun(1, model=ring.programs._model + 1, first=1))  # the previous set
         ring.devices[0].run(ProgramRun(1, model=ring.programs._model, first=1))  # on its own: no FETCH can end
         ring.recover()
         for device in ring.devices:
@@ -182,7 +182,7 @@ def test_an_edit_outlives_a_failed_set():
 
 
 def test_no_room():
-    """Edits without room for lists next to the running set's, or for a unit on the server, are refused."""
+    """Edits are rejected if there is no room for their lists, while a set runs, or for a unit on the server."""
     small = dataclasses.replace(worker_of(RELAY[0]), activation_words=960)
     data = examples()
     with open_streaming() as (ring, _):
@@ -196,7 +196,7 @@ def test_no_room():
 
 
 def test_places():
-    """Units that stay keep their places, and new units take the lowest place not used by the running set."""
+    """Units that stay keep their address; new ones get the lowest address that the running set does not use."""
     old = [np.zeros(length, np.uint32) for length in (96, 64, 32)]
     new = [np.zeros(length, np.uint32) for length in (64, 32)]
     assert first_bases([96, 64, 32]) == [0, 96, 160]

@@ -1,4 +1,4 @@
-"""Layer streaming by `gradring train`: a run on simulated nodes, its report, and refusals."""
+"""Layer streaming by `gradring train`: a run on simulated nodes, its report, and rejected options."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def have_small_nodes(monkeypatch):
 
 
 def test_run(train, monkeypatch):
-    """The first set determines the number of microbatches of later sets; nodes have the golden bits."""
+    """The first set determines the number of microbatches in later sets, and nodes have the golden bits."""
     have_small_nodes(monkeypatch)
     out, result = train("--schedule", "streaming", "--hidden", "32", "--nodes", 2, "--microbatch", 8, "--steps", 2,
                         "--format", "mx4,mx9", "--underflow")
@@ -41,7 +41,7 @@ OPTIONS = ("--hidden", "8", "--nodes", 2, "--microbatch", 4, "--format", "mx4", 
 
 @pytest.fixture
 def signalled(monkeypatch):
-    """Nodes with small memories, and signals at the end of a set, or within it just before nodes run."""
+    """Use small nodes, and send signals at the end of a set, or within a set just before the nodes run."""
     have_small_nodes(monkeypatch)
     record, carry_out = node_run.NodeRun.record, node_run.NodeRun._carry_out
 
@@ -68,8 +68,8 @@ def signalled(monkeypatch):
 
 
 def test_goes_on(run, succeed, signalled, tmp_path):
-    """A run that is interrupted in its second set ends after it, and resumes with far memories of another speed; its
-    log gives its digest on golden nodes. A checkpoint of a run with other options is refused."""
+    """A run that is interrupted in its second set completes it, and resumes with a different far memory speed.
+    Replaying its log on golden nodes gives its digest. A checkpoint with other options is rejected."""
     options = (*OPTIONS, "--output", tmp_path)
     signalled(signal.SIGTERM, at=2, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *options)
@@ -78,7 +78,7 @@ def test_goes_on(run, succeed, signalled, tmp_path):
     result = report(tmp_path)
     assert (result["interrupted"], result["sets"], len(result["per_step"]), result["bit_exact"]) == (True, 2, 2, True)
     assert experiment.replay_log(digits(), result).digest == result["digest"]
-    signalled(signal.SIGTERM, at=3)  # a run that is complete is not interrupted
+    signalled(signal.SIGTERM, at=3)  # a complete run is not interrupted
     out = succeed("train", "--schedule", "streaming", "--steps", 3, "--resume", "--server-far", 1, "--checkpoint", 3,
                   *options)
     assert "the run continues from there" in out
@@ -97,7 +97,7 @@ def test_goes_on(run, succeed, signalled, tmp_path):
     (2, "checkpoint.tar holds 1 step: the same command with --resume (make: RESUME=1) continues from there"),
 ])
 def test_second_signal(run, signalled, tmp_path, sets, line):
-    """Another signal abandons the set; the report and the checkpoint have the previous sets."""
+    """A second signal abandons the set; the report and the checkpoint contain the previous sets."""
     signalled(signal.SIGINT, signal.SIGTERM, at=sets, within=True)
     code, out, err = run("train", "--schedule", "streaming", "--steps", 3, *OPTIONS, "--output", tmp_path)
     assert (code, err) == (143, "")
@@ -121,7 +121,7 @@ def test_grace(run, signalled, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("interval", "files"), [(0, 0), (2, 1), (1, 2)])
 def test_checkpoints(run, signalled, monkeypatch, tmp_path, interval, files):
-    """Checkpoints are made only after the requested sets."""
+    """Checkpoints are created only at the requested intervals."""
     made, packed = [], checkpoint.packed
     monkeypatch.setattr(checkpoint, "packed",
                         lambda *arguments, **options: made.append(packed(*arguments, **options)) or made[-1])

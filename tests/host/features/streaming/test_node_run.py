@@ -1,4 +1,4 @@
-"""A relay on simulated nodes: the bits of golden nodes, stalls, edits between sets, and refusals."""
+"""Layer streaming on simulated nodes: bits of golden nodes, stalls, edits between sets, and errors."""
 
 import collections
 import dataclasses
@@ -46,8 +46,8 @@ def some(data, count):
 
 
 def test_four_layers(data):
-    """Three sets of four layers, with twice the microbatches from the second on, have the golden bits; stalls match
-    the timeline, and words on the chip equal two windows, two accumulators and seven buffers."""
+    """Three sets of four layers, with twice the number of microbatches from the second on, equal the golden bits.
+    Stalls match the timeline, and on-chip words equal two windows, two accumulators and seven buffers."""
     with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=16, rate=4, node=ring.nodes - 1)
         run = NodeRun(ring, some(data, 200), structure_of((64, 64, 64, 64, 10), 1, 0.05),
@@ -73,7 +73,7 @@ def test_four_layers(data):
             events = collections.defaultdict(list)
             for event in times.run.events:
                 events[event.kind, event.unit].append(event)
-            for unit in (1, 2):  # in backward of an inner layer: PUSH of the layer above, FETCH of the layer below
+            for unit in (1, 2):  # during an inner layer's backward: PUSH of the layer above, FETCH of the layer below
                 backward = events["backward", unit]
                 for inside in (events["push", unit + 1][0], events["fetch", unit - 1][-1]):
                     assert backward[0].start - 10 <= inside.start < inside.end < backward[-1].end
@@ -82,7 +82,7 @@ def test_four_layers(data):
 
 
 def test_parts_of_a_layer_and_words(data):
-    """A layer larger than a window is split into two parts; far memories move the words of the program's moves."""
+    """A layer larger than a window is split into two parts, and far memories transfer the planned words."""
     with open_streaming(host_port=False) as (ring, simulation):
         run = NodeRun(ring, some(data, 50), structure_of((64, 96, 10), 2, 0.05), optimizer=SGD(0.05))
         do(run)
@@ -105,7 +105,7 @@ def test_parts_of_a_layer_and_words(data):
 
 
 def test_edits_and_adam(data):
-    """An added layer, another rate, a removed layer: nodes have the golden bits before and after every edit."""
+    """After a layer is added, the rate changed and a layer removed, nodes still have the golden bits."""
     with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), structure_of((64, 32, 10), 1, 0.01), optimizer=Adam(0.01))
         for layer, kind, value in ((2, Kind.ADD, 32), (0, Kind.RATE, 0.005), (2, Kind.REMOVE, 32)):
@@ -117,12 +117,12 @@ def test_edits_and_adam(data):
 
 
 def formatted(formats, count=1, rate=0.05):
-    """A program with a format per layer; each layer has 64 inputs."""
+    """A program with a given format for each layer; each layer has 64 inputs."""
     return Structure((64,) * len(formats) + (10,), tuple(formats), count, rate, MICROBATCH, worker_of(WORKER))
 
 
 def test_formats_and_counts(data):
-    """Layers in four formats, two of them changed by edits, have the golden bits, and the server has their counts."""
+    """Layers in four formats, two changed by edits, have the golden bits, and the server has their counts."""
     with open_streaming(host_port=False) as (ring, _):
         run = NodeRun(ring, some(data, 100), formatted(FETCH_FORMATS), optimizer=SGD(0.05, momentum=0.9))
         do(run)
@@ -147,7 +147,7 @@ def test_formats_and_counts(data):
 
 
 def test_underflow(data):
-    """The rule uses the server's own counts: layers in mx4 become mx6, as on golden nodes."""
+    """The rule uses the server's own counts: layers in mx4 are changed to mx6, as on golden nodes."""
     with open_streaming(host_port=False) as (ring, _):
         options = {"optimizer": SGD(0.05, momentum=0.9)}
         run, model = (kind(*arguments, some(data, 100), formatted(("mx4", "mx4")), **options,
@@ -164,7 +164,7 @@ def test_underflow(data):
 
 
 def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
-    """Make all nodes begin a BROADCAST, each in its format, and return their events."""
+    """Make each node begin a BROADCAST in a format of its own, and return the events."""
     for rank, device in enumerate(ring.devices):
         device.push(Command(operation=Operation.BROADCAST, rank=rank, size=3, root=root, length=length,
                             collective=collective, format=formats[rank], entry=entry))
@@ -173,8 +173,8 @@ def fetches(ring, *, formats, length=300, entry=0, root=2, collective=1):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_fetch(seed):
-    """Successive BROADCASTs in any formats, of any numbers, have the bits and counts of the golden codecs. A
-    nonexistent entry is not counted, and all other entries stay."""
+    """Successive BROADCASTs in any formats and of any numbers have the bits and counts of the golden codecs. A
+    nonexistent entry is not counted, and all other entries are unchanged."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
         *workers, server = ring.devices
@@ -185,7 +185,7 @@ def test_fetch(seed):
             rate, sent = generator.choice([0.5, 1, 4]), []
             simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=float(rate), node=2)
             base = 0
-            for _ in range(2):  # one after the other
+            for _ in range(2):  # two in succession
                 length, choice = int(generator.integers(1, 1500)), int(generator.integers(0, 4))
                 entry = int(generator.choice([0, 1, 5, 63, 64, 200]))
                 bits = generator.integers(0, 1 << 32, length, dtype=np.uint32)
@@ -216,8 +216,8 @@ def test_fetch(seed):
 
 
 def test_fetch_refused():
-    """Nonexistent formats, roots that cannot encode, and nodes with different formats are refused; a failed command
-    keeps its counts up to the failure."""
+    """Nonexistent formats, roots that cannot encode, and differing formats are rejected. A command that fails keeps
+    the counts up to its failure."""
     with open_streaming(host_port=False) as (ring, simulation):
         for rank, root, format in ((0, 2, 4), (2, 2, 15), (0, 0, 1), (2, 1, 3)):
             device = ring.devices[rank]
@@ -241,7 +241,7 @@ def test_fetch_refused():
 
 
 def test_nodes_without_formats():
-    """Formats that nodes lack, and more units than entries, are refused before anything runs."""
+    """Formats that nodes lack, and more units than table entries, are rejected before anything runs."""
     worker, server = (config.replace(role={"broadcast_formats": False}) for config in (WORKER, SERVER))
     digits = Dataset(np.zeros((80, 64), np.float32), np.zeros(80, np.int64), np.zeros((1, 64), np.float32),
                      np.zeros(1, np.int64), 10)
@@ -257,7 +257,7 @@ def test_nodes_without_formats():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_push(seed):
-    """Sums of sparse gradients along the workers, with a base per node; workers' weights do not change."""
+    """Sparse gradients are summed along the workers, with different base addresses, and their weights stay."""
     generator = np.random.default_rng(seed)
     with open_streaming(host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=int(generator.integers(1, 60)), rate=1, node=2)
@@ -293,7 +293,7 @@ def test_push(seed):
 
 
 def test_refused():
-    """A PUSH with a worker as the root or without workers, and rings that are no relay, are refused."""
+    """A PUSH without workers or with a worker as the root is rejected, as are rings without a final server."""
     with open_streaming(host_port=False) as (ring, _):
         for rank, root in ((0, 0), (1, 1), (2, 0)):
             ring.devices[rank].push(Command(operation=Operation.PUSH, rank=rank, size=3, root=root, length=32))

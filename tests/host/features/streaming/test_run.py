@@ -1,4 +1,4 @@
-"""Runs of relays on golden nodes, with assessors and logs: host/features/streaming/run.py and experiment.py."""
+"""Layer streaming on golden nodes, assessors, and logs: host/features/streaming/run.py and experiment.py."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def report(number, loss, *, zeros=(), base=None):
 
 
 class Once:
-    """Assessor that makes the given changes after one set."""
+    """Assessor that proposes the given changes after a single set."""
 
     def __init__(self, number, *changes):
         self._number, self._changes = number, changes
@@ -43,7 +43,7 @@ class Once:
 
 
 def test_an_identity_changes_no_bit():
-    """A model with one more layer has the same losses, for every position of the layer."""
+    """Adding an identity layer at any position does not change the losses."""
     run = run_of(structure((64, 16, 16, 10)))
     do(run, 3)
     for layer in (1, 2, 3):
@@ -52,7 +52,7 @@ def test_an_identity_changes_no_bit():
         same = run_of(structure((64, 16, 16, 10)))
         do(same, 5)
         assert [item.loss for item in other.reports[:4]] == [item.loss for item in same.reports[:4]]
-        assert other.reports[4].loss == same.reports[4].loss  # the first with the layer
+        assert other.reports[4].loss == same.reports[4].loss  # the first set with the added layer
         assert len(other.server.units) == 4
         assert other.log[0].set == 4
 
@@ -99,7 +99,7 @@ def test_a_choice_of_microbatches_is_in_the_log():
 
 
 def test_parts_of_layers_learn_the_same():
-    """A layer in parts, with an added layer that is also cut."""
+    """Layers that are split into parts, including an added one, train exactly like whole layers."""
     narrow = dataclasses.replace(WORKER, weight_words=2 * 672)
     changes = (3, Kind.ADD, 16), (2, Kind.REMOVE, 0)
     runs = [run_of(structure((64, 16, 16, 10), worker=worker), assessor=Once(0, *changes))
@@ -129,11 +129,11 @@ def test_underflow():
     assert not any(Underflow(sets=1).assess(report(0, 1, zeros=(50, 50), base=raw), raw))
     rule = Underflow(sets=2)
     rule.assess(report(0, 1, zeros=(50, 0), base=base), base)
-    assert rule.assess(report(1, 1, zeros=(50, 0), base=base), structure()) == []  # an edit is under way
+    assert rule.assess(report(1, 1, zeros=(50, 0), base=base), structure()) == []  # an edit is pending
 
 
 def test_blind():
-    """The case that widens all formats after the first set."""
+    """The assessor of this case widens all formats after the first set, and then proposes nothing more."""
     base = structure(form="mx4")
     rule = CASES[4].assessor()
     changes = [(1, Kind.FORMAT, "mx6"), (2, Kind.FORMAT, "mx6")]
@@ -153,7 +153,7 @@ def test_counts_of_layers():
 
 @pytest.mark.parametrize("case", CASES[1:4:2], ids=lambda case: case.name)
 def test_replays(case):
-    """An assessor's run, and the replay of its log."""
+    """Replaying the log of an assessor's run gives the same run, and damaged logs are rejected."""
     run = learn(dataclasses.replace(case, assessor=lambda: Together(Plateau(sets=3, ratio=0.5), Underflow(sets=3))),
                 DATA, 0, epochs=1)
     assert len(run.log) > 1

@@ -1,4 +1,4 @@
-"""Rings of nodes with weights and state in far memories: bits, cycles, resets in mid-command, and silence."""
+"""Weights and state in far memories: bits, cycles, resets during a command, and missing responses."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=20_000)
 
 
 def begun(ring, generator, length):
-    """Broadcast random weights; the expected state of the ring."""
+    """Broadcast random weights, and return the expected state of the ring."""
     weights = rings.random(generator, length)
     ring.memory.write_weights_of([weights, *[np.zeros_like(weights)] * (ring.nodes - 1)])
     ring.collectives.broadcast(length, root=0)
@@ -38,7 +38,7 @@ def begun(ring, generator, length):
 @pytest.mark.parametrize("packed_state", [False, True])
 @pytest.mark.parametrize(("nodes", "speed"), [(2, SPEEDS[0]), (5, SPEEDS[1]), (3, SPEEDS[2]), (1, SPEEDS[3])])
 def test_updates(nodes, speed, packed_state):
-    """Updates and sums have the bits of the golden model, for any speed and latency of the far memory."""
+    """Updates and sums equal the golden model, for any speed and latency of the far memory."""
     generator = np.random.default_rng(10 * nodes + packed_state)
     with open_nodes(nodes, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=speed[0], rate=speed[1])
@@ -53,7 +53,7 @@ def test_updates(nodes, speed, packed_state):
 
 
 def test_host_port():
-    """The host writes and reads weights and state through the port; words around them stay."""
+    """The host writes and reads weights and state through the port, and adjacent words are unchanged."""
     generator = np.random.default_rng(3)
     with open_nodes(1) as (ring, simulation):
         device = ring.devices[0]
@@ -80,7 +80,7 @@ def _status(device):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_reset_in_mid_command(seed):
-    """Links are reset while rows are on their way; the next update has the bits of the golden model."""
+    """After links are reset while rows are in transit, the next update equals the golden model."""
     generator = np.random.default_rng(seed)
     nodes, length = 2, 600
     with open_nodes(nodes, host_port=False) as (ring, simulation):
@@ -92,14 +92,14 @@ def test_reset_in_mid_command(seed):
                                     collective=99))
             simulation.run(int(generator.integers(100, 2500)))
             ring.recover()
-            simulation.run(400)  # the remaining rows
+            simulation.run(400)  # until the remaining rows have arrived
             ring.memory.write_weights(reference.weights.view(np.float32))
             rings.train_twice(reference, OPTIMIZERS["adam"], generator, packed_state=False, message=f"seed {seed}")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_silence(nodes):
-    """Commands time out, the host reads zeros, and everything works once the far memory responds."""
+    """Without responses, commands time out and the host reads zeros; later everything works again."""
     generator = np.random.default_rng(nodes)
     with open_nodes(nodes, timeout=1000) as (ring, simulation):
         device = ring.devices[0]
@@ -128,7 +128,7 @@ def test_silence(nodes):
 
 
 def test_slow_is_not_silent():
-    """On a ring of one node a command may last longer than the time-out, as long as rows move."""
+    """On a ring of one node, a command may exceed the time-out as long as rows keep moving."""
     generator = np.random.default_rng(5)
     with open_nodes(1, host_port=False) as (ring, simulation):
         simulation.set_far_speed(latency=100, rate=Fraction(1, 2))
@@ -138,7 +138,7 @@ def test_slow_is_not_silent():
 
 
 def cycles(config, generator, speed=None):
-    """Cycles of a broadcast of 4,160 elements on two nodes, and of an update by each rule."""
+    """Cycles of a broadcast of 4,160 elements on two nodes, and of an update with each rule."""
     length = 4160
     with rings.open_nodes(2, config=config, host_port=False, timeout=20_000) as (ring, simulation):
         if speed is not None:
@@ -153,14 +153,14 @@ def cycles(config, generator, speed=None):
 
 
 def test_cycles():
-    """A far memory of a row per cycle costs a broadcast or update at most 30 cycles if its words fit the time; a far
-    memory of a word per cycle is busy in all cycles of an update."""
+    """With a row per cycle, a far memory costs a broadcast or update at most 30 cycles if its words fit in the time;
+    with a word per cycle, it is busy during all cycles of an update."""
     generator = np.random.default_rng(1)
     inside = cycles(rings.CONFIGS["default"], generator)
     fast, slow = (cycles(CONFIG, generator, (16, rate)) for rate in (4, 1))
     assert inside["broadcast"] <= fast["broadcast"] <= inside["broadcast"] + 30
     for rule, words in (("SGD", 2), ("MOMENTUM", 4), ("ADAM", 6)):
-        moved = 2080 * (words + 1)  # weights and state of the own block, and weights of the other block
+        moved = 2080 * (words + 1)  # own block: weights and state; other block: weights
         if moved <= 4 * inside[rule]:
             assert fast[rule] <= inside[rule] + 30, rule
         assert moved <= slow[rule] <= moved + 30, rule

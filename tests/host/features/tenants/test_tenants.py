@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The privileged host of nodes with tenants, and refusals to tenants."""
+"""Nodes with tenants: operations of the privileged host, and operations that tenants are denied."""
 
 import zlib
 
@@ -39,7 +39,7 @@ def shared():
 
 @pytest.fixture
 def node(shared):
-    """The device of the privileged host, the devices of both tenants, and the host; tenant 1 is executed."""
+    """Device of the privileged host, devices of both tenants, and the host; tenant 1 is active."""
     device, host = shared
     host.grant(1, MINE)
     host.grant(2, OTHER)
@@ -61,7 +61,7 @@ def ran(device, tenant=1, **fields):
     (64, 0, EventStatus.OK), (32, 32, EventStatus.OK), (32, 33, EventStatus.OUT_OF_WINDOW),
     (0xFFFFFFE0, 64, EventStatus.OUT_OF_WINDOW), (0, 65, EventStatus.OUT_OF_WINDOW), (33, 1, EventStatus.BAD_BASE)])
 def test_known_answers(node, base, length, status):
-    """Commands in and out of a window from 64 to 128."""
+    """Commands inside a window from 64 to 128 run, and commands that leave it are rejected."""
     _, own, _, _ = node
     event = ran(own, operation=Operation.ALL_REDUCE, gradient_base=base, length=length)
     assert event.status is status
@@ -114,11 +114,11 @@ def test_what_is_not_the_tenants(node):
 
 
 def test_guard_ends_a_command(node):
-    """A list has an address after the window: the guard stops accesses that the checker cannot see."""
+    """The guard ends a command with an address outside of its window that the checker cannot see."""
     device, own, _, _ = node
     device.write_memory(Space.WEIGHT, 0, np.full(2048, 0xFFFFFFFF, np.uint32))
     own.write_memory(Space.WEIGHT, 0, np.zeros(512, np.uint32))
-    # One layer of INFER, of 8 outputs and inputs, with results for address 1,024 of the gradient memory.
+    # One INFER layer of 8 outputs and inputs, with results for address 1,024 of the gradient memory.
     layer = np.array([8 << 16 | 1 << 4 | 1 << 5, 8, 64, 0, 32, 1024, 0, 0], np.uint32)
     own.write_memory(Space.WEIGHT, 0, layer)
     before = device.read_memory(Space.GRADIENT, 0, 2048)
@@ -130,7 +130,7 @@ def test_guard_ends_a_command(node):
 
 
 def test_budget(node):
-    """A command over its budget ends, also a very long one, and the next command has the full budget."""
+    """A command that exceeds its budget ends, even a very long one, and the next one has the full budget."""
     _, own, _, host = node
     host.set_budget(500)
     event = ran(own, operation=Operation.COMPUTE, length=32, state_base=32, duration=1 << 30)
@@ -156,7 +156,7 @@ def test_tenant_and_windows_stay_while_a_command_is_there(node):
 
 
 def test_change(node):
-    """Settings and flags come back with their tenant; programs, events and errors do not stay for another tenant."""
+    """Settings and flags return with their tenant; programs, events and errors are not left to another tenant."""
     _, own, other, host = node
     own.write_register("LEARNING_RATE", 0.5)
     own.write_register("FLAGS", 0x21)
@@ -166,11 +166,11 @@ def test_change(node):
     assert (other.read_register("LEARNING_RATE"), other.read_register("FLAGS")) == (0.0, 0)
     assert (other.read_register("LAST_ERROR"), other.read_register("PROGRAM_STATUS")) == (0, 0)
     assert other.read_register("COMMAND_CYCLES") == 0
-    # A load from a later slot runs with the words before that slot: nothing of the previous tenant is left.
+    # A run after a load at a later slot uses the earlier slots, where nothing of the previous tenant may be left.
     other.load_program(0, [Command(operation=Operation.QUIESCE, tenant=2)], slot=3)
     other.run(ProgramRun(1))
     event = other.pop_event(10_000)
-    assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)  # an overwritten command, of tenant 0
+    assert (event.status, event.detail) == (EventStatus.FOREIGN_TENANT, 0)  # overwritten by a command of tenant 0
     other.write_register("LEARNING_RATE", 0.125)
     host.change(1)
     assert (own.read_register("LEARNING_RATE"), own.read_register("FLAGS")) == (0.5, 0x21)
@@ -186,8 +186,8 @@ def digest(slot, words):
 
 
 def test_banks(node):
-    """Programs of the idle bank, edits and digests do not stay for another tenant, and a tenant has no access to
-    the executed tenant's."""
+    """Programs in the idle bank, edits and digests are not left to another tenant, and a tenant cannot access the
+    banks of the active one."""
     _, own, other, host = node
     command = Command(operation=Operation.QUIESCE, tenant=1)
     for refused in (lambda: other.load_program(0, [], idle=True),
@@ -205,14 +205,14 @@ def test_banks(node):
 
     host.change(2)
     assert other.read_register("PROGRAM_BANK") == other.read_register("PROGRAM_SET") == 0
-    # The digest of the old load is useless, also with a header that does not begin a program.
+    # The digest of the old load is useless, even with a header that does not begin a program.
     with pytest.raises(WrongProgramError):
         submit_edit(other, number=1, set=0, digest=known).result()
     other.load_program(0, [], slot=2, idle=True)
     for guess in (known, digest(2, []), 0):
         with pytest.raises(WrongProgramError):
             submit_edit(other, number=1, set=0, digest=guess).result()
-    # Slots between loaded ones have nothing of the previous tenant, in both banks.
+    # Slots between the loaded ones contain nothing of the previous tenant, in either bank.
     quiesce = Command(operation=Operation.QUIESCE, tenant=2)
     other.load_program(0, [quiesce], idle=True)
     other.load_program(0, [], slot=3, idle=True)

@@ -1,4 +1,4 @@
-"""Training of tables of centroids, on golden models; ``gradring lab centroids`` uses complete rings."""
+"""Training tables of centroids on golden models; ``gradring lab centroids`` uses complete rings."""
 
 import dataclasses
 import json
@@ -17,25 +17,25 @@ def _tables(seed, epochs):
 
 
 def test_accuracy(data):
-    """Tables of 16 are within a point of the dense perceptron, for one seed."""
+    """With tables of 16, the accuracy is within a point of the dense perceptron's, for one seed."""
     row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 2))
     assert row.seed == 0
     assert row.dense >= 0.96
     assert row.trained >= row.dense - 0.01
     assert row.steps == 24
-    # 2 tables, 64 and 10 biases, instead of 4,810 parameters.
+    # Two tables and 64 + 10 biases replace 4,810 parameters.
     assert row.table_words < row.dense_words / 20
 
 
 def test_tables_are_trained(data):
-    """Tables of four lose much accuracy, and training recovers some of it."""
+    """Tables of four centroids lose much accuracy, and training recovers a part of it."""
     row = compare(GoldenRing(4), data, TrainingConfig(), _tables(0, 3), centroids=4)
     assert row.clustered < row.dense - 0.02
     assert row.trained > row.clustered + 0.005
 
 
 def test_nodes_that_compute(data):
-    """The same bits where nodes compute, with 16 multiplications for each output, including padding."""
+    """Nodes that compute give the same bits, with 16 multiplications for each output including padding."""
     configs = [TrainingConfig(epochs=1, compute=NODE), dataclasses.replace(_tables(0, 1), compute=NODE)]
     node = nodes_for(*configs, centroids=16, nodes=4)
     assert (node.compute.rows, node.compute.codebook) == (4, 16)
@@ -43,7 +43,7 @@ def test_nodes_that_compute(data):
     host = compare(GoldenRing(4), data, *(dataclasses.replace(config, compute=HOST) for config in configs))
     assert (row.dense, row.clustered, row.trained) == (host.dense, host.clustered, host.trained)
     assert host.multiplications == 0
-    # Ten outputs take the multiplications of twelve; shares of 29 and 30 examples count as 32.
+    # Ten outputs cost as much as twelve, and shares of 29 and 30 examples as much as 32.
     least = 16 * (2 * (64 + 12) + 64) / (2 * (64 + 10) + 64)
     assert least * 32 / 30 < row.multiplications < least * 32 / 29
 
@@ -65,12 +65,12 @@ def test_table(data):
     (("--compute", "hots"), "Compute must be one of host, node, not 'hots': did you mean host?"),
 ])
 def test_options(run, options, message):
-    """A wrong option is refused in one line before anything is built."""
+    """An invalid option is rejected with a one-line message before anything is built."""
     assert run("lab", "centroids", *options) == (1, "", f"error: {message}\n")
 
 
 def test_goes_on(tmp_path, run):
-    """Rows that were kept by an earlier run with the same options are not made again."""
+    """Rows from an earlier run with the same options are reused."""
     rows = [Row(seed=seed, dense=0.97, clustered=0.96, trained=0.97 - seed / 1000, dense_words=1, table_words=1,
                 steps=1, cycles=1, multiplications=16) for seed in range(2)]
     kept = {"nodes": 4, "centroids": 16, "epochs": 5, "learning_rate": RATE, "compute": NODE,

@@ -1,4 +1,4 @@
-"""The command `gradring lab estimate`."""
+"""Tests of the command `gradring lab estimate`."""
 
 import functools
 import json
@@ -15,7 +15,7 @@ from tests.host.rings import CONFIGS, library
 
 @pytest.fixture
 def run(program, monkeypatch, tmp_path):
-    """Run the program; exit code, standard output, standard error."""
+    """Run the program; returns exit code, standard output and standard error."""
     monkeypatch.setattr(machine, "built", lambda chosen, announce=None: library(chosen.node))
     node = CONFIGS["engines"]
     monkeypatch.setattr(machine, "EXECUTION", Machine(name="e", node=node))
@@ -48,7 +48,7 @@ def test_run(run, tmp_path):
     (("--lengths", "257"), "Length must be one of 256; 1024; 4832, not '257': did you mean 256?"),
 ])
 def test_refused(run, tmp_path, arguments, message):
-    """Wrong arguments are refused before anything is built or written."""
+    """Invalid arguments are rejected before anything is built or written."""
     code, _, err = run(*arguments)
     assert code == 1
     assert err.startswith("error: ")

@@ -20,7 +20,7 @@ CASES = [Case(length=256, overlapped=overlapped, examples=4) for overlapped in (
 
 @pytest.fixture(autouse=True)
 def one_library(monkeypatch):
-    """Make all machines use the nodes of one library."""
+    """Make all machines use the nodes of a single library."""
     monkeypatch.setattr("host.labs.estimate.machine.built", lambda chosen, announce=None: library(chosen.node))
 
 
@@ -39,7 +39,7 @@ def durations(step):
 
 
 def test_targets(tmp_path):
-    """A target with a slower, longer link is estimated on fast nodes; and the reverse, with everything slowed."""
+    """A target with a slower, longer link is estimated on fast nodes, and fast nodes on the slower target."""
     stages = []
     with opened(FAST) as machine:
         rows = compare(Bench(machine), SLOW, CASES, announce=stages.append)
@@ -52,7 +52,7 @@ def test_targets(tmp_path):
     for row in rows:
         assert abs(row.error(row.estimate)) <= report.limit("targets", row), row
         assert row.better, row
-    # Written as in `make estimate`.
+    # Written in the same way as by `make estimate`.
     everything, overview = report.tables("targets", rows)
     assert len(everything.rows) == len(rows)
     assert overview.headings == ["target", "alpha", "256", "256, overlap", "plain", "single"]
@@ -66,7 +66,7 @@ def test_targets(tmp_path):
 
 
 def test_order_of_rows():
-    """A row has the same figures after any other measurements on the same machine."""
+    """A row has the same figures whatever was measured on the same machine before."""
     own = dict.fromkeys(("link", "memory", "compute", "optimizer", "host"), Fraction(1))
     stand_in = Case(length=256, overlapped=True, macs=8)
     rows = [(CASES[0], {**own, "link": Fraction(2, 3)}), (stand_in, {**own, "host": Fraction(1, 2)}),
@@ -85,7 +85,7 @@ def test_order_of_rows():
 
 
 def test_ratios():
-    """Nodes with such short segments have gaps between packets, which no rate describes."""
+    """For segments this short, nodes have gaps between packets that no rate describes."""
     with opened(FAST) as machine:
         row, = ratios(Bench(machine), [Case(length=256, overlapped=False)], [(8, 12)])
     assert (row.target, row.alpha) == ("8 to 12 MACs", float(Fraction(8, 12)))
@@ -93,7 +93,7 @@ def test_ratios():
 
 
 def test_delay_leaves_compute_alone():
-    """Delayed or throttled links do not lengthen COMPUTE, but lengthen the step."""
+    """Delaying or throttling links makes the step longer, but not the COMPUTE commands."""
     case = Case(length=256, overlapped=True, macs=8)
     with opened(FAST) as machine:
         results = []
@@ -109,7 +109,7 @@ def test_delay_leaves_compute_alone():
 
 
 def test_compute_cycles():
-    """Modelled cycles match the nodes' counts in quiet memories."""
+    """Modelled cycles match the cycles counted by nodes, without traffic on their memories."""
     case = CASES[0]
     with opened(FAST) as machine:
         step = prepare(machine, case)
@@ -121,7 +121,7 @@ def test_compute_cycles():
 
 
 def test_refused():
-    """Targets that cannot be run or estimated are refused before anything is built."""
+    """Targets that cannot be run or estimated are rejected before anything is built."""
     far = dataclasses.replace(FAST, name="far", latency=272)
     refuses("Latency of far must be 16 to 271 cycles, which links can be delayed to, not 272", check_delay, FAST, far)
     for name, options, case, message in (
@@ -143,8 +143,8 @@ def test_refused():
 
 
 def test_named():
-    """The ten targets of `make estimate`, with alpha above and below one; the execution machine is one of them except
-    for its throttles."""
+    """`make estimate` has ten targets with distinct names. Alpha is above one for at least one target and below one
+    for at least one."""
     assert len({target.name for target in TARGETS}) == len(TARGETS) == 10
     case = Case(length=256, overlapped=False)
     alphas = [min(own[name] / target_rates[name] for name in own)

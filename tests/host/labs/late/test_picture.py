@@ -1,4 +1,4 @@
-"""The picture of training with late gradients."""
+"""The picture of training runs with late gradients."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Studies on golden nodes: host/labs/learning/lab.py."""
+"""Studies of accuracy on golden nodes: host/labs/learning/lab.py."""
 
 import re
 
@@ -18,8 +18,8 @@ CONFIG = TrainingConfig(max_steps=6, batch=10, hidden=(7, 6), optimizer=SGD(lear
 
 @pytest.mark.parametrize("schedule", ["none", "layers", "strict", "chunks:2"])
 def test_schedules(few, schedule):
-    """Losses and accuracy match a ring that updates the whole vector, with 2 nodes: sums of two do not depend on the
-    cuts of the vector."""
+    """Losses and accuracy match a ring that updates the whole vector. With 2 nodes, sums do not depend on how the
+    vector is split."""
     steps = []
     config = TrainingConfig(**{**vars(CONFIG), "overlap": schedule})
     accuracy = learning.learn(few, config, nodes=2, on_step=lambda training: steps.append(training.steps[-1]))
@@ -30,7 +30,7 @@ def test_schedules(few, schedule):
 
 @pytest.mark.parametrize("name", ["raw", "mxfp4_e2m1_up"])
 def test_formats(few, name):
-    """The accuracy equals the trainer's on a ring with these codecs."""
+    """The accuracy equals that of the trainer on a ring with these codecs."""
     config = TrainingConfig(epochs=2, batch=10, hidden=(7,), optimizer=SGD(learning_rate=0.3, momentum=0.9))
     accuracy = learning.learn(few, config, nodes=3, format=name)
     expected = train(GoldenRing(3, weight_codec=name, gradient_codec=name), few, config)
@@ -44,7 +44,7 @@ def test_formats(few, name):
     (("formats", "--compute", "--values", "bf16"), ["bf16"]),
 ])
 def test_command(few, monkeypatch, run, options, rows):
-    """A row for each value, with the mean of its seeds."""
+    """The table has a row for each value, with the mean over its seeds."""
     monkeypatch.setattr(learning, "digits", lambda: few)
     code, printed, _ = run("lab", "learning", *options, "--seeds", "2", "--epochs", "1")
     assert code == 0

@@ -1,4 +1,4 @@
-"""The command `gradring lab migrate`: a moved job, its report, and refusals."""
+"""The command `gradring lab migrate`: a moved job, its report, and invalid options."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.host import rings
 
 
 def test_run(succeed, monkeypatch, tmp_path):
-    """A move from a board, replaced by a ring of this process: tests/host/migration/test_board.py has a board."""
+    """A job moves from a board, simulated by a ring here; tests/host/migration/test_board.py uses a board."""
     asked = []
 
     def opened(config, *, transport, rates=None, **options):

@@ -1,4 +1,4 @@
-"""Steps: models and formats by their names, schedules, and the command."""
+"""Predicted steps: models and formats given by name, schedules, and the command."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Dummy results of a plan, and a dummy library."""
+"""Dummy results for the jobs of a plan, and a dummy library."""
 
 from host.labs.sweep import jobs
 from host.labs.sweep.jobs import JobKind
@@ -6,7 +6,7 @@ from sim.verilated import cache
 
 
 def built(folder):
-    """A library in a complete folder."""
+    """A dummy library in a complete cache folder."""
     library = folder / "ring" / "ring.so"
     if not cache.complete(library.parent):
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -16,7 +16,7 @@ def built(folder):
 
 
 def store_all(plan, folder, *, without=()):
-    """Store a result for every job, with distinguishable numbers."""
+    """Store a result for every job, with different numbers in each."""
     for number, job in enumerate(plan.jobs, start=1):
         if any(part in job.name for part in without):
             continue

@@ -20,7 +20,7 @@ from tests.host.rings import CONFIGS, library
 
 distributed = pytest.importorskip("distributed")
 
-#: A scheduler and two workers, each with a nanny, until standard input ends.
+#: Runs a scheduler and two workers, each with a nanny, until the end of standard input.
 CLUSTER = """
 import sys
 from distributed import LocalCluster
@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Address of a scheduler, and the process numbers of its workers."""
+    """Address of a scheduler, and the process IDs of its workers."""
     script = tmp_path_factory.mktemp("cluster") / "cluster.py"
     script.write_text(CLUSTER)
     root = os.pathsep.join(filter(None, [str(cluster.Path(__file__).parents[4]), os.environ.get("PYTHONPATH")]))
@@ -53,20 +53,20 @@ def started(tmp_path_factory):
 
 
 def run_of(nodes, seed, config):
-    """A training run of an epoch on a ring of the default node."""
+    """A training run of one epoch on a ring of default nodes."""
     return Job(kind=JobKind.RUN, name=f"run-{nodes}-{seed}", needs=("build",),
                parameters={"workload": "digits", "nodes": nodes, "epochs": 1, "configuration": config,
                            "training": {"seed": seed}})
 
 
 def rows_of(folder, jobs):
-    """Results without their durations."""
+    """Results of the jobs without their durations."""
     rows = [load(folder, job) for job in jobs]
     return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows]
 
 
 def test_a_worker_is_killed(started, tmp_path):
-    """All rows are present, with the bits of a sweep by processes of one machine, and no result is made twice."""
+    """If a worker is killed, all rows are equal to a local sweep's, and no result is computed twice."""
     address, workers = started
     config = {"masking": True}
     assert from_dict(config) == CONFIGS["default"]
@@ -98,7 +98,7 @@ def test_a_worker_is_killed(started, tmp_path):
     rows = rows_of(tmp_path / "cluster", runs)
     assert rows == rows_of(tmp_path / "local", runs)
     assert all(row["bit_exact"] for row in rows)
-    # A second start finds all results.
+    # A second start finds all results and computes nothing.
     assert execution.execute([build, *runs], tmp_path / "cluster", engine=None,
                              ended=lambda *_: pytest.fail("a job was done again")) == []
 
@@ -115,7 +115,7 @@ def test_failures(started, tmp_path, monkeypatch):
 
 
 def test_results_of_a_task_that_is_done_again(tmp_path, monkeypatch):
-    """A result in the folder is not made again, even if the cluster repeats the task."""
+    """A result that is already in the folder is not computed again if the cluster repeats its task."""
     job = Job(kind=JobKind.COUNT, name="count", parameters={"unit": "stream.skid_buffer"})
     store(tmp_path, job, {"ff": 1}, 1.0)
     order = json.loads(json.dumps(cluster.order_of(job)))
@@ -132,7 +132,7 @@ def test_no_scheduler(tmp_path, monkeypatch):
 
 
 class Http(socketserver.BaseRequestHandler):
-    """A web server's answer to an invalid request."""
+    """A web server that answers an invalid request."""
 
     def handle(self):
         self.request.recv(1000)
@@ -140,14 +140,14 @@ class Http(socketserver.BaseRequestHandler):
 
 
 class Bytes(socketserver.BaseRequestHandler):
-    """Frames of Dask's format without a message."""
+    """A server that sends frames in Dask's format without a message."""
 
     def handle(self):
         self.request.sendall(struct.pack("<QQQ", 16, 1, 8) + b"\xc1" * 8)
 
 
 class Silence(socketserver.BaseRequestHandler):
-    """A program that waits for more of the request."""
+    """A server that waits for more of the request."""
 
     def handle(self):
         while self.request.recv(1000):
@@ -156,7 +156,7 @@ class Silence(socketserver.BaseRequestHandler):
 
 @pytest.mark.parametrize("handler", [Http, Bytes, Silence])
 def test_another_program(monkeypatch, capfd, tmp_path, handler):
-    """A port of another program is refused in a line, and nothing else is printed."""
+    """The port of a different program is rejected with a one-line message, and nothing else is printed."""
     monkeypatch.setattr(cluster, "_ANSWERS", 1)
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

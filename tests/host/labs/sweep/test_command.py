@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The command `gradring lab sweep`: its options, and the exit code after failures."""
+"""The command `gradring lab sweep`: its options, and its exit code after failures."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ RUN = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, needs=("build",
 
 @pytest.fixture
 def run(program, tmp_path):
-    """Run the command; exit code, standard output, standard error."""
+    """Run the command; returns exit code, standard output and standard error."""
     return functools.partial(program, "lab", "sweep", "--output", tmp_path)
 
 
@@ -45,7 +45,7 @@ class TestCommand:
         assert run("--compute-formats", "mx9,mx5", *options)[::2] == (1, f"error: {message}\n")
 
     def test_formats_of_products(self, run, tmp_path):
-        """Formats of products have separate rows and tables, and are in every result."""
+        """Formats of products have their own rows and tables, and are included in every result."""
         config = SweepConfig(formats=("zero_value",), nodes=(2,), workloads=(WorkloadName.DIGITS,),
                              compute_formats=("fp32", "mx9"))
         store_all(sweep.plan(config), tmp_path / "jobs")
@@ -61,7 +61,7 @@ class TestCommand:
         assert "reached/LUT" in (tmp_path / "sweep.html").read_text()
 
     def test_failures_end_with_1(self, run, monkeypatch, tmp_path):
-        """Failures are printed after the available rows."""
+        """Failures are printed after the rows that are available, and the exit code is 1."""
         monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value",))
         config = SweepConfig(formats=("mx9",), nodes=(2,), workloads=(WorkloadName.DIGITS,))
         plan = sweep.plan(config)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Execution of a sweep: failures, processes that die, and restarts after a kill or an interruption."""
+"""Executing a sweep: failures, processes that die, and restarts after a kill or an interruption."""
 
 import contextlib
 import dataclasses
@@ -28,13 +28,13 @@ RUN = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, needs=("build",
 
 
 def children(process):
-    """Numbers of a process's child processes, where the system reports them."""
+    """IDs of a process's child processes, if the system provides them."""
     path = Path(f"/proc/{process}/task/{process}/children")
     return [int(number) for number in path.read_text().split()] if path.exists() else []
 
 
 def wait(condition, message):
-    """Wait until a condition holds."""
+    """Wait until a condition holds, with a time limit."""
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, message
@@ -42,7 +42,7 @@ def wait(condition, message):
 
 
 def unplaced(number):
-    """A placement that fails at once."""
+    """A placement job that fails immediately."""
     return Job(kind=JobKind.PLACE, name=f"place-{number}", parameters={"unit": f"nothing.{number}", "seeds": 1})
 
 
@@ -69,7 +69,7 @@ class TestExecute:
         assert "fmax_mhz" not in load(tmp_path, counted)
         assert (states[0].done, states[0].total) == (0, 6)
         assert all(0 <= state.done <= 6 and state.left >= 0 and len(state.running) <= 2 for state in states)
-        # Failed jobs are not kept.
+        # Results of failed jobs are not kept.
         jobs = [build, run, unplaced(0), wrong]
         assert execution.pending([*jobs, good, counted], tmp_path) == jobs
 
@@ -105,7 +105,7 @@ class TestExecute:
 
 
 def test_estimate(tmp_path):
-    """The estimate is the time of an earlier run with any sources; a result from a cache does not count."""
+    """The estimate is the duration of an earlier run with any sources; cached results are not counted."""
     job = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, estimate=10.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
     other = dataclasses.replace(job, parameters={"nodes": 3})
@@ -115,8 +115,8 @@ def test_estimate(tmp_path):
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
 
 
-#: The program, with the default node, which other tests also build, and with fewer gradient codecs. It can be
-#: interrupted even where the tests cannot, for example in the background of a shell.
+#: Runs the program with the default node, which other tests also build, and with fewer gradient codecs. It can be
+#: interrupted even if the tests cannot, for example when they run in the background of a shell.
 PROGRAM = """
 import signal
 from hdl.config import NodeConfig
@@ -131,7 +131,7 @@ cli.main()
 
 
 def test_resume_after_a_kill_and_an_interruption(tmp_path):
-    """Each start does the remaining jobs, and no process outlives it."""
+    """Each start runs only the remaining jobs, and no process survives the end of the sweep."""
     output = tmp_path / "sweep"
     jobs = output / "jobs"
     command = [sys.executable, "-c", PROGRAM, "lab", "sweep", "--formats", "raw", "--workload", "digits",
@@ -151,7 +151,7 @@ def test_resume_after_a_kill_and_an_interruption(tmp_path):
                 process.kill()
 
     def end(process, count, number):
-        """Send a signal once ``count`` runs have ended, and return the output of the process."""
+        """Send a signal after ``count`` runs have ended, and return the output of the process."""
         wait(lambda: len(finished()) >= count or process.poll() is not None, "no run has ended")
         workers = children(process.pid)
         process.send_signal(number)

@@ -1,4 +1,4 @@
-"""A script that names its backend in the first argument, and trains for a step."""
+"""A script that uses the backend given by its first argument and trains for one step."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Shared parts of the collectives' cases: their registry, tensors of a rank, and errors as results."""
+"""What all cases of collectives share: the registry, tensors of a rank, and errors as results."""
 
 import contextlib
 import datetime
@@ -11,20 +11,20 @@ from torch.distributed import distributed_c10d as c10d
 
 ENOUGH = datetime.timedelta(seconds=60)
 
-#: Cases by the name of the function that they call: each is called with a group, and with a function that makes a
-#: tensor of the case's type. Names are PyTorch's.
+#: Cases by the name of the function that they test. Each is called with a group and a function that creates a tensor
+#: of the case's type. Names are PyTorch's.
 CASES = {}
 
 OPERATIONS = [value for name, value in vars(dist.ReduceOp).items() if name.isupper() and name != "PREMUL_SUM"]
 
-#: Types for functions that differ from another case only by name.
+#: Types for functions that differ from another function only in name.
 FEW = [torch.float32, torch.bool]
 
 TYPES = list(dict.fromkeys(value for value in vars(torch).values() if isinstance(value, torch.dtype)))
 
 
 def case(*names, types=TYPES):
-    """Register a case of some functions."""
+    """Register a case for one or several functions."""
     def note(function):
         for name in names or [function.__name__]:
             CASES[name] = functools.partial(function, name) if names else function, types
@@ -42,7 +42,7 @@ def ranks(group):
 
 
 def one(group, make):
-    """A tensor with different contents on each rank."""
+    """A tensor with contents that differ between ranks."""
     return make(6, 1 + group.rank())
 
 
@@ -56,7 +56,7 @@ def empties(group, make, count=3):
 
 @contextlib.contextmanager
 def attempt(results):
-    """Record an error as a result."""
+    """Record an error as one of the results."""
     try:
         yield
     except Exception as error:
@@ -66,7 +66,7 @@ def attempt(results):
 
 @contextlib.contextmanager
 def untouched(group):
-    """Let PyTorch make groups itself, unless the group is the launcher's."""
+    """Let PyTorch itself create groups, unless the group is one of the launcher's."""
     helper = c10d._new_process_group_helper
     if type(group) is dist.ProcessGroup:
         c10d._new_process_group_helper = helper.__wrapped__

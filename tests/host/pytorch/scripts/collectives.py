@@ -1,5 +1,5 @@
-"""Every collective of PyTorch in a group of the ring, in a gloo group by name, and in PyTorch's own gloo group:
-results and errors are the same. Numbers are small integers, and all sums are exact."""
+"""Every collective of PyTorch gives the same results and errors in a group of the ring, a gloo group created by name,
+and PyTorch's own gloo group. All values are small integers, so sums are exact."""
 
 import datetime
 import inspect
@@ -18,10 +18,10 @@ from torch.distributed import distributed_c10d as c10d
 
 warnings.simplefilter("ignore")
 
-#: Modules that register cases as they are imported.
+#: Modules that register cases when they are imported.
 MODULES = (collective_cases, collective_functions)
 
-#: Names other than collectives: of functions that work on groups or wait, and of members of groups.
+#: Names that are not collectives: functions that handle groups or wait, and members of groups.
 OTHERS = {
     "_abort_process_group", "_canonicalize_group_rank", "_check_not_self_rank", "_device_capability",
     "_get_global_rank", "_get_group_size", "_get_object_coll_device", "_get_pg_config", "_get_pg_default_device",
@@ -38,9 +38,9 @@ OTHERS = {
 
 
 def names():
-    """Names of all collectives in this PyTorch."""
+    """Names of all collectives in this version of PyTorch."""
     public = {name for name in dir(dist.ProcessGroup) if not name.startswith("_")}
-    public -= {name for name in public if name.isupper()}  # of backends
+    public -= {name for name in public if name.isupper()}  # backends
     for module, prefix in ((c10d, ""), (functional, "functional."), (differentiable, "nn.")):
         for name, value in vars(module).items():
             if inspect.isfunction(value) and value.__module__ == module.__name__:
@@ -51,20 +51,20 @@ def names():
     return public
 
 
-# Comparison.
+# Comparison of results.
 
 def maker(dtype):
     def make(count, first):
         values = (torch.arange(count) + first) % 5
         try:
             return values.to(dtype)
-        except (RuntimeError, NotImplementedError):  # a type without numbers
+        except (RuntimeError, NotImplementedError):  # types without arithmetic
             return values.to(torch.uint8).repeat_interleave(max(dtype.itemsize, 1)).view(dtype)
     return make
 
 
 def plain(value):
-    """A comparable value, with the bits of tensors."""
+    """A value in a form that can be compared, including the bits of tensors."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), list(value.shape), bytes(value.detach().contiguous().reshape(-1).view(
             torch.uint8).tolist()).hex()]
@@ -82,7 +82,7 @@ def result(name, group, dtype):
         make(2, 0)
         function, _ = CASES[name]
         results.append(plain(function(group, make)))
-    c10d._world.pg_coalesce_state.pop(group, None)  # PyTorch leaves it after an error
+    c10d._world.pg_coalesce_state.pop(group, None)  # PyTorch keeps it after an error
     return results
 
 

@@ -1,4 +1,4 @@
-"""Requests backends that this PyTorch lacks, by name; the last error is the script's own."""
+"""Requests backends that this PyTorch does not have; the last error ends the script."""
 
 import sys
 

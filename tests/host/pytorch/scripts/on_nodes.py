@@ -1,4 +1,4 @@
-"""Optimizers on the nodes, with the features of DistributedDataParallel that scripts use."""
+"""Optimizers on the nodes, with features of DistributedDataParallel that scripts use."""
 
 import copy
 import re
@@ -15,7 +15,7 @@ import gradring.torch
 
 
 class Branches(nn.Module):
-    """Modules: one that only some ranks use, one that no rank uses, and one that is frozen."""
+    """A model with a module that some ranks do not use, one that no rank uses, and one that is frozen."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ def refused(text, action):
 
 
 def replayed(path):
-    """Steps of AdamW with a schedule, two groups, and gradients of two passes; state is saved and loaded."""
+    """Train with AdamW, a schedule, two groups and gradient accumulation; save and load the state."""
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     first, second = list(model.module[0].parameters()), list(model.module[2].parameters())
     groups = [{"params": first}, {"params": second, "lr": 0.02, "weight_decay": 0.1}]
@@ -85,7 +85,7 @@ def replayed(path):
 
 
 def unused():
-    """Parameters unused by a rank count as zeros there; parameters of an unused group do not change."""
+    """Parameters that a rank does not use count as zero gradients; an unused group does not change."""
     model = DistributedDataParallel(Branches(), find_unused_parameters=True)
     plain = copy.deepcopy(model.module)
     parts = [[*model.module.base.parameters(), *model.module.some.parameters()], [*model.module.none.parameters()]]
@@ -94,12 +94,12 @@ def unused():
     model(inputs(0), dist.get_rank() == 0).backward()
     optimizer.step()
     assert (flat(parts[1]) == before).all()
-    # The mean of all ranks' gradients, computed in one process.
+    # The mean gradient of all ranks, computed in one process.
     losses = [plain(torch.randn(5, 8, generator=torch.Generator().manual_seed(rank)), rank == 0)
               for rank in range(dist.get_world_size())]
     (sum(losses) / len(losses)).backward()
     torch.optim.Adam(plain.parameters(), lr=0.1).step()
-    for name, parameter in plain.named_parameters():  # other order of sums and roundings
+    for name, parameter in plain.named_parameters():  # orders of sums and roundings differ
         assert torch.allclose(parameter, model.module.get_parameter(name), rtol=1e-4, atol=1e-5), name
 
     frozen = model.module.frozen.weight.clone()
@@ -111,7 +111,7 @@ def unused():
 
 
 def shared():
-    """The nodes update part of a model, and an optimizer of PyTorch the rest, with averaged gradients."""
+    """The nodes update a part of the model, and a PyTorch optimizer the rest, from averaged gradients."""
     torch.manual_seed(4)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
     plain = copy.deepcopy(model.module)

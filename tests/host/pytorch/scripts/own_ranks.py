@@ -1,4 +1,4 @@
-"""A script that starts a rank of its own, which waits for the rest as in ``init_process_group()``."""
+"""A script that starts a rank itself, which waits for the remaining ranks in ``init_process_group()``."""
 
 import sys
 import time

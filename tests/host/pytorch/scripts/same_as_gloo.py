@@ -1,4 +1,4 @@
-"""PyTorch's tutorial of DistributedDataParallel, with digits: over the ring, and over gloo in parallel."""
+"""PyTorch's tutorial of DistributedDataParallel with digits, over the ring and over gloo in parallel."""
 
 import json
 import sys
@@ -42,7 +42,7 @@ def main(path):
     dist.all_gather(everyone, weights)
     assert all(torch.equal(item.view(torch.int32), weights.view(torch.int32)) for item in everyone)
 
-    # Other types and operations, and groups of some ranks, use gloo.
+    # Sums of other types, other operations, and groups of some ranks use gloo.
     rank, size = dist.get_rank(), dist.get_world_size()
     number = torch.tensor([rank])
     dist.all_reduce(number)
@@ -50,7 +50,7 @@ def main(path):
     largest = torch.tensor([float(rank)])
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     assert largest.item() == size - 1
-    mean = torch.full((3, 2), float(rank)).t()  # not contiguous
+    mean = torch.full((3, 2), float(rank)).t()  # a tensor that is not contiguous
     dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     assert mean.eq((size - 1) / 2).all()
     pair = dist.new_group([0, 1])

@@ -1,4 +1,4 @@
-"""A rank that skips a step on its own: before the backward pass, or after it."""
+"""One rank skips a step, either before or after its backward pass."""
 
 import sys
 
@@ -11,7 +11,7 @@ import gradring.torch
 dist.init_process_group()
 torch.manual_seed(0)
 module = torch.nn.Linear(2, 1)
-if sys.argv[1] == "buffers":  # sent over gloo by the next forward pass
+if sys.argv[1] == "buffers":  # which the next forward pass sends over gloo
     module = torch.nn.Sequential(module, torch.nn.BatchNorm1d(1, affine=False))
 if sys.argv[1] != "plain":
     module = DistributedDataParallel(module)

@@ -1,4 +1,4 @@
-"""Cases where the duties of a backward pass or a step change during a script; each saves its weights.
+"""Cases where conditions of a backward pass or step change during a script; each returns its weights.
 
 Run by ``gradring launch -n 4 steps.py FILE``, and on its own with gloo only if ``plain`` is given too.
 """
@@ -26,7 +26,7 @@ results = {}
 
 
 def linear(values, dtype=torch.float32):
-    """A module with one weight for each value."""
+    """A linear module with the given weights."""
     module = torch.nn.Linear(len(values), 1, bias=False, dtype=dtype)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([values]))
@@ -34,12 +34,12 @@ def linear(values, dtype=torch.float32):
 
 
 def differentiate(module, *factors):
-    """Backward pass with these gradients."""
+    """Run a backward pass that results in the given gradients."""
     module(torch.tensor([factors], dtype=next(module.parameters()).dtype)).sum().backward()
 
 
 def scaler():
-    """An infinity on one rank in the first step, and on another rank in the third."""
+    """One rank has an infinite gradient in the first step, and another rank in the third."""
     module = DistributedDataParallel(linear([1.0]))
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step, infinite in enumerate((1, None, 0, None)):
@@ -52,7 +52,7 @@ def scaler():
 
 
 def another_optimizer():
-    """Three steps of an optimizer on the nodes, then three of another optimizer."""
+    """Three steps of an optimizer on the nodes are followed by three steps of a PyTorch optimizer."""
     module = DistributedDataParallel(linear([1.0, 2.0]))
     optimizer = Adam(module.parameters(), lr=0.5)
     for kind in (None, torch.optim.SGD):
@@ -67,7 +67,7 @@ def another_optimizer():
 
 
 def groups():
-    """A module in a group of half of the ranks."""
+    """A module in a process group that contains only half of the ranks."""
     halves = [dist.new_group(list(range(first, first + RANKS // 2))) for first in (0, RANKS // 2)]
     module = DistributedDataParallel(linear([0.0]), process_group=halves[RANK // (RANKS // 2)])
     differentiate(module, RANK + 1.0)
@@ -75,7 +75,7 @@ def groups():
 
 
 def frozen():
-    """A parameter that is frozen before the first pass, and trained later."""
+    """A parameter is frozen before the first pass and trained later."""
     body = torch.nn.Sequential(linear([1.0, 2.0]), linear([4.0]))
     body[0].weight.requires_grad_(False)
     module = DistributedDataParallel(body, find_unused_parameters=True)
@@ -91,7 +91,7 @@ def frozen():
 
 
 def types():
-    """Modules with types other than float32."""
+    """Modules with parameter types other than float32."""
     means = []
     for dtype in (torch.bfloat16, torch.float64):
         module = DistributedDataParallel(linear([0.0], dtype))
@@ -101,7 +101,7 @@ def types():
 
 
 def loop():
-    """Accumulation, a loss that is skipped on all ranks, and a hook of the script."""
+    """Gradient accumulation, a step that all ranks skip, and accumulated gradients that are kept."""
     module = DistributedDataParallel(linear([1.0, 1.0]))
     optimizer = SGD(module.parameters(), lr=0.5)
     for step in range(3):
@@ -116,7 +116,7 @@ def loop():
 
 
 def refusal(action):
-    """Text of a call's error, up to its colon; None without an error."""
+    """Text of the error that a call raises, up to the first colon, or None if it raises none."""
     try:
         action()
     except ValueError as error:
@@ -125,7 +125,7 @@ def refusal(action):
 
 
 def copies():
-    """Copies of modules, with and without a hook of the script, and a state from before the first step."""
+    """Copies of modules with and without a hook of the script, and a state saved before the first step."""
     means = []
     for hooked in (False, True):
         module = DistributedDataParallel(linear([0.0]))
@@ -147,7 +147,7 @@ def copies():
 
 
 def unequal_skips():
-    """Infinities in two steps of one rank, and no gradient of that rank in another step."""
+    """One rank has infinite gradients in two of the steps, so these steps are skipped."""
     module = DistributedDataParallel(linear([0.0]), find_unused_parameters=True)
     optimizer, scale = SGD(module.parameters(), lr=1.0), torch.amp.GradScaler("cpu", init_scale=4.0)
     for step in range(5):
@@ -160,7 +160,7 @@ def unequal_skips():
 
 
 def circle():
-    """An optimizer that refers to itself, and ends when the garbage collector runs."""
+    """An optimizer that refers to itself exists until the garbage collector runs."""
     module = DistributedDataParallel(linear([0.0]))
     optimizer = SGD(module.parameters(), lr=1.0)
     optimizer.itself = optimizer
@@ -176,7 +176,7 @@ def circle():
 
 
 def own_hook():
-    """The script's own hook, registered before and after the first pass, for all ranks and for halves."""
+    """The script's own hook, registered before or after the first pass, for all ranks and for halves."""
     means = []
     halves = [dist.new_group(list(range(first, first + RANKS // 2))) for first in (0, RANKS // 2)]
     for group in (None, halves[RANK // (RANKS // 2)]):
@@ -194,7 +194,7 @@ def own_hook():
 
 
 def uneven_inputs():
-    """Rank r has r + 1 inputs."""
+    """Ranks have different numbers of inputs: rank r has r + 1."""
     ends = []
     for whole in (True, False):
         module = DistributedDataParallel(linear([0.0]))
@@ -214,7 +214,7 @@ def uneven_inputs():
 
 
 def changed_groups():
-    """Parameters that the optimizer was not created with."""
+    """Parameters that were added or unfrozen after the optimizer was created."""
     module = DistributedDataParallel(linear([0.0, 0.0]))
     other = torch.nn.Parameter(torch.zeros(2))
     other.requires_grad_(False)
@@ -230,7 +230,7 @@ def changed_groups():
 
 
 def passes_of_one_rank():
-    """Passes of one rank outside of a step, in a module with buffers."""
+    """One rank runs extra passes outside of a step, in a module with buffers."""
     body = torch.nn.Sequential(torch.nn.BatchNorm1d(1, affine=False), linear([0.0]))
     module = DistributedDataParallel(body)
     optimizer = SGD(module.parameters(), lr=1.0)
@@ -248,7 +248,7 @@ def passes_of_one_rank():
 
 
 def two_groups():
-    """Sums in two groups of all ranks, one after the other."""
+    """Sums in two groups that contain all ranks, requested one after another."""
     other = dist.new_group()
     values = [torch.tensor([RANK + 1.0]), torch.tensor([10.0 * RANK])]
     works = [dist.all_reduce(values[0], async_op=True), dist.all_reduce(values[1], group=other, async_op=True)]

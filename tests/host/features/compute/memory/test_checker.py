@@ -1,4 +1,4 @@
-"""Both checks of a plan find all errors, and nothing else."""
+"""Each of the two checks of a plan finds all errors and raises no false alarm."""
 
 import numpy as np
 
@@ -16,21 +16,21 @@ def test_by_hand():
     assert not dead_reads(SIMPLE, good)
     assert overlaps(SIMPLE, {**good, "b": 3}) == [Overlap(1, "a", "b", 3, 4)]
     assert dead_reads(SIMPLE, {**good, "b": 3}) == [DeadRead(2, "a", "b", 3)]
-    # A result over operands of its own operation: both are alive together, but no read of it is wrong.
+    # A result placed over operands of its own operation: both are live together, but no read of them is wrong.
     assert overlaps(SIMPLE, {**good, "c": 5}) == [Overlap(2, "b", "c", 5, 6)]
     assert not dead_reads(SIMPLE, {**good, "c": 5})
 
 
 def test_a_read_in_front_of_its_write():
-    """Words that no operation has written belong to no buffer."""
+    """Words that no operation has written yet belong to no buffer."""
     late = Profile({"a": 1, "b": 1}, [Operation("0", writes=("a",)), Operation("1", ("a",), ("b",))])
     object.__setattr__(late, "operations", late.operations[1:])
     assert dead_reads(late, {"a": 0, "b": 1}) == [DeadRead(0, "a", "none", 0)]
 
 
 def test_injected():
-    """Both checks find all overlaps of 100 plans, each in words that are read again. The original plans have
-    none."""
+    """Both checks find an overlap injected into each of 100 plans, in words that are read again. The original plans
+    pass both checks."""
     generator = np.random.default_rng(1)
     count = 0
     while count < 100:

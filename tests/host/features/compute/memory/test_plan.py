@@ -1,4 +1,4 @@
-"""Memory plans: known answers of every rule, random programs, and programs of other plans."""
+"""Memory plans: known answers of every rule, random programs, and plans made for other programs."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from host.features.compute.memory.plan import (
 from host.features.compute.memory.steps import perceptron_profile
 from tests.refusals import refuses
 
-#: Buffers of a handmade example: first operation, end, words.
+#: Buffers of a handmade example, each with first operation, end, and words.
 BUFFERS = [Lifetime(*one) for one in ((0, 4, 1), (4, 6, 4), (1, 4, 1), (4, 6, 3), (3, 4, 2), (1, 2, 5))]
 
 
@@ -51,12 +51,12 @@ class TestKnownAnswers:
         assert peaks == {"strict": 9, "shared": 8, "search": 7, **{f"lowest fit by {name}": 7 for name in ORDERS}}
 
     def test_lowest_fit_fills_a_gap(self):
-        """A buffer is placed below live buffers, where another one has ended."""
+        """A buffer is placed below live buffers, in words that an earlier buffer no longer needs."""
         buffers = [Lifetime(0, 2, 3), Lifetime(0, 5, 2), Lifetime(3, 5, 2), Lifetime(3, 5, 2)]
         assert lowest_fit(buffers, range(4)) == [0, 3, 0, 5]
 
     def test_search_beats_the_orders(self):
-        """Six buffers that take more words than are alive in every single order."""
+        """For these six buffers, every fixed order needs more words than are live, but the search does not."""
         buffers = [Lifetime(*values) for values in ((1, 2, 4), (1, 4, 3), (2, 6, 3), (2, 5, 1), (4, 7, 4), (3, 6, 1))]
         assert live_words(buffers) == 9
         assert min(peak(buffers, places) for method, places in planned(buffers).items()
@@ -65,7 +65,7 @@ class TestKnownAnswers:
 
 
 def test_random_programs():
-    """No method has overlaps, or takes fewer words than are alive or more than all buffers together."""
+    """No method makes buffers overlap, or needs fewer words than are live or more than all buffers together."""
     generator = np.random.default_rng(0)
     for _ in range(60):
         program = random_profile(generator)
@@ -109,7 +109,7 @@ class TestPlan:
         plan.check(SIMPLE, budget=6)
 
     def test_digest(self):
-        """Names of operations are not in a program's digest; sizes, order and buffers are."""
+        """A program's digest depends on sizes, order and buffers, but not on the names of operations."""
         renamed = Profile(SIMPLE.words, [Operation("other", item.reads, item.writes) for item in SIMPLE.operations])
         assert renamed.digest == SIMPLE.digest
         different = [profile(("", "a"), ("a", "b"), ("b", "c"), ("c", ""), a=4, b=2, c=4),
@@ -141,7 +141,7 @@ class TestPlan:
     ((64, 64, 10), 7136, -9.4, -9.4), ((64, *[64] * 9, 10), 39_904, -42.7, -42.7),
     ((64, 128, 96, 48, 10), 20_448, -27.4, -32.4)], ids=["digits", "deep", "narrowing"])
 def test_perceptrons_with_softmax_apart(widths, naive, strict, live):
-    """Words of a batch of 32; percent saved by the strict plan and by live words, which the search reaches."""
+    """Words for a batch of 32, and the percentages that the strict plan and a plan of live words save."""
     program = perceptron_profile(widths, 32)
     peaks = {method: peak(program.lifetimes, places) for method, places in planned(program.lifetimes).items()}
     assert program.naive == naive

@@ -1,4 +1,4 @@
-"""Row owners of the golden engine find reads of overwritten buffers, and nothing else."""
+"""Row owners in the golden engine detect reads of overwritten buffers, without false alarms."""
 
 import itertools
 
@@ -24,8 +24,8 @@ LIST = LANES * ROWS
 
 
 def test_overlaps_in_programs():
-    """All overlaps of 100 plans, in rows that are read again, are found. A pass of a good plan before each, on the
-    same memory with any owners left by passes of other programs, is not stopped."""
+    """In 100 plans, all overlaps in rows that are read again are detected. Before each plan, a pass of a good plan on
+    the same memory, with owners left by other programs, raises no alarm."""
     seed = 1
     generator = np.random.default_rng(seed)
     owners, memory = RowOwners(2 * ROWS), np.zeros(2 * LIST, np.uint32)
@@ -44,7 +44,7 @@ def test_overlaps_in_programs():
 
 
 class Pass:
-    """Passes of a perceptron on one memory with rows that keep their owners from pass to pass.
+    """Passes of a perceptron on one memory, where rows keep their owners between passes.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Pass:
         self.owners = RowOwners(8192 // array.lanes)
 
     def run(self, generator, count):
-        """Write a batch, run all lists, and return the first outcome that is not OK, or the last one."""
+        """Write a batch, run all lists, and return the first outcome that is not OK, or else the last one."""
         inputs, outputs = self.lists.places.layers[0].inputs, self.lists.places.layers[-1].outputs
         before = self.memories[Place.ACTIVATIONS].copy()
         give(self.memories, self.lists, generator.standard_normal((count, inputs)).astype(np.float32),
@@ -77,7 +77,7 @@ class Pass:
 
 
 def networks():
-    """Models, layers and arrays, with products of all kinds and tables of centroids."""
+    """Models, layers and arrays, with all kinds of products and with tables of centroids."""
     for widths, array in (((16, 8, 8, 5), Array(rows=2, lanes=4)), ((8, 16, 24, 4), Array(rows=1, lanes=8))):
         inputs, *hidden, outputs = widths
         model = perceptron(inputs, hidden, outputs, align=GROUP)
@@ -90,8 +90,8 @@ def networks():
 
 @pytest.mark.parametrize("number", range(4))
 def test_networks(number):
-    """Batches of all sizes in turn on one memory raise no alarm. A buffer at the place of another buffer is detected
-    where both are alive and the other one is read again."""
+    """Batches of all sizes on one memory raise no alarm. A buffer moved to the address of another one is detected if
+    both are live and the other one is read again."""
     model, layers, array = [*networks()][number]
     generator = np.random.default_rng(number)
     passes = Pass(model, layers, array, 8)
@@ -102,14 +102,14 @@ def test_networks(number):
     profile = passes.lists.programs[0].profile(rooms, engine_of(array))
     detected = 0
     for kept, moved in itertools.permutations(plan.words, 2):
-        if {kept, moved} == {"inputs", "labels"}:  # the host writes both, and its rows have no owner
+        if {kept, moved} == {"inputs", "labels"}:  # the host writes both, so their rows have no owner
             continue
         places = {**plan.places, moved: plan.places[kept]}
         wrong = Pass(model, layers, array, 8, plan=type(plan)(**{**vars(plan), "places": places}))
         outcome = wrong.run(generator, 8)
-        # The host's reads after the lists are not compared.
+        # Reads by the host after the lists are not checked.
         dead = [item for item in dead_reads(profile, places) if item.operation < len(profile.operations) - 1]
-        # A target over an operand of its own instruction is refused.
+        # A target that overlaps an operand of its own instruction is rejected.
         expected = {EventStatus.READ_DEAD, EventStatus.BAD_INSTRUCTION} if dead else {
             EventStatus.OK, EventStatus.BAD_INSTRUCTION}
         assert outcome.status in expected, (kept, moved, dead)

@@ -1,4 +1,4 @@
-"""Factors of states on an array, and misfits of states that do not fit."""
+"""Factors that states select on an array, and misfits of states that do not fit."""
 
 import dataclasses
 
@@ -22,10 +22,10 @@ def factors(plan):
 
 
 @pytest.mark.parametrize(("state", "expected"), [
-    # A panel of 16 by 8: the tile of 16 by 8. A panel of 64 by 64: the same tile, the lower of two with 24 operands.
+    # A panel of 16 by 8 equals the tile. A panel of 64 by 64 uses the same tile, the lower of two with 24 operands.
     (((2, 4), (3, 3), (3, 3)), (2, 0, 0, 3)),
     (((0, 6), (4, 2), (0, 6)), (1, 3, 2, 2)),
-    # Panels that are as low or as narrow as tiles can be.
+    # Panels as low or as narrow as the tiles allow.
     (((4, 2), (2, 4), (1, 5)), (0, 0, 0, 4)),
     (((1, 5), (2, 4), (4, 2)), (3, 0, 0, 4)),
 ])
@@ -36,10 +36,10 @@ def test_two_levels(state, expected):
 
 
 @pytest.mark.parametrize(("state", "misfit"), [
-    (((5, 1), (2, 4), (4, 2)), 4),  # 2 by 4, and the nearest tile is 4 by 32 or 32 by 4
+    (((5, 1), (2, 4), (4, 2)), 4),  # a tile of 2 by 4; the nearest are 4 by 32 and 32 by 4
     (((0, 6), (0, 6), (3, 3)), 1),  # a panel of A with 4,096 elements, of 2,048
     (((0, 6), (0, 6), (0, 6)), 2),
-    (((2, 4), (5, 1), (3, 3)), 1),  # panels of two terms would begin inside a row of A
+    (((2, 4), (5, 1), (3, 3)), 1),  # two-term panels would begin inside a row of A
     (((2, 4), (6, 0), (3, 3)), 2),
 ])
 def test_misfits(state, misfit):
@@ -47,7 +47,7 @@ def test_misfits(state, misfit):
 
 
 def test_alignment():
-    """Panels of two terms fit where the lines of both operands run along m and n."""
+    """Panels of two terms fit if the memory lines of both operands run along m and n."""
     assert isinstance(nest((64, 64, 64), (2, 2, 2), transpose_a=True).plan(((2, 4), (5, 1), (3, 3))), Plan)
 
 
@@ -56,7 +56,7 @@ def test_alignment():
     ((16, 64, 32), None), ((32, 32, 16), (30, 17, 10)), ((8, 64, 64), (8, 40, 64)), ((16, 128, 16), (13, 128, 16))])
 @pytest.mark.parametrize("options", [{}, {"transpose_a": True}, {"transpose_b": True}])
 def test_legal_states(operands, sizes, actual, options):
-    """A state fits exactly if the loop nest accepts its job, for all formats of operands and all states."""
+    """A state fits exactly if the loop nest accepts its job, for all operand formats and states."""
     array = Array(rows=2, lanes=4, blocks=16, operands=operands)
     states = nest(sizes, (3, 2, 3), array=array, actual=actual, **options)
     tiles = {states._shape(tile): tile for tile in range(4)}
@@ -78,7 +78,7 @@ def test_legal_states(operands, sizes, actual, options):
 @pytest.mark.parametrize(("operands", "rounds", "misfit"), [
     ("fp32", 2, 0), ("bf16", 2, 0), ("mx9", 4, 0), ("mx9", 2, 2), ("nvfp4", 3, 1), ("mxfp4_e2m1", 4, 1)])
 def test_parted_blocks(operands, rounds, misfit):
-    """Factors of two by which panels of two tiles are shorter than a block; panels of one tile may split it."""
+    """The misfit counts factors of two by which panels of several tiles are shorter than an operand block."""
     states = nest((32, 64, 32), (3, 2, 3), array=Array(rows=4, lanes=4, operands=operands))
     plan = states.plan(((0, 1, 4), (6 - rounds, rounds), (2, 0, 3)))
     assert isinstance(plan, Plan) if misfit == 0 else plan == misfit
@@ -86,7 +86,7 @@ def test_parted_blocks(operands, rounds, misfit):
 
 
 def test_tile_level():
-    """With three levels the tile itself is a level, and only its four forms fit."""
+    """With three levels, the innermost one is the tile itself, and only its four shapes fit."""
     states = nest((32, 64, 32), (3, 2, 3))
     assert factors(states.plan(((1, 0, 4), (4, 2), (0, 2, 3)))) == (2, 0, 2, 2)
     assert states.plan(((0, 1, 4), (4, 2), (1, 0, 4))) == 1
@@ -95,20 +95,20 @@ def test_tile_level():
 
 
 def test_products():
-    """A level of products cuts m and n, and leaves the rest to each product."""
+    """The level of products splits m and n, and each product covers the rest."""
     levels = Level.PRODUCTS, Level.OUTER, Level.PANEL
     states = nest((64, 64, 64), (3, 2, 3), levels=levels)
     plan = states.plan(((1, 1, 4), (3, 3), (2, 0, 4)))
     assert (plan.rows, plan.columns, plan.job.m, plan.job.n, plan.job.k) == (2, 4, 32, 16, 64)
     assert factors(plan) == (1, 1, 0, 3)
-    # A list has room for 32 products and an END.
+    # A list has room for 32 products and the END instruction.
     assert states.plan(((2, 0, 4), (3, 3), (3, 0, 3))).products == 32
     wide = nest((1024, 64, 1024), (3, 2, 3), levels=levels)
     assert wide.plan(((4, 2, 4), (3, 3), (3, 4, 3))) == 2
 
 
 def test_sizes_between_powers():
-    """A product may be smaller than its space; its factors come from the space."""
+    """A product may be smaller than the space from which its factors are taken."""
     plan = nest((32, 64, 16), (3, 2, 3), actual=(30, 64, 10), transpose_b=True).plan(((1, 0, 4), (3, 3), (1, 0, 3)))
     assert (plan.job.m, plan.job.n) == (30, 10)
     assert factors(plan) == (2, 0, 0, 3)

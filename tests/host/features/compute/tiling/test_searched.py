@@ -1,4 +1,4 @@
-"""Factors searched for a run: no more cycles than by default, and kept."""
+"""Factors that were searched for a run need no more cycles than the default ones, and are kept."""
 
 
 import numpy as np
@@ -19,7 +19,7 @@ ARRAY = Array(rows=NODE.compute.rows, lanes=NODE.lanes, operands=NODE.compute.op
 
 @pytest.fixture
 def short(monkeypatch):
-    """A few evaluations of each product, with the arithmetic of the library of other tests."""
+    """Factors with a budget of a few evaluations per product, on a library that other tests use."""
     monkeypatch.setattr(searched, "BUDGET", 6)
 
     def factors(path):
@@ -29,8 +29,8 @@ def short(monkeypatch):
 
 
 def test_lists(short, tmp_path, monkeypatch):
-    """The lists of a network with searched factors: results are kept and not searched again; worse default factors
-    are replaced."""
+    """When a network's lists are compiled with searched factors, the results are kept and reused, and default factors
+    that are worse are replaced."""
     path = tmp_path / "tiling" / "factors.json"
     options = {"array": ARRAY, "examples": 6, "words": NODE.compute.activations}
     layers = layers_of((8, 12, 10))
@@ -41,14 +41,14 @@ def test_lists(short, tmp_path, monkeypatch):
     assert kept.keys() == factors.found.keys()
     assert len(kept) == 7
     assert all(0 < entry["cycles"] <= entry["default"] and entry["evaluations"] == 6 for entry in kept.values())
-    monkeypatch.setattr(SearchedFactors, "_search", None)  # nothing is searched
+    monkeypatch.setattr(SearchedFactors, "_search", None)  # prevents further searches
     with short(path) as factors:
         again = lists.compile_lists(layers, **options, factors=factors)
     assert np.array_equal(first.words, again.words)
 
 
 def test_worse_default(short, tmp_path, monkeypatch):
-    """Factors with one term in a panel take more cycles than the result of a search."""
+    """Default factors with one term per panel take more cycles than factors from a search."""
     monkeypatch.setattr(searched, "BUDGET", 40)
     worse = {**best_factors(ARRAY, (6, 8, 12), transpose_a=True), "rounds": 0, "order": 2}
     monkeypatch.setattr(searched, "best_factors", lambda *arguments, **options: worse)
@@ -60,7 +60,7 @@ def test_worse_default(short, tmp_path, monkeypatch):
 
 
 def test_no_room(short, tmp_path):
-    """A product without room on the node has the default factors, and is not kept."""
+    """A product that does not fit on the node uses the default factors, which are not kept."""
     path = tmp_path / "factors.json"
     with short(path) as factors:
         assert dict(factors(ARRAY, (64, 64, 64))) == dict(best_factors(ARRAY, (64, 64, 64)))

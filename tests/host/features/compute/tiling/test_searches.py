@@ -22,7 +22,7 @@ def evaluations(budget, *, sizes=(64, 64, 64), depths=(2, 2, 2)):
 
 
 def test_evaluations():
-    """Each state is evaluated once; a state that does not fit costs more than any that fits, by its misfit."""
+    """Each state is evaluated once; states that do not fit cost more than all that fit, by their misfit."""
     trials = evaluations(4)
     near, far, fits = ((2, 4), (5, 1), (3, 3)), ((5, 1), (2, 4), (4, 2)), ((2, 4), (3, 3), (3, 3))
     assert trials.cost(far) == 5 * trials.worst
@@ -39,7 +39,7 @@ def test_evaluations():
 
 @pytest.mark.parametrize("search", OWN)
 def test_budget(search):
-    """A search uses exactly its budget and is repeatable with the same seed; a small space is exhausted."""
+    """A search uses exactly its budget and is reproducible for a given seed; small spaces are exhausted."""
     runs = []
     for _ in range(2):
         trials = evaluations(50)
@@ -54,7 +54,7 @@ def test_budget(search):
 
 
 def test_starts():
-    """A start is the first evaluation."""
+    """The given starting state is evaluated first."""
     start = ((2, 4), (3, 3), (3, 3))
     for search in (best_first, actor_critic):
         trials = evaluations(20)
@@ -63,8 +63,8 @@ def test_starts():
 
 
 def test_optimum():
-    """Both published searches find the optimum of 343 states within 70 evaluations, with 20 seeds; in the larger
-    space they are better than random search."""
+    """Both published searches find the optimum of 343 states within 70 evaluations in nearly all of 20 runs; in the
+    larger space they outperform random search."""
     small, middle, _ = TASKS
     results, best = [], {}
     for task in (small, middle):
@@ -80,7 +80,7 @@ def test_optimum():
 
 
 def test_network():
-    """Gradients of the network match differences of its loss; with them it learns the move that pays."""
+    """The network's gradients match differences of its loss, and it learns which move pays off."""
     generator = np.random.default_rng(2)
     network = Network(6, 4, generator)
     x, moves, rewards = generator.standard_normal((5, 6)), generator.integers(0, 4, 5), generator.random(5)
@@ -100,7 +100,7 @@ def test_network():
             parameter[index] = kept - 3e-3
             below = loss()
             parameter[index] = kept
-            # Probabilities are binary32, so a difference has an error of about 1e-8, and the error of its curve.
+            # Probabilities are binary32, so differences have an error of about 1e-8, plus the error from curvature.
             assert abs((above - below) / 6e-3 - gradient[index]) < 2e-5
     state = np.ones((4, 6))
     for _ in range(300):
@@ -109,13 +109,13 @@ def test_network():
 
 
 def test_numbers():
-    """Numbers are factors divided by their product, minus a half."""
+    """A state is encoded as factors divided by their product, minus one half."""
     values = numbers(Space((8, 4, 2), (3, 2, 1)), ((3, 0, 0), (1, 1), (1,)))
     assert values.tolist() == [0.5, -0.375, -0.375, 0.0, 0.0, 0.5]
 
 
 def test_optuna():
-    """The tuner from PyPI proposes states of the space, and some of them fit."""
+    """The tuner from PyPI proposes states from the space, and some of them fit."""
     trials = evaluations(30)
     METHODS["Optuna TPE"](trials, np.random.default_rng(1))
     assert trials.left == 0
@@ -123,7 +123,7 @@ def test_optuna():
 
 
 def test_seeds():
-    """The requested number of seeds, or the task's."""
+    """The number of seeds is the requested one or, by default, the task's."""
     task = dataclasses.replace(TASKS[0], sizes=(16, 16, 16), budget=3, seeds=2)
     cost = estimated(task.nest.job, ARRAY)
     assert [len(compare(task, cost, ("random",), seeds=seeds)[0].best) for seeds in (None, 1, 5)] == [2, 1, 5]

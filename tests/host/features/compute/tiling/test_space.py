@@ -1,4 +1,4 @@
-"""Space of factors: its size, neighbours, and random states."""
+"""The space of factors: its size, neighbours, and random states."""
 
 import collections
 
@@ -16,7 +16,7 @@ def test_published_sizes(sizes, depths, count):
 
 
 def test_states():
-    """All states are different, belong to the space, and have the right number."""
+    """All states are distinct, belong to the space, and have the space's depths and exponents."""
     space = Space((32, 64, 32), (3, 2, 3))
     states = list(space)
     assert len(set(states)) == len(states) == 3087
@@ -28,7 +28,7 @@ def test_states():
 
 
 def test_neighbours():
-    """A move shifts one factor of two, its reverse shifts it back, and neighbours are mutual."""
+    """A move shifts one factor of two, the opposite move reverses it, and neighbours are mutual."""
     space = Space((8, 4, 2), (3, 2, 1))
     assert len(space.moves) == 6 + 2
     state = ((3, 0, 0), (1, 1), (1,))
@@ -39,12 +39,12 @@ def test_neighbours():
 
 
 def test_random():
-    """Each state is drawn with the same probability: each of 35 states some 200 times in 7,000."""
+    """States are drawn uniformly: each of 35 states occurs about 200 times in 7,000 draws."""
     space = Space((16, 1, 1), (4, 1, 1))
     generator = np.random.default_rng(3)
     drawn = collections.Counter(space.random(generator) for _ in range(7000))
     assert set(drawn) == set(space)
-    # Five standard deviations.
+    # A tolerance of five standard deviations.
     assert all(abs(count - 200) < 5 * 200**0.5 for count in drawn.values())
 
 
