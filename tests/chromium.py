@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-#: A new profile, nothing in the background, and no name resolution.
+#: A new profile, no background activity, and no name resolution.
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
            "--disable-background-networking", "--disable-component-update", "--disable-sync",
            "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--hide-scrollbars")
@@ -19,12 +19,12 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--n
 class Loaded:
     """A loaded page."""
 
-    text: str  # its HTML, after its scripts have run
+    text: str  # HTML of the page after its scripts have run
     messages: list[str]  # lines of the browser's console
 
 
 def needed():
-    """Skip the test, with the reason, where there is no Chromium; where CI is set, Chromium must be installed."""
+    """Skip the test and give the reason if Chromium is missing; where CI is set, Chromium must be installed."""
     if PROGRAM is None:
         reason = "pages are not looked at: there is no Chromium on this machine (Debian: apt-get install chromium)"
         if os.environ.get("CI"):
@@ -33,7 +33,7 @@ def needed():
 
 
 def load(address, *options, profile):
-    """Load a page from the address of a file or of a server, with an empty folder as profile."""
+    """Load a page from the address of a file or of a server, with an empty folder as its profile."""
     ended = subprocess.run([PROGRAM, *OPTIONS, *options, f"--user-data-dir={profile}", "--dump-dom", address],
                            capture_output=True, text=True, encoding="utf-8", timeout=120)
     assert ended.returncode == 0, ended.stderr

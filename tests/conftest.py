@@ -20,21 +20,21 @@ _LARGE = ("host", "pairs", "programs", "hdl/ring/test_collective.py", "hdl/test_
 
 
 def pytest_collection_modifyitems(config, items):
-    """With several workers, run large tests first and let small ones fill the end; one process keeps the order."""
+    """With several workers, run large tests first so that small ones fill the end; one process keeps the order."""
     if hasattr(config, "workerinput"):
         here = Path(__file__).parent
         items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(_LARGE))
 
 
 def pytest_collection_finish():
-    """Exclude modules and tests from garbage collection: they stay to the end, and simulations make much garbage."""
+    """Exclude modules and tests from garbage collection, since they stay and simulations create much garbage."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def key_of_checkpoints(tmp_path_factory):
-    """Give the tests, and the processes that they start, a user key of their own."""
+    """Give the tests, and the processes that they start, their own user key."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADRING_KEY", str(tmp_path_factory.mktemp("key") / "checkpoint.key"))
         yield
@@ -42,7 +42,7 @@ def key_of_checkpoints(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_builds():
-    """Build without optimization: runs under cocotb are too short to repay its compile time."""
+    """Build without optimization: runs under cocotb are too short to repay the compile time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regression, "OPTIMIZATION", "-O0")
         yield

@@ -1,6 +1,6 @@
-"""A node with each feature: the options of its configuration, and a file of the feature's gateware."""
+"""A node with each feature: the options of its configuration, and a gateware file of the feature."""
 
-#: Dictionaries of :func:`hdl.config.forms.from_dict`, and files in ``hdl/features/<name>``, by the feature's name.
+#: Dictionaries for :func:`hdl.config.forms.from_dict`, and files in ``hdl/features/<name>``, by feature name.
 FEATURED = {
     "grid": ({"topology": {"kind": "grid"}}, "switch"),
     "replay": ({"link": {"kind": "replay"}}, "window"),

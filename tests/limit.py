@@ -1,9 +1,9 @@
-"""Limit of the time of a run of tests: ``pytest --minutes 50``, which is ``make test MINUTES=50``.
+"""Time limit of a test run: ``pytest --minutes 50``, which is ``make test MINUTES=50``.
 
-A run with a limit begins with one case of each test, drawn by the commit. The rest follows file by file, in an order
-drawn by the commit too; tests that have not begun when the time is over are skipped, except the first cases.
-So a machine that is fast enough runs everything, and a slow one a different part with each commit. Tests of
-:data:`LARGE` belong to the rest.
+A run with a limit begins with one case of each test, drawn by the commit. The remaining cases follow file by file, in
+an order also drawn by the commit; tests that have not begun when the time is over are skipped, except the first
+cases. So a fast machine runs everything, and a slow one a different subset with each commit. Tests of :data:`LARGE`
+belong to the remaining cases.
 """
 
 import collections
@@ -16,7 +16,7 @@ import pytest
 
 __all__ = ["LARGE", "arranged", "first_cases"]
 
-#: Prefixes of names of tests that share the library of a ring with no other test, or that take a minute or more.
+#: Prefixes of names of tests that share a ring's library with no other test, or that take at least a minute.
 LARGE = (
     "tests/known_answers",
     "tests/pairs",
@@ -48,7 +48,7 @@ LARGE = (
 
 
 def first_cases(names: list[str], seed: str) -> set[str]:
-    """Names of one case of each test, tests of :data:`LARGE` excepted."""
+    """Names of one case of each test, except for tests of :data:`LARGE`."""
     cases = collections.defaultdict(list)
     for name in names:
         if not name.startswith(LARGE):
@@ -72,7 +72,7 @@ def arranged(names: list[str], seed: str, workers: int) -> list[int]:
 
 
 def _commit() -> str:
-    """The commit of the clone, or nothing outside one."""
+    """The commit of the clone, or an empty string outside of a clone."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True,
                               check=False)

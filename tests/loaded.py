@@ -4,7 +4,7 @@ from sim.verilated.vectors import Feed, Unit
 
 
 class Loaded(Unit):
-    """A unit that takes the rows in ``load``, if any, after each reset, in ``spare`` cycles more than they need."""
+    """A unit that accepts the rows in ``load``, if any, after each reset, in ``spare`` cycles more than they need."""
 
     load = None
 

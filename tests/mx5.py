@@ -1,4 +1,4 @@
-"""A format that exists only in tests, MX5 with three mantissa bits: docs/compression/adding-a-format.md."""
+"""A format that exists only in tests: MX5, with three mantissa bits (docs/compression/adding-a-format.md)."""
 
 import contextlib
 from unittest import mock
@@ -17,7 +17,7 @@ GATEWARE = FixedCodec(code=CODE, block=_FORMAT.block, block_bits=_FORMAT.block_b
                       decoder=coding.Decoder, parameters={"codec": _FORMAT})
 MODEL = model.FixedCodec(code=CODE, format=golden_shared_exponent.SharedExponent(mantissa_bits=3))
 
-#: The same as a change of the tree: file, the preceding line, and the added line.
+#: Equivalent to a change of the tree: file, the preceding line, and the added line.
 PATCH = (
     ("hdl/registry.py", '        "mx9": Codes(ring=3, operands=2, blocks=True, broadcast=3),\n',
      '        "mx5": Codes(ring=16),\n'),
@@ -30,7 +30,7 @@ PATCH = (
 
 
 class Mx5Feature(Feature):
-    """The format on its own."""
+    """The feature with only this format."""
 
     requires = ("mx",)
 

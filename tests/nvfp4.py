@@ -2,12 +2,12 @@
 
 import numpy as np
 
-#: Fractions of six bits, each on its own and with the smallest and the largest number of bits below.
+#: Fractions of six bits, each on its own and with the smallest and the largest number of lower bits.
 _FRACTIONS = (np.arange(64, dtype=np.uint32)[:, np.newaxis] << 17 | np.array([0, 1, 0x1_FFFF], np.uint32)).ravel()
 
 
 def every_place(codec):
-    """Blocks of one magnitude each, of every size; and below each scale magnitudes of every size.
+    """Blocks of a single magnitude of every size; and for each scale, magnitudes of every size.
 
     Magnitudes change scale or code at seven significant bits or fewer, so every other magnitude is like one of these.
     """

@@ -1,4 +1,4 @@
-"""Tests that need features, in a copy without some of them."""
+"""Requirements of tests that need features, in a copy without some of them."""
 
 import pytest
 
@@ -8,7 +8,7 @@ __all__ = ["needs"]
 
 
 def needs(*features, what="This test"):
-    """Skip a test, or all tests of a module that is collected, unless all these features are in this copy."""
+    """Skip a test, or all tests of the module being collected, unless all these features are in this copy."""
     for feature in features:
         if feature not in FEATURES:
             pytest.skip(f"{what} needs feature {feature}, which is not in this copy", allow_module_level=True)

@@ -1,6 +1,6 @@
 """Processor time of tests by folder, including the programs that they run.
 
-Wall time depends on the load of the machine; the cost of a test is shown here. The table follows pytest's own
+Wall time depends on the machine's load; processor time shows the cost of a test. The table follows pytest's own
 summary, and ``build/tests.json`` has the time of each file and of each test that takes a second or more.
 """
 
@@ -13,7 +13,7 @@ import pytest
 
 from sim import simulations
 
-#: Name of the property of a test that carries its time from a worker to the process that sums up.
+#: Name of the test property that carries its time from a worker to the process that adds up all times.
 _PROPERTY = "processor_seconds"
 _REPORT = Path("build") / "tests.json"
 _LONG = 1.0
@@ -22,7 +22,7 @@ _tests: dict[str, float] = {}
 
 
 def _used() -> float:
-    """Seconds of this process so far, of its ended children, and of the process that simulates for cocotb."""
+    """Seconds used so far by this process, its ended children, and the process that simulates for cocotb."""
     return simulations.seconds() + sum(usage.ru_utime + usage.ru_stime
                for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 

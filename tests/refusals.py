@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Refused parameters, and their full messages."""
+"""Checks that parameters are rejected with the full expected message."""
 
 import re
 
@@ -7,13 +7,13 @@ import pytest
 
 
 def refuses(message, make, /, *arguments, error=ValueError, **parameters):
-    """Check that these parameters are refused with exactly this message."""
+    """Check that these parameters are rejected with exactly this message."""
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         make(*arguments, **parameters)
 
 
 def refused(make, base, cases, error=ValueError):
-    """Test that each set of parameters is refused with exactly its message."""
+    """Test that each set of parameters is rejected with exactly its message."""
     @pytest.mark.parametrize(("parameters", "message"), cases)
     def test(parameters, message):
         refuses(message, make, error=error, **{**base, **parameters})
@@ -22,5 +22,5 @@ def refused(make, base, cases, error=ValueError):
 
 
 def refused_values(make, base, name, values, message, error=ValueError):
-    """Test that each value of a parameter is refused with a message that ends with the value."""
+    """Test that each value of a parameter is rejected with a message that ends with the value."""
     return refused(make, base, [({name: value}, f"{message}, not {value!r}") for value in values], error)

@@ -1,4 +1,4 @@
-"""Scalars in event files of TensorBoard, read as TensorBoard reads them: a start drops values of later steps."""
+"""Scalars in event files, read as TensorBoard reads them: a restart drops values of later steps."""
 
 import struct
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 #: Maximum lines of hdl and sim that a default node imports, and of golden models of the core.
 MAX_LINES, MAX_GOLDEN = 20_000, 6_000
 
-#: Elaborates a default node, and in a process of its own a node with each feature; prints the modules of each.
+#: Elaborates a default node, and in separate processes a node with each feature; prints the modules of each.
 PROGRAM = """
 import json, os, sys
 from amaranth.hdl import Fragment
@@ -69,6 +69,6 @@ def test_lines_that_a_node_imports():
 
 
 def test_lines_of_golden_models():
-    """The golden models of the core are few."""
+    """The golden models of the core have few lines."""
     golden = list((ROOT / "sim/golden").glob("*.py"))
     assert sum(len(path.read_text().splitlines()) for path in golden) <= MAX_GOLDEN

@@ -33,7 +33,7 @@ def test_all_are_tested():
 
 
 def test_numpy_model(tmp_path):
-    """It learns, and prints the figures of the quick start."""
+    """The numpy model learns, and prints the numbers of the quick start."""
     printed = run(tmp_path, EXAMPLES / "numpy_model.py", "zero_value")
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", printed)]
     assert losses[0] > 2
@@ -47,7 +47,7 @@ def test_pytorch(tmp_path):
     printed = run(tmp_path, "-m", "gradring", "launch", "-n", 2, "--output", tmp_path, EXAMPLES / "pytorch_ddp.py")
     losses = [float(loss) for loss in re.findall(r"loss of rank 0 (\S+)", printed)]
     assert len(losses) == 2
-    assert max(losses) < 1  # 2.3 at first
+    assert max(losses) < 1  # the loss is 2.3 at first
 
 
 def rows(printed):
@@ -57,13 +57,13 @@ def rows(printed):
 
 
 def test_own_data(tmp_path):
-    """Without arguments it writes a table, and prints the rows on the page; less density is fewer words."""
+    """Without arguments it writes a table, and prints the rows on the page; lower density means fewer words."""
     printed = run(tmp_path, EXAMPLES / "own_data.py", "--gradients", "zero_value", "--density", "1,0.1")
     assert "build/examples/patients.csv: 442 rows, 10 inputs, a quantity; 289 parameters on 4 nodes\n" in printed
     table = rows(printed)
     assert list(table) == [("zero_value", "100%"), ("zero_value", "10%")]
     for values in table.values():
-        assert float(values[0]) < 0.7  # 1 is the variance
+        assert float(values[0]) < 0.7  # the variance is 1
     dense, sparse = (int(values[3].replace(",", "")) for values in table.values())
     assert sparse < dense
     for line in printed.splitlines():
@@ -72,7 +72,7 @@ def test_own_data(tmp_path):
 
 
 def test_own_data_of_another_kind(tmp_path):
-    """A file of one's own with classes, and a column that it does not have."""
+    """A user's own file with classes is trained on, and a column that it does not have is rejected."""
     generator = np.random.default_rng(3)
     with (tmp_path / "own.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -84,7 +84,7 @@ def test_own_data_of_another_kind(tmp_path):
     printed = run(tmp_path, EXAMPLES / "own_data.py", "own.csv", "kind", "--gradients", "zero_value", "--steps", 40)
     assert "own.csv: 200 rows, 3 inputs, 3 classes; 171 parameters on 4 nodes\n" in printed
     ((loss, unseen, *_),) = rows(printed).values()
-    assert max(float(loss), float(unseen)) < 0.5  # 1.1 without any training
+    assert max(float(loss), float(unseen)) < 0.5  # the loss is 1.1 without any training
     ended = subprocess.run([sys.executable, EXAMPLES / "own_data.py", "own.csv", "none"], cwd=tmp_path, text=True,
                            capture_output=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (1, "own.csv has no column none, only kind, x, y, nothing\n")
@@ -97,7 +97,7 @@ def test_amaranth_design(tmp_path):
     printed = run(tmp_path, EXAMPLES / "amaranth_design.py")
     assert re.search(rf"^4 vectors for each threshold: {EQUAL}$", printed, re.MULTILINE)
     kept, words = zip(*re.findall(r"^ +[\d.]+ +(\d+) +(\d+),", printed, re.MULTILINE), strict=True)
-    # A mask for each 32 elements of the vectors.
+    # One mask for each 32 elements of the vectors.
     assert [int(total) - int(count) for total, count in zip(words, kept, strict=True)] == [1 + 1 + 4 + 11] * 3
     assert printed.splitlines()[:4] == block("python examples/amaranth_design.py")[:4]
     text = (tmp_path / "build" / "examples" / "sparsifier.v").read_text()
@@ -143,7 +143,7 @@ def golden_packets():
 
 
 def test_waveform(tmp_path):
-    """Every packet of a fused update, in the waveform, as text, and as on the page."""
+    """Every packet of a fused update appears in the waveform, as text, and as on the page."""
     wave = tmp_path / "wave" / "ring.fst"
     run(tmp_path, "-m", "gradring", "wave", "--nodes", NODES, "--output", wave)
     printed = run(tmp_path, "-m", "gradring", "packets", wave)
@@ -159,7 +159,7 @@ def test_waveform(tmp_path):
     for node in range(NODES):
         sequences = [packet.header.sequence for packet in seen if packet.link[0] == node]
         assert sequences == list(range(sequences[0], sequences[0] + 6))
-    # Whole packets leave without a pause once their words are there; the page explains these lines.
+    # Whole packets leave without a pause as soon as their words are there; the page explains these lines.
     lines = printed.splitlines()
     assert len(lines) == 1 + 24 + 2
     for line in block("gradring packets"):

@@ -1,15 +1,15 @@
-"""Functions of host/ are short, and one class or module does certain jobs for all."""
+"""Functions of host/ are short, and certain jobs are each done by one class or module."""
 
 import ast
 
 from tests.test_layout import ROOT, files
 
-#: Maximum lines of a function.
+#: Maximum number of lines of a function.
 LINES = 60
 
 
 def test_functions_are_short():
-    """All functions of host/, including nested ones; ruff checks their complexity and parameters."""
+    """All functions of host/, including nested ones, are short; ruff checks their complexity and parameters."""
     lengths = {}
     for path in files(".py"):
         if path.is_relative_to(ROOT / "host"):
@@ -37,7 +37,7 @@ GOLDEN = ("host/transports/golden/nodes.py", "host/features/programs/golden.py")
 
 
 def test_one_class_steps_batches():
-    """The trainer takes all batches, lets executors do all steps, and counts them."""
+    """The trainer draws all batches, delegates all steps to executors, and counts them."""
     stepping = {(module, owner) for module, owner, name, node in calls()
                 if name.endswith((".executor.execute", "_batches.take")) or (name.endswith(".advance") and not (
                     node.args or node.keywords or module in GOLDEN))}

@@ -1,4 +1,4 @@
-"""Layout of the tree: nothing outside needs tests/, and the Makefile has little but targets."""
+"""Layout of the tree: nothing outside needs tests/, and the Makefile contains little but targets."""
 
 import ast
 import re

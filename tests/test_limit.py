@@ -1,4 +1,4 @@
-"""The limit of the time of a run of tests: tests/limit.py."""
+"""The time limit of a test run: tests/limit.py."""
 
 import itertools
 import subprocess
@@ -15,7 +15,7 @@ _ROOT = Path(limit.__file__).parents[1]
 
 
 def test_first_cases():
-    """One case of each test, except large tests; the same commit draws the same cases, another one any."""
+    """One case of each test is drawn, except large tests; a commit always draws the same cases."""
     first = limit.first_cases(NAMES, "1")
     assert sorted(name.partition("[")[0] for name in first) == [
         "tests/a.py::test_many", "tests/a.py::test_one", "tests/b.py::TestB::test_few"]

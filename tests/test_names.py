@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a module of each of the names, and a package with modules of its own in another folder."""
+    """A folder with a module of each of the names, and a package with its own modules in another folder."""
     for name in names.PACKAGES:
         (tmp_path / f"{name}.py").write_text("WHO = 'script'\n\ndef who():\n    return WHO\n")
     inner = tmp_path / "packages" / "sim" / "streams"
@@ -49,7 +49,7 @@ def run(*command, cwd, **environment):
 @pytest.mark.parametrize("order", ["after", "before"])
 @pytest.mark.parametrize("where", ["beside", "path"])
 def test_modules(order, where, folder, tmp_path):
-    """A script has its own modules, and gradring the clone's, including modules that it imports later."""
+    """A script gets its own modules, and gradring the clone's, including modules that it imports later."""
     library = ("import gradring\nfrom gradring import gateware\n"
                "print(gateware.SkidBuffer.__name__, gradring.Adam().name)\n")
     use = textwrap.dedent("""
@@ -72,7 +72,7 @@ def test_modules(order, where, folder, tmp_path):
 
 @pytest.mark.parametrize("order", ["gradring, sim.streams", "sim.streams, gradring"])
 def test_package(order, folder):
-    """A package with modules that import each other, at once and later; one has the name of a clone's module."""
+    """Modules of a package can import each other, immediately and later; one has the name of a clone's module."""
     script = folder / "packages" / "script.py"
     script.write_text(f"import {order}\nimport sim\nfrom sim import streams\nfrom sim import *\n"
                       "from gradring import gateware\n"
@@ -91,7 +91,7 @@ def test_missing_module(folder):
 
 
 def test_commands(folder):
-    """The command runs where such files are in the folder, and on the path."""
+    """The command runs even if the folder, or the path, contains such files."""
     for environment in ({}, {"PYTHONPATH": str(folder)}):
         assert run("-m", "gradring", "--version", cwd=folder, **environment).startswith("gradring ")
 
@@ -111,6 +111,6 @@ def test_starter(folder):
 
 
 def test_nothing_is_done_without_a_clash():
-    """Imports are Python's own where no file has such a name, and in a clone's own tests and tools."""
+    """Imports are Python's own if no file has a clashing name, and in a clone's own tests and tools."""
     program = "import builtins; own = builtins.__import__; import gradring; print(builtins.__import__ is own)"
     assert run("-c", program, cwd=ROOT) == "True\n"

@@ -1,4 +1,4 @@
-"""The README: make and the program know each command, and the quick commands and the lines of Python run as shown."""
+"""The README: make and the program know each command, and the quick commands and Python lines run as shown."""
 
 import re
 import shlex
@@ -37,12 +37,12 @@ def test_readme_is_short():
 
 
 def check_make(command):
-    """Check that make knows the target, and that the program knows each option that make gives it, with its value."""
+    """Check that make knows the target, and that the program knows each option that make passes, with its value."""
     program, *arguments = shlex.split(command)
     assert program == "make"
     printed = run("make", "--dry-run", *arguments)
     for setting in (word for word in arguments if "=" in word):
-        if setting.endswith("=1"):  # a switch, which has no value
+        if setting.endswith("=1"):  # a switch has no value
             changed = printed != run("make", "--dry-run", *(word for word in arguments if word != setting))
         else:
             changed = setting.partition("=")[2] in printed
@@ -70,7 +70,7 @@ def test_commands_are_known(command):
 
 @pytest.mark.parametrize("command", QUICK)
 def test_quick_commands_run(command):
-    """Help is printed by make; another command is the one that make prints, with this Python's programs."""
+    """Help is printed by make; any other command is the one that make prints, with this Python's programs."""
     words = shlex.split(command)
     if words != ["make", "help"]:
         words = shlex.split(run("make", "--dry-run", *words[1:]).splitlines()[-1])
@@ -80,7 +80,7 @@ def test_quick_commands_run(command):
 
 
 def test_program_in_python():
-    """Eight lines train a model on the nodes that tests of jobs simulate, too, and print the output in the README."""
+    """Eight lines train a model on the nodes that tests of jobs also simulate, and print the output in the README."""
     (program,) = (block for language, block in BLOCKS if language == "python")
     assert len(list(filter(None, program.splitlines()))) == 8
     assert node_for(1000, nodes=4, optimizer=Adam(0.05)) == JOBS

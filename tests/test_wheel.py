@@ -1,4 +1,4 @@
-"""The wheel: one top-level package, next to any installed packages, and with other versions of its dependencies."""
+"""The wheel: one top-level package, next to any installed packages, with different versions of dependencies."""
 
 import os
 import re
@@ -46,14 +46,14 @@ def test_one_package(wheel):
 
 
 def others(folder):
-    """Make packages of another project, with the names of this one's."""
+    """Create packages of a different project, with the names of this one's."""
     for name in setup.PACKAGES:
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("raise ImportError('of another project')\n")
 
 
 def test_beside_others(wheel, tmp_path):
-    """Training, and sums of ranks, run from the wheel only, where other projects have packages of the same names."""
+    """Training, and sums of ranks, run from the wheel only, next to packages of the same names."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
@@ -81,7 +81,7 @@ def test_beside_others(wheel, tmp_path):
 
 
 def test_same_builds(wheel, tmp_path):
-    """Builds of a clone serve an installed wheel of the same sources: digests are equal."""
+    """An installed wheel uses the builds of a clone with the same sources, since the digests are equal."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
     program = ("import time; from pathlib import Path; import {0}sim.verilated as package; "
@@ -96,7 +96,7 @@ def test_same_builds(wheel, tmp_path):
 
 
 def test_tested_versions():
-    """Each dependency is a range with the tested version in it; this version is pinned in constraints.txt."""
+    """Each dependency is a range that contains the tested version, which is pinned in constraints.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = map(Requirement, (ROOT / "constraints.txt").read_text().split())
     tested = {line.name.lower().replace("_", "-"): line.specifier for line in lines}
@@ -132,7 +132,7 @@ def mean(shares: Vector) -> tuple[Vector, int | None]:
 
 
 def test_quick_start(wheel, tmp_path):
-    """In its own environment outside of the clone, with the oldest numpy, among packages of the same names."""
+    """The quick start runs outside the clone, with the oldest numpy, among packages of the same names."""
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"
     # A node's Verilog has the versions of Amaranth and Yosys in its digest: with those, no library is built again.
@@ -173,7 +173,7 @@ def test_quick_start(wheel, tmp_path):
     assert run(*mypy) == "Success: no issues found in 1 source file\n"
     (tmp_path / "typed.py").write_text(TYPED.replace("total.cycles", "figures"))
     ended = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "Incompatible return value type" in ended.stdout  # the package has types, and is not Any
+    assert "Incompatible return value type" in ended.stdout  # checks that the package has types other than Any
 
 
 @pytest.mark.parametrize(("text", "expected"), [

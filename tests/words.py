@@ -1,4 +1,4 @@
-"""Words for tests: given ones, bit patterns of binary32 numbers, and random ones."""
+"""Words for tests: given words, bit patterns of binary32 numbers, and random ones."""
 
 import numpy as np
 

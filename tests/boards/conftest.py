@@ -1,4 +1,4 @@
-"""A folder for exported files."""
+"""Fixtures of the tests of boards: a folder for exported files."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from boards import verilog
 
 @pytest.fixture
 def verilog_folder(tmp_path, monkeypatch):
-    """The empty folder for exported files."""
+    """An empty folder for exported files."""
     monkeypatch.setattr(verilog, "RESULTS", tmp_path)
     return tmp_path

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Exported units between AXI4-Stream models of cocotbext-axi, and every kind of port."""
+"""Exported units between AXI4-Stream models of cocotbext-axi, with every kind of port."""
 
 import functools
 import random
@@ -31,7 +31,7 @@ def made(unit, **options):
     return verilog.design(unit, options=options)
 
 
-# Inside the simulator: AXI4-Stream models of cocotbext-axi on both sides.
+# Code that runs inside the simulator: AXI4-Stream models of cocotbext-axi on both sides.
 
 
 class Bench:
@@ -73,7 +73,7 @@ def frame(values):
 
 
 def vectors(generator, count):
-    """Gradients of uneven lengths and densities, none of them -0.0."""
+    """Gradients of varying lengths and densities, without -0.0."""
     for _ in range(count):
         vector = generator.integers(1, 1 << 31, generator.integers(1, 150), dtype=np.uint32)
         vector[generator.random(len(vector)) >= generator.choice([0, 0.1, 0.5, 1])] = 0
@@ -109,7 +109,7 @@ async def decodes(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def keeps_whole_elements(dut):
-    """The encoder takes an element with a missing byte for zero."""
+    """The encoder treats an element with a missing byte as zero."""
     bench = Bench(dut)
     await bench.start()
     for missing in range(16):
@@ -139,7 +139,7 @@ async def begins_again_after_a_reset(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def serves_the_host(dut):
-    """Bursts into and out of both memories, with mistakes among them."""
+    """The host reads and writes bursts in both memories, some of them with errors."""
     bench = Bench(dut, inputs=("host_i",), outputs=("host_o",))
     await bench.start()
     dut.ring_i__valid.value = 0
@@ -171,7 +171,7 @@ async def serves_the_host(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def passes_every_field(dut):
-    """Elements of 18 bits take three bytes each, and four more bits and their padding a byte above them."""
+    """Elements of 18 bits occupy three bytes each, and four more bits with padding occupy the byte above them."""
     bench = Bench(dut)
     await bench.start()
     generator = random.Random(regression.parameters()["seed"])
@@ -179,7 +179,7 @@ async def passes_every_field(dut):
     for _ in range(50):
         beats = generator.randint(1, 5)
         content = bytes(generator.randrange(256) for _ in range(7 * beats))
-        # The upper bit of an element's keep does not keep it on its own; the keep of the last byte has no effect.
+        # The upper keep bit of an element does not keep it on its own; the keep of the last byte has no effect.
         keep = [generator.choice([0, 1, 1, 1]) for _ in content]
         await bench.sources["i"].send(AxiStreamFrame(content, tkeep=keep))
         sent.append((content, keep))
@@ -193,11 +193,11 @@ async def passes_every_field(dut):
             assert received.tkeep[start:start + 7] == [*[lanes[0]] * 3, *[lanes[1]] * 3, 1]
 
 
-# Outside of it.
+# Code that runs outside the simulator.
 
 
 class Mixed(wiring.Component):
-    """Every kind of port, with no logic inside: each input stream is connected to an output stream."""
+    """Every kind of port, without logic: each input stream is connected to an output stream."""
 
     payload = data.StructLayout({
         "pair": data.StructLayout({"low": 3, "high": signed(5)}),

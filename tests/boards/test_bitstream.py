@@ -96,7 +96,7 @@ def test_first_seed_that_meets_the_clock(canned, results):
     # Nothing runs again, not even a seed that was too slow.
     again, _ = build()
     assert (tools.seeds, again) == ([1, 2, 3], result)
-    # It is a row of the table of boards, and not of the table of units.
+    # The row appears in the table of boards, not in the table of units.
     assert bitstream.table().splitlines()[2] == (
         "| ulx3s-25f | LFE5U-25F-6-BG381 | 1 | 34 + 1 | 4 | 12 of 24,288 | 0 | 0 | 0 | 62.5 | 62.2 (50.0 to 70.5) | "
         "3 |")
@@ -164,20 +164,20 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
     result = json.loads((results / "ulx3s-25f.json").read_text())
     bits = (results / "ulx3s-25f.bit").read_bytes()
     assert b"LFE5U-25F" in bits[:200]
-    assert result["ff"] >= 21  # of the echo, and of its reset
+    assert result["ff"] >= 21  # flip-flops of the echo and of its reset
     assert result["utilisation"]["EHXPLLL"]["used"] == 1
     assert result["fmax_mhz"]["min"] > 62.5
     assert result["units"][""]["lut4"] == result["lut4"]
     out = capsys.readouterr().out
     assert "clock 62.5 MHz" in out
     assert out.splitlines()[-1].endswith("ulx3s-25f.bit")
-    # Found again, and no tool runs.
+    # The result is in the cache, so no tool runs.
     monkeypatch.setattr(toolchain, "run", lambda *arguments, **options: pytest.fail("a tool ran again"))
     assert bitstream.main(["--board", "ulx3s-25f"]) == 0
 
 
 def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
-    """All flip-flops are on that net, none has another reset, and the design's clock is gated."""
+    """All flip-flops are on the reset net, none has a different reset, and the design's clock is gated."""
     bitstream.build("ulx3s-25f", design=Echo())
     netlist, = results.glob("cache/placement/*/top.json")
     cells = list(json.loads(netlist.read_text())["modules"]["top"]["cells"].values())
@@ -188,7 +188,7 @@ def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
     (gated,), (enable,), (start,) = gate["CLKO"], gate["CE"], of["SGSR"][0]["connections"]["CLK"]
     clocked = {clock: [cell for cell in of["TRELLIS_FF"] if cell["connections"]["CLK"] == [clock]]
                for clock in (start, gated)}
-    # The reset counter; the echo and its lights.
+    # The counter of the reset has its own clock net; the echo and its lights share another.
     assert [len(cells) for cells in clocked.values()] == [19, 5]
     assert not any(isinstance(net, int) for cell in clocked[gated] for net in cell["connections"].get("LSR", []))
     # The clock does not run until the counter has run down.
@@ -198,7 +198,7 @@ def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
 
 
 class Remembering(Echo):
-    """Words that a block memory outputs a while later."""
+    """Words that a block memory outputs some cycles later."""
 
     def elaborate(self, platform):
         m = super().elaborate(platform)
@@ -214,7 +214,7 @@ def test_block_memory_needs_nothing_beside_it(results):
     least = bitstream.build("ulx3s-25f", design=Echo())
     result = bitstream.build("ulx3s-25f", design=Remembering())
     assert result["bram"] == 1
-    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # the word, the output, and the address
+    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # registers of the word, the output and the address
 
 
 def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
@@ -229,7 +229,7 @@ def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
                r"\d+\.\d\d MHz; there is no bitstream$")
     with pytest.raises(SynthesisError, match=message):
         bitstream.build("icebreaker", design=Slow())
-    # No older bitstream is left either.
+    # No older bitstream remains either.
     assert not list(results.glob("icebreaker.*"))
 
 
@@ -276,12 +276,12 @@ def test_table_of_units_has_no_boards(results, monkeypatch):
     assert len(synth.table().splitlines()) == 2
 
 
-# Programming.
+# Tests of programming a board.
 
 
 @pytest.fixture
 def loader(tmp_path, monkeypatch):
-    """A loader that notes its arguments."""
+    """A loader that records its arguments."""
     path = tmp_path / "loader"
     path.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\nexit ${{STATUS:-0}}\n')
     path.chmod(0o755)
@@ -328,7 +328,7 @@ def test_no_loader(tmp_path, monkeypatch):
 
 
 def test_pins_are_missing():
-    """One line names the target that installs the wheel with the pins of boards, if it is missing."""
+    """If the wheel with the pin tables of boards is missing, one line names the target that installs it."""
     script = ("import runpy, sys; sys.modules['amaranth_boards'] = None; sys.argv = ['bitstream', '--list']; "
               "runpy.run_module('boards.bitstream', run_name='__main__')")
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True,
@@ -339,7 +339,7 @@ def test_pins_are_missing():
 
 
 def test_results_cannot_be_written(tmp_path, monkeypatch, capsys):
-    """A folder of results that cannot be made is reported before anything is built."""
+    """A result folder that cannot be created is reported before anything is built."""
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "synth"
     monkeypatch.setattr(bitstream, "RESULTS", folder)

@@ -68,7 +68,7 @@ def test_constraints(name):
         assert {line.split('"')[1] for line in lines if line.startswith("IOBUF ")} == set(pins)
     assert pins == PINS[name]
     assert clock in lines
-    # Each of them is a port of the design as well, and the design has its PLL.
+    # Each wire is also a port of the design, and the design has its PLL.
     for wire in pins:
         assert f"\\{wire}\n" in made.design
     assert ("cell \\EHXPLLL" in made.design) == (wired.family.packer == "ecppack")
@@ -104,7 +104,7 @@ def test_part_names():
 
 
 def test_queues():
-    """Nodes of the largest chip have programs, and something to compute; nodes with a single engine do not."""
+    """Only nodes on the largest chip have two queues, and each of these has a compute unit or a stub."""
     nodes = {name: config.node for name, config in configs.BOARDS.items()}
     assert {name for name, node in nodes.items() if node.queues == 2} == {
         "ulx3s-85f", "ulx3s-85f-tenants", "ulx3s-85f-compute"}

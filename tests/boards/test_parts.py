@@ -12,7 +12,7 @@ SCOPES = "board.node_0", "board.node_0.engine", "board.link", "board"
 #: Cells: name, type, the nets that they read, and the nets that they drive.
 CELLS = [
     ("$1", "LUT4", [10, 11], [20]),
-    ("$2", "LUT4", [20, 21], [22]),  # drives no named net, but a cell that does
+    ("$2", "LUT4", [20, 21], [22]),  # drives no named net, but drives a cell that does
     ("$3", "LUT4", [22], [23]),
     ("$4", "CCU2C", [20], [24]),
     ("$5", "LUT4", [24], [25]),
@@ -22,7 +22,7 @@ CELLS = [
     ("$9", "EHXPLLL", [], [29]),
 ]
 
-#: Signals, and their nets; of two names of one net the name in the inner part counts.
+#: Signals and their nets; if a net has two names, the name in the inner part counts.
 SIGNALS = {
     "board.node_0.engine.sum": [20],
     "board.node_0.engine.i__payload.last": [23], "board.node_0.i__payload.last": [23],
@@ -48,7 +48,7 @@ def counts(tmp_path):
 
 
 def test_counts(counts):
-    # A record's field is no part of the design, and each part includes its contents.
+    # A field of a record is not a part of the design, and each part includes its contents.
     assert set(counts) == {"", *SCOPES}
     assert [counts[path]["lut4"] for path in ("", "board", "board.node_0", "board.node_0.engine", "board.link")] == [
         5, 4, 4, 3, 0]

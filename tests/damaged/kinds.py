@@ -48,12 +48,12 @@ KEY = bytes(range(32))
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    name: str  # of the file
+    name: str  # name of the file
     write: Callable[[Path], object]  # writes an undamaged file
-    read: Callable[[Path], Any]  # reads it like a command
+    read: Callable[[Path], Any]  # reads it as the command does
     mutations: list[Callable[..., bytes]]
     unchanged: bool = False  # a non-empty value that is read must equal the original
-    needs: str = ""  # package of an extra
+    needs: str = ""  # package of an extra that it needs
 
 
 @functools.cache
@@ -128,7 +128,7 @@ def state() -> dict[str, bytes]:
 
 
 def of_state(name: str, part: str, mutations: list[Callable[..., bytes]]) -> Kind:
-    """Part of the state in a checkpoint."""
+    """An entry of the state in a checkpoint."""
     def read(path: Path) -> Any:
         with path.open("rb") as file:
             return unpack_state({**state(), part: file.read(1 << 20)})
@@ -151,7 +151,7 @@ def read_result(path: Path) -> Any:
 
 
 def sealed(value: Callable[[], Any]) -> Callable[[Path], object]:
-    """Write a value with the digest of its content."""
+    """Write a value together with the digest of its content."""
     return lambda path: path.write_text(json.dumps(json_files.sealed(value())))
 
 

@@ -29,7 +29,7 @@ def zero(data, rng):
 
 
 def double(data, rng):
-    """Repeat a range."""
+    """Duplicate a range of bytes."""
     start, end = sorted(rng.integers(len(data) + 1, size=2))
     return data[:end] + data[start:]
 
@@ -47,7 +47,7 @@ def replace(data, rng):
 
 
 def inflate(data, rng):
-    """Make a field of 2, 4 or 8 bytes large."""
+    """Set a field of 2, 4 or 8 bytes to a large value."""
     size = int(rng.choice([2, 4, 8]))
     start = int(rng.integers(max(1, len(data) - size)))
     value = [(1 << 8 * size) - 1, (1 << 8 * size - 1) - 1, 1 << 8 * size - 4][rng.integers(3)]
@@ -93,7 +93,7 @@ def json_value(data, rng):
 
 
 def json_key(data, rng):
-    """Remove, double, add or rename a key; remove or double an item."""
+    """Remove, duplicate, add or rename a key; remove or duplicate an item."""
     value = json.loads(data)
     paths = [path for path in _paths(value) if path]
     path = paths[rng.integers(len(paths))]
@@ -113,7 +113,7 @@ def json_key(data, rng):
 
 
 def json_number(data, rng):
-    """Change a number a little, or its sign or size."""
+    """Change a number slightly, or change its sign or magnitude."""
     value = json.loads(data)
     paths = [path for path in _paths(value) if path and type(_at(value, path)) in (int, float)]
     if not paths:
@@ -148,7 +148,7 @@ def npy(array):
 
 
 def archive_swap(data, rng):
-    """Swap the names of members."""
+    """Swap the names of two members."""
     members = _members(data)
     contents = list(members.values())
     rng.shuffle(contents)
@@ -156,7 +156,7 @@ def archive_swap(data, rng):
 
 
 def archive_names(data, rng):
-    """Remove, add, double or rename members."""
+    """Remove, add, duplicate or rename members."""
     members = list(_members(data).items())
     chosen = int(rng.integers(len(members)))
     name, content = members[chosen]
@@ -197,7 +197,7 @@ def archive_array(data, rng):
 
 
 def archive_header(data, rng):
-    """Make an array's header declare too much, or make it invalid."""
+    """Make an array's header declare too large a size, or make it invalid."""
     members = _members(data)
     name = list(members)[rng.integers(len(members))]
     shape = [b"(1152921504606846976,)", b"(4294967295,)", b"(1000000000, 1000000000)", b"(-1,)", b"(" * 500,
@@ -217,14 +217,14 @@ def _zeros(size):
 
 
 def archive_bomb(data, rng):
-    """Make a small file with an array of 300 MB that declares its true size or another size."""
+    """Create a small file with an array of 300 MB that declares its true size or a different one."""
     members = _members(data)
     name, size = list(members)[rng.integers(len(members))], 300 << 20
     return _stored({**members, name: b""}, name, _zeros(size), int(rng.choice([size, 1000, 0xFFFFFFF0])))
 
 
 def _stored(members, name, packed, declared):
-    """A handmade zip archive, with one member that is already deflated and declares a given size."""
+    """A handmade zip archive with one member that is already deflated and declares the given size."""
     parts, directory, offset = [], [], 0
     for member, content in members.items():
         body, size, method = (packed, declared, 8) if member == name else (content, len(content), 0)
@@ -241,7 +241,7 @@ def _stored(members, name, packed, declared):
 
 
 def archive_sizes(data, rng):
-    """Make a declared size large, in the directory or in front of a member."""
+    """Enlarge a declared size, in the directory or in a member's header."""
     damaged = bytearray(data)
     mark, field = [(b"PK\1\2", 24), (b"PK\1\2", 20), (b"PK\3\4", 22), (b"PK\5\6", 10), (b"PK\5\6", 12),
                    (b"PK\5\6", 16), (b"PK\1\2", 42)][rng.integers(7)]
@@ -255,7 +255,7 @@ def archive_sizes(data, rng):
 
 
 def archive_flags(data, rng):
-    """Mark members as encrypted, or as packed with another method."""
+    """Mark members as encrypted, or as compressed with a different method."""
     damaged = bytearray(data)
     for mark, field in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
         position = data.find(mark) + field

@@ -1,4 +1,4 @@
-"""Damaged files, read one after the other in a process of their own with limited memory."""
+"""Damaged files, read one after another in a separate process with limited memory."""
 
 import dataclasses
 import multiprocessing
@@ -16,7 +16,7 @@ import numpy as np
 from host.cli import EXPECTED
 from tests.damaged.kinds import KINDS
 
-#: Bytes that reading may take in addition to the process's memory, and seconds for one file.
+#: Bytes that reading may use in addition to the process's memory, and seconds for one file.
 BOUND, SECONDS = 1 << 30, 30
 #: Bytes of zeros at the end of every hundredth file.
 LARGE = 4 << 30
@@ -25,15 +25,15 @@ LARGE = 4 << 30
 @dataclasses.dataclass
 class Outcome:
     files: int = 0
-    refused: int = 0  # with a message of one line
-    taken: int = 0  # read, or treated as absent
-    wrong: list[str] = dataclasses.field(default_factory=list)  # each with its file number
-    bytes: int = 0  # peak memory in addition to the process's memory before
-    seconds: float = 0.0  # processor time
+    refused: int = 0  # files rejected with a one-line message
+    taken: int = 0  # files read, or treated as absent
+    wrong: list[str] = dataclasses.field(default_factory=list)  # wrong outcomes, each with its file number
+    bytes: int = 0  # peak memory in addition to the process's memory before the run
+    seconds: float = 0.0  # processor time of all reads
 
 
 def _memory(name: str) -> int:
-    """A figure of this process's memory, in bytes."""
+    """A value of this process's memory statistics, in bytes."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[name].split()[0]) << 10
 
@@ -50,7 +50,7 @@ def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
     original = kind.read(path)
     signal.signal(signal.SIGALRM, _late)
     before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is measured from here
     limit = _memory("VmSize") + BOUND
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
     for number in range(files):
@@ -69,11 +69,11 @@ def _play(name: str, files: int, seed: int, folder: Path) -> Outcome:
             outcome.refused += 1
             if "\n" in str(error):
                 outcome.wrong.append(f"{number} {mutation.__name__}: several lines: {error}")
-        except BaseException:  # anything else is a traceback to a user
+        except BaseException:  # a user would see a traceback for any other exception
             outcome.wrong.append(f"{number} {mutation.__name__}: {traceback.format_exc()[-1500:]}")
         else:
             outcome.taken += 1
-            if kind.unchanged and value and repr(value) != repr(original):  # arrays in them are short
+            if kind.unchanged and value and repr(value) != repr(original):  # arrays in the values are short
                 outcome.wrong.append(f"{number} {mutation.__name__}: a damaged file was taken")
         finally:
             signal.alarm(0)
@@ -92,7 +92,7 @@ def _child(connection: Any, name: str, files: int, seed: int, folder: Path) -> N
 
 
 def play(name: str, *, files: int, seed: int) -> Outcome:
-    """Read damaged files of a kind in a process of its own; the memory of the mutations counts too."""
+    """Read damaged files of a kind in a separate process; the memory of the mutations is included."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         here, there = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""Some damaged files of each kind that commands read; ``make damaged-files`` reads 600."""
+"""A sample of damaged files of each kind that commands read; ``make damaged-files`` reads 600."""
 
 import ast
 import functools
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", KINDS)
 def test_damaged_files(name):
-    """Each is refused with a message of one line, or does no harm, within 1 GB."""
+    """Each file is rejected with a one-line message or is read harmlessly, within 1 GB of memory."""
     needs = KINDS[name].needs
     if needs and importlib.util.find_spec(needs.partition(".")[0]) is None:
         pytest.skip(f"{needs} is not installed")
@@ -35,14 +35,14 @@ def test_damaged_files(name):
 #: Functions that read files without bounds or checks, and the modules that may call them.
 UNCHECKED = {
     r"json\.loads?": {"sim/json_files.py",
-                      "host/sockets/format.py",  # messages of a socket, with bounds of its own
+                      "host/sockets/format.py",  # messages of a socket, which has its own bounds
                       "host/make/targets.py"},  # tables of the project itself, before anything is installed
     r"(np|numpy)\.(load|fromfile|memmap|loadtxt|genfromtxt|lib\.format\.read_\w+)": set(),
     r"zipfile\.\w+": {"host/archives.py"},
     r"tarfile\.open|shutil\.unpack_archive": set(),
     r"(pickle|marshal|shelve|dill|cloudpickle|yaml|csv|tomllib|configparser)\.(loads?|Unpickler|open|reader|DictReader"
     r"|safe_load|ConfigParser)": {"host/make/targets.py",
-                                  "host/run/spec.py"},  # of bounded size; each value is checked
+                                  "host/run/spec.py"},  # specification of bounded size; each value is checked
     r"ast\.literal_eval|eval|exec": set(),
     r"torch\.load": set(),
     r"onnx\.load\w*|onnxruntime\.InferenceSession|InferenceSession": {"host/features/quantization/onnx.py"},
@@ -71,7 +71,7 @@ def test_nothing_is_read_without_checks(pattern):
 
 
 def test_products_of_tools_are_read_from_the_cache_only():
-    """The unchecked reader is for texts of this program's own tools and processes."""
+    """The unchecked reader reads only texts written by the project's own tools and processes."""
     assert callers(r"json_files\.(read|parse)_product") == {
         "boards/bitstream.py", "boards/dsp_registers.py", "boards/parts.py", "boards/synth.py",
         "host/features/quantization/command.py", "host/labs/sweep/execution.py", "host/labs/sweep/worker.py",
@@ -90,7 +90,7 @@ class TestArchives:
         arrays = archives.read_arrays(path, self.KINDS, largest=1 << 16)
         assert arrays["a"].tolist() == [0, 1, 2, 3, 4]
         assert arrays["b"].item() == "ä"
-        arrays["a"][0] = 7  # an array of its own
+        arrays["a"][0] = 7  # the array is a copy of its own
 
     def test_order_and_empty(self, tmp_path):
         matrix = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -101,7 +101,7 @@ class TestArchives:
         assert arrays["c"].shape == (0,)
 
     def test_14_megabytes_that_took_4_gigabytes(self, tmp_path):
-        """The size that an array declares is compared with the file's size before memory is allocated."""
+        """An array's declared size is compared with the file's size before memory is allocated."""
         path = tmp_path / "a.npz"
         header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1073741824,), }\n"
         with zipfile.ZipFile(path, "w") as archive:

@@ -16,7 +16,7 @@ from hdl.choices import choice_error
 from hdl.registry import FEATURES
 from tests.deletion.copies import ROOT, compile_all, dependants, make
 
-#: Programs that a copy must pass, one after the other.
+#: Programs that must succeed in a copy, run one after another.
 _CHECKS = (("ruff", ["-m", "ruff", "check", "--quiet", "."]),
            ("import-linter", ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command()",
                               "--no-cache"]))
@@ -26,14 +26,14 @@ _CHECKS = (("ruff", ["-m", "ruff", "check", "--quiet", "."]),
 class Deletion:
     """A copy without a feature, and the result of its checks."""
 
-    names: tuple[str, ...]  # features that are not in it
-    files: int  # files that are not in it
+    names: tuple[str, ...]  # features that the copy lacks
+    files: int  # number of files that the copy lacks
     elsewhere: int  # missing tests and labs outside of these features' folders
     result: dict[str, Any]  # result of the probe
 
     @property
     def line(self) -> str:
-        """The copy in one line."""
+        """A one-line summary of the copy."""
         result = self.result
         return (f"without {', '.join(self.names)}: {self.files} files fewer, {self.elsewhere} of them elsewhere; "
                 f"{result['modules']} modules, {result['collected']:,} tests, {result['refusals']} refusals")
@@ -55,7 +55,7 @@ def delete(name: str) -> Deletion:
     Raises
     ------
     RuntimeError
-        It does not lint, import, elaborate, train or collect; the message has the end of the output.
+        The copy does not lint, import, elaborate, train or collect; the message has the end of the output.
     """
     names = dependants(name)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as temporary:
@@ -70,7 +70,7 @@ def delete(name: str) -> Deletion:
 
 def main(names: Annotated[list[str] | None, typer.Argument(
         metavar="[NAME]...", help="Features. [default: all]")] = None) -> None:
-    """Delete each feature in a copy of its own, and check the copy."""
+    """Delete each feature in a separate copy, and check the copy."""
     for name in names or ():
         if name not in FEATURES:
             raise typer.BadParameter(choice_error("Feature", FEATURES, name))

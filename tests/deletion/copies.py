@@ -14,10 +14,10 @@ from hdl.registry import FEATURES, feature
 
 ROOT = Path(__file__).parents[2]
 
-#: Folders with a folder for each feature.
+#: Folders that contain a folder for each feature.
 TREES = ("hdl/features", "sim/golden/features", "host/features", "sim/verilated/features", "tests/features",
          "tests/host/features")
-#: Programs on top of the product. Programs that import missing modules are removed.
+#: Folders of programs that use the product. Programs that import missing modules are removed.
 _PROGRAMS = ("tests/", "host/labs/", "sim/bench/")
 
 
@@ -32,7 +32,7 @@ def dependants(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def files() -> tuple[str, ...]:
-    """Files of the tree that git tracks, or would add."""
+    """Files of the tree that git tracks or would add."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True,
                             text=True, check=True)
     return tuple(path for path in listed.stdout.split("\n") if path and (ROOT / path).is_file())
@@ -47,7 +47,7 @@ def _is_typing(node: ast.AST) -> bool:
 
 
 def imported(text: str) -> set[str]:
-    """Modules, and objects of modules, that a file imports on its own import."""
+    """Modules, and objects of modules, that a file imports when it is imported itself."""
     names: set[str] = set()
     waiting: list[ast.AST] = [ast.parse(text)]
     while waiting:
@@ -70,7 +70,7 @@ def imports() -> dict[str, frozenset[str]]:
 
 @functools.cache
 def pages() -> dict[str, str]:
-    """Names of features by the page that describes them: the first source in its first paragraph is the feature's."""
+    """Feature names by the page that describes them: the first source in a page's first paragraph belongs to it."""
     heads = {path: (ROOT / path).read_text(encoding="utf-8").split("\n\n")[1] for path in files()
              if path.startswith("docs/") and path.endswith(".md")}
     sources = {path: re.search(r"`(?:hdl|sim|host)/[\w/]+", head) for path, head in heads.items()}
@@ -106,7 +106,7 @@ def registry_without(text: str, names: Iterable[str]) -> str:
 
 
 def compile_all() -> None:
-    """Compile all modules to byte code, once for all copies."""
+    """Compile all modules to byte code once, for all copies."""
     for tree in sorted({path.split("/")[0] for path in files() if path.endswith(".py") and "/" in path}):
         compileall.compile_dir(ROOT / tree, quiet=2)
 

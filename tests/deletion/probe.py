@@ -1,4 +1,4 @@
-"""Checks of a copy without a feature: run in it, with the names of the missing features."""
+"""Checks of a copy without a feature: run inside the copy, with the names of the missing features."""
 
 import contextlib
 import importlib
@@ -14,7 +14,7 @@ import pytest
 
 
 def modules():
-    """Import everything but tests, and return the number of modules."""
+    """Import everything except tests, and return the number of modules."""
     paths = [path for tree in ("hdl", "sim", "host", "boards", "gradring")
              for path in sorted(Path(tree).rglob("*.py")) if path.name != "__main__.py"]
     for path in paths:
@@ -23,7 +23,7 @@ def modules():
 
 
 def core_node():
-    """Elaborate a node of the core."""
+    """Elaborate a core node."""
     from amaranth.hdl import Fragment
 
     from hdl.config import Memories, NodeConfig
@@ -48,7 +48,7 @@ def training():
 
 
 def refusals(names):
-    """Check that boards, units and commands refuse to run without a feature and name it; return their number."""
+    """Check that boards, units and commands reject missing features by name; return their number."""
     from boards.tools import SynthesisError
     from boards.units import UNITS
     from hdl.board import BOARDS
@@ -82,7 +82,7 @@ def commands(lacks):
 
 
 def called(cli, arguments):
-    """Exit code and errors of a command."""
+    """Exit code and error output of a command."""
     errors = io.StringIO()
     with mock.patch.object(sys, "argv", ["gradring", *arguments]), contextlib.redirect_stderr(errors), \
             contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
@@ -91,7 +91,7 @@ def called(cli, arguments):
 
 
 class Collected:
-    """Plugin that counts the tests that are collected."""
+    """Pytest plugin that counts the collected tests."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""Deletion of features in copies of the tree, and their declarations."""
+"""Deletion of features in copies of the tree, and the declared dependencies of features."""
 
 import random
 import subprocess
@@ -12,7 +12,7 @@ from tests.host.rings import CONFIGS, MIXED
 
 
 def drawn():
-    """Three features, drawn with the commit as seed."""
+    """Three features, drawn at random with the commit as seed."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return random.Random(commit.stdout).sample(list(FEATURES), 3)
 
@@ -44,7 +44,7 @@ def test_declared(name):
 
 
 def test_folders():
-    """Folders of features have the names of the registry."""
+    """The folders of features have the names in the registry."""
     names = {path.removeprefix(f"{tree}/").split("/")[0] for tree in TREES for path in files()
              if path.startswith(f"{tree}/")}
     assert names == {*FEATURES, "__init__.py"}
@@ -66,13 +66,13 @@ def test_removed():
 
 
 def test_pages():
-    """Pages are removed with the feature that they describe."""
+    """A page is removed together with the feature that it describes."""
     assert {path for path, name in pages().items() if name == "quorum"} == {"docs/late.md", "docs/ring/quorum.md"}
     assert "docs/ring/quorum.md" in removed(("quorum",))
     assert "docs/control/commands.md" not in pages()
 
 
 def test_all_rings():
-    """No ring is left out of the whole tree."""
+    """No ring of the whole tree is omitted."""
     assert list(CONFIGS) == ["default", "engines", "mx9", "table", "centroid", "wide", "narrow", "server", "int16"]
     assert list(MIXED) == ["relay"]

@@ -21,7 +21,7 @@ LENGTH, NODES = 4810, 4
 
 
 def test_segments():
-    """The page's block of Python prints the lengths on the page, and the picture shows the first block."""
+    """The page's Python block prints the lengths shown on the page, and the picture shows the first block."""
     ((source, expected),) = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -47,7 +47,7 @@ def test_default_node():
 
 
 def test_fused_update():
-    """Packets and bursts of the example, as counted by simulated nodes."""
+    """Simulated nodes count the packets and bursts that the example states."""
     with gradring.simulate(nodes=NODES, length=LENGTH, node=NodeConfig(), optimizer=gradring.SGD(0.1)) as job:
         job.load(np.zeros(LENGTH, np.float32))
         counters = job.session.ring.counters
@@ -65,7 +65,7 @@ def test_mx9():
 
 
 def test_features():
-    """The picture of features."""
+    """The picture names the features that each configuration has."""
     needs("mx", "replay", "programs")
     shown = dict(re.findall(r"^ (NodeConfig\(.*\)) +core(?: \+ (.*))?$", PAGE, re.MULTILINE))
     assert len(shown) == 3

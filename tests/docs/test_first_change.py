@@ -1,4 +1,4 @@
-"""The page of first changes: its counter and its feature are added to a copy of the tree, which elaborates nodes."""
+"""The page on first changes: its counter and its feature work in a copy of the tree that elaborates nodes."""
 
 import json
 import re
@@ -27,13 +27,13 @@ print(json.dumps(["ring_idle" in counts_layout(config).members, list(config.feat
 
 
 def blocks():
-    """Blocks of Python on the page: the counter, its statement, the entry, the description and the extension."""
+    """Python blocks of the page: the counter, its statement, the entry, the description and the extension."""
     sources = re.findall(r"^ *```python\n(.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in sources]
 
 
 def insert(path, before, text):
-    """Insert indented text before a line that the file has once."""
+    """Insert indented text before a line that occurs once in the file."""
     source = path.read_text()
     assert source.count(before) == 1, before
     indent = before[:len(before) - len(before.lstrip())]
@@ -56,7 +56,7 @@ def copy(tmp_path):
 
 
 def test_counter(copy):
-    """A counter of all nodes."""
+    """The page's counter exists in all nodes."""
     engine = copy / "hdl/ring/collective.py"
     insert(engine, '        "packets_refused": 1,\n', '"ring_idle": 1,\n')
     insert(engine, "            self.count.packets_refused.eq(", blocks()[1])
@@ -64,7 +64,7 @@ def test_counter(copy):
 
 
 def test_feature(copy):
-    """A counter of nodes with a feature."""
+    """The page's counter exists only in nodes with the feature."""
     _, _, entry, description, extension = blocks()
     insert(copy / "hdl/registry.py", '    "int16": Entry(', entry)
     folder = copy / "hdl/features/idle_count"
@@ -75,7 +75,7 @@ def test_feature(copy):
     options = {"features": [{"kind": "idle_count"}]}
     assert elaborated(copy, options) == [True, ["idle_count"]]
     assert elaborated(copy, {}) == [False, []]
-    # A counter of the engine and of the extension has two sources.
+    # A counter with two sources: the engine and the extension.
     insert(copy / "hdl/ring/collective.py", '        "packets_refused": 1,\n', '"ring_idle": 1,\n')
     with pytest.raises(AssertionError, match="ValueError: Counter must have one source in the collective engine, not "
                                              "two: ring_idle"):

@@ -1,4 +1,4 @@
-"""Links between the pages of docs/: from the home page at most three clicks lead to any page."""
+"""Links between the pages of docs/: any page is at most three clicks from the home page."""
 
 import posixpath
 import re
@@ -21,7 +21,7 @@ def links(name, pages):
 
 
 def clicks(pages):
-    """Minimum number of links from the home page to each page that can be reached."""
+    """Minimum number of links from the home page to each reachable page."""
     counts, current = {HOME: 0}, {HOME}
     while current:
         following = {other for name in current for other in links(name, pages)} - counts.keys()
@@ -47,7 +47,7 @@ def test_clicks_from_the_home_page():
 
 
 def test_doors():
-    """Three doors, each of four to six links, are the first sections of the home page."""
+    """The first sections of the home page are three entry points, each with four to six links."""
     sections = (DOCS / HOME).read_text(encoding="utf-8").split("\n## ")[1:4]
     assert [section.splitlines()[0] for section in sections] == [
         "Train a model", "Design or compare a format", "Reuse a unit"]
@@ -63,7 +63,7 @@ def test_a_picture_of_the_home_page_and_the_readme():
 
 
 def test_lost_pages_are_found(tmp_path):
-    """A chain of five pages, with links in code and to the page itself, and a page on its own."""
+    """Unreachable pages are found: in a chain of five pages, with links in code and to the page itself."""
     (tmp_path / "a").mkdir()
     texts = {"index.md": "[one](a/one.md)\n```\n[lost](lost.md)\n```\n`[lost](lost.md)`\n\n    [lost](lost.md)\n",
              "a/one.md": "[two](two.md#there) [home](../index.md)\n", "a/two.md": "[three](../three.md)\n",

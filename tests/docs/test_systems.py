@@ -1,4 +1,4 @@
-"""The page of published systems: each system once, with commands, pages and tests that exist."""
+"""The page of published systems: each system appears once, with commands, pages and tests that exist."""
 
 import importlib.util
 import re
@@ -21,7 +21,7 @@ SECTIONS = {name: (title, text) for name, title, text in
 
 
 def items(name):
-    """Items of a system's section by label, each in one line."""
+    """Items of a system's section by label, one line each."""
     pairs = re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\Z)", SECTIONS[name][1], re.MULTILINE | re.DOTALL)
     return {label: " ".join(text.split()) for label, text in pairs}
 
@@ -56,7 +56,7 @@ def test_items(name):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_pages_name_the_system(name):
-    """Introductions of its pages name a system with a link to the page of systems."""
+    """The introductions of a system's pages name it, with a link to the page of systems."""
     pages = [PAGE.parent / target.partition("#")[0] for target in test_documents.LINK.findall(items(name)["Pages"])]
     assert pages
     for page in pages:

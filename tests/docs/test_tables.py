@@ -13,12 +13,12 @@ _RULE = re.compile(r"\|( *:?-+:? *\|)+")
 
 
 def cells(row):
-    """Number of cells of a row; a bar in code or after a backslash is not a border."""
+    """Number of cells in a row; a bar in code or after a backslash is not a border."""
     return len(re.sub(r"`[^`]*`|\\.", "", row).strip().strip("|").split("|"))
 
 
 def faults(text):
-    """Rows outside of tables, and rows with another number of columns than the heading, by line number."""
+    """Rows outside of tables, and rows with a different number of columns from the heading, by line number."""
     rows, columns, fenced, before = [], None, False, ""
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):

@@ -20,7 +20,7 @@ STEPS = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.MULTILI
 
 @pytest.fixture
 def shared_nodes(monkeypatch):
-    """Nodes with gradients in mx9 that share a library with other tests: the same sums and words, in other cycles."""
+    """Nodes with mx9 gradients that share a library with other tests: equal sums and words, different cycles."""
     simulate = gradring.simulate
 
     def simulated(*, node, announce, **rest):
@@ -48,7 +48,7 @@ def test_blocks(tmp_path, monkeypatch, shared_nodes):
 
 
 def test_packets(tmp_path):
-    """Lines of the page are among the packets of the waveform, in this order: all packets of block 1."""
+    """The lines on the page are among the packets of the waveform, in the same order: all packets of block 1."""
     pytest.importorskip("pywellen")
     (options,) = re.findall(r"^    environment/bin/gradring wave (.*?) +#", PAGE, re.MULTILINE)
     (shown,) = re.findall(r"^```\n( +cycle .*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -1,6 +1,6 @@
-"""``make faults``: a million single faults on a link, and many multiple faults, in parts with results that are kept.
+"""``make faults``: a million single faults on a link, and many multiple faults, in parts with stored results.
 
-A part is not run again as long as neither the ends of the link nor its harness have changed.
+A part is run again only if the ends of the link or its harness have changed.
 """
 
 import time
@@ -34,7 +34,7 @@ def main(
 
 
 def report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Print and return a row for each kind."""
+    """Print and return one row for each kind of fault."""
     table = Table("kind", "faults", "restarts", "words repeated", "cycles at 1", "at 16", "at 64", "most at 16",
                   "passed the check", "CRC-32", "invented", "silent", "hanging", title="faults on a link")
     rows = []

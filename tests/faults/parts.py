@@ -5,9 +5,9 @@ from typing import Any
 
 from sim.verilated.features.replay.faulty_link import Fault, FaultyLink
 
-#: Latencies of the wires.
+#: Latencies of the wires, in cycles.
 LATENCIES = range(1, 65)
-#: Share of each kind, of the number of wrong bits.
+#: Number of faults of each kind, relative to the number of wrong bits.
 SHARES = {kind: 1.0 if kind is Fault.FLIP else 0.1 for kind in Fault}
 
 Part = tuple[int, int, bool, int, int]  # kind, latency, stalls, faults, seed
@@ -40,8 +40,8 @@ def parts_of(faults: int, seed: int) -> list[Part]:
 def is_wrong(result: dict[str, Any]) -> bool:
     """Whether a wrong word was not detected, or a link hung.
 
-    A check of 8 bits accepts every 256th word of random bits: the packet's CRC-32 detects such words in packets, and
-    nothing detects those among control words.
+    An 8-bit check accepts every 256th word of random bits. In packets such words are detected by the packet's CRC-32;
+    among control words nothing detects them.
     """
     noise = result["kind"] == Fault.NOISE.name
     return bool(result["silent"] or (not noise and (

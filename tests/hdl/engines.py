@@ -1,4 +1,4 @@
-"""Engines of a node with its two memories, and the host access to them."""
+"""Engines of a node with its two memories, and the host's access to the memories."""
 
 import numpy as np
 from amaranth.hdl import Module
@@ -17,7 +17,7 @@ VERSION = 77
 
 
 class Bench(wiring.Component):
-    """An engine between memories.
+    """An engine connected to memories.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Bench(wiring.Component):
         arrays.
     config : NodeConfig
     settings : tuple of str
-        Other inputs of the engine, of 32 bits.
+        Other 32-bit inputs of the engine.
     """
 
     def __init__(self, engine, config, *, settings=()):
@@ -73,7 +73,7 @@ class Bench(wiring.Component):
 
 
 def fill(bench, space, values, address=0):
-    """Write a memory from an address on: a word per cycle."""
+    """Write to a memory from an address on, one word per cycle."""
     last = np.arange(len(values)) == len(values) - 1
     access = {"address": np.array([address]), "space": np.array([space]), "count": np.array([len(values)])}
     trace = bench.lockstep(cycles=len(values) + 8, sinks={}, sources={
@@ -99,14 +99,14 @@ def content(bench, space, count):
 
 
 def command(**fields):
-    """Command with these fields, and zero elsewhere."""
+    """A command with these fields, and zero in all others."""
     return {name: int(fields.get(name, 0)) for name, _ in command_layout()}
 
 
 def run(bench, *commands, counts, cycles=3_000, pattern="none", seed=0, reading=None, **settings):
-    """Run commands one after the other: their events, and the sums of the counters.
+    """Run commands one after another; return their events, and the sums of the counters.
 
-    ``counts`` is the layout of the counters; the host reads 5,000 elements of the space ``reading`` meanwhile.
+    ``counts`` is the layout of the counters; meanwhile the host reads 5,000 elements of the space ``reading``.
     """
     rows = pack(command_layout(), {name: np.array([each[name] for each in commands]) for name in commands[0]})
     sources = {"command": Feed(rows, stall_array(pattern, cycles, seed=seed))}

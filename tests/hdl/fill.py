@@ -1,4 +1,4 @@
-"""An engine outside of gradring: FILL writes one number to a range of the gradient memory.
+"""An engine that is not part of gradring: FILL writes one number to a range of the gradient memory.
 
 It shows the parts of a local command: an engine and its description. No other module refers to it.
 """
@@ -16,7 +16,7 @@ from hdl.memory import write_signature
 from hdl.row_transfer import RowWriter
 from hdl.streams.stream import connect_stream
 
-#: Code of the operation: the first that no operation of a node has.
+#: Code of the operation: the first one that no operation of a node uses.
 FILL = max(Operation) + 1
 
 
@@ -54,7 +54,7 @@ class FillEngine(wiring.Component):
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
         fields = self.command.payload
         row, number = Signal.like(writer.job.payload.row), Signal(32)
-        left = Signal.like(writer.job.payload.count)  # elements that the writer has not taken yet
+        left = Signal.like(writer.job.payload.count)  # elements that the writer has not yet accepted
         taken = Mux(left < lanes, left[:lanes.bit_length()], lanes)
         moves = Signal()
         with m.If(self.command.ready):

@@ -28,7 +28,7 @@ def event(response):
 
 
 def exchange(node, *requests, pattern="none", seed=0, cycles):
-    """Send requests one after the other, and return the responses."""
+    """Send requests one after another, and return the responses."""
     words = [word for packet in requests for word in packet]
     last = [n == len(packet) - 1 for packet in requests for n in range(len(packet))]
     trace = node.lockstep(

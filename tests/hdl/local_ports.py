@@ -1,4 +1,4 @@
-"""Ports of an engine of local commands, driven by a test and compared with a model, by the cycle."""
+"""Ports of an engine of local commands, driven by a test and compared with a model in every cycle."""
 
 from hdl.control.protocol import command_layout, event_layout
 from sim.payload import from_int, to_int
@@ -16,17 +16,17 @@ class LocalPorts:
     ----------
     dut
     memory : str
-        Prefix of the names of the memory's ports.
+        Prefix of the memory's port names.
     lanes : int
     counts : StructLayout
         Layout of the counts: busy cycles, and cycles when a port of the memory waits.
     read, written : callable
-        Elements of a row by its number: of a row read from the memory, and of a written row.
+        Functions from a row number to the row's elements, for rows read from the memory and for written rows.
 
     Members
     -------
     ended : list of dict
-        Events that were taken.
+        Accepted events.
     """
 
     def __init__(self, dut, memory, *, lanes, counts, read, written):
@@ -40,7 +40,7 @@ class LocalPorts:
         self.ended = []
 
     def drive(self, generator, inputs):
-        """Drive the inputs of a cycle; values without meaning are random."""
+        """Drive the inputs of a cycle; unused values are random."""
         dut, ports = self._dut, self._ports
         self._version = generator.getrandbits(32)
         dut.command__valid.value = inputs.command is not None

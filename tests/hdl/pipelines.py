@@ -6,12 +6,12 @@ from sim.golden.stream import Feed, first_from
 
 
 def together(gives, *, latency, willing, ready):
-    """Handshakes of inputs that are taken together, and the index of the offered result in each cycle, or -1.
+    """Handshakes of inputs that are accepted together, and the index of the offered result in each cycle, or -1.
 
     Parameters
     ----------
     gives : sequence of bool
-        Whether each beat gives a result.
+        Whether each beat produces a result.
     latency : int
         Cycles from that beat to the offer of its result.
     willing : mapping of str to array of bool

@@ -20,7 +20,7 @@ RATES = {"clock": 16, "baud": 4}
 
 
 class Sender(wiring.Component):
-    """A node that sends its number and the port's number, without end."""
+    """A node that sends its number and the port's number continuously."""
 
     def __init__(self, config, number):
         self.number, self.ports = number, config.topology.ports
@@ -42,7 +42,7 @@ class Sender(wiring.Component):
     (TWO, 2, (2, 1), GridTopology(2, 1).wiring),
 ])
 def test_links(monkeypatch, config, nodes, grid, links):
-    """Each linked port receives the words of its other end, a cycle later; other ports receive none."""
+    """Each linked port receives the words of its other end, one cycle later; all other ports receive none."""
     senders = []
     monkeypatch.setattr(board, "node_of", lambda config: senders.append(Sender(config, len(senders))) or senders[-1])
     top = board.BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes made of lists of engines: hdl/control/engine.py, hdl/engines.py, and an engine that only tests have."""
+"""Nodes built from lists of engines, one of which exists only in tests: hdl/control/engine.py, hdl/engines.py."""
 
 import ast
 import dataclasses
@@ -37,7 +37,7 @@ CONFIG = NodeConfig(
 
 @pytest.fixture(scope="module")
 def ring():
-    """A node of two engines, SPARSIFY's and one that only tests have, in Amaranth's simulator."""
+    """A node with SPARSIFY's engine and one that exists only in tests, in Amaranth's simulator."""
     described = [engine for engine in engines(CONFIG) if engine.name == "masking"]
     simulated = PysimRing(lambda: Node(CONFIG, [*described, fill.describe(CONFIG)]), nodes=1, latency=1)
     ring = Ring([Device(simulated.transports[0], CONFIG, name="node 0")], timeout=1000)
@@ -71,7 +71,7 @@ def test_a_new_command_runs(ring, base, length):
     ({"operation": Operation.ALL_REDUCE}, EventStatus.UNKNOWN_OPERATION, Operation.ALL_REDUCE),
 ])
 def test_a_new_command_is_refused(ring, fields, status, detail):
-    """The checker refuses a wrong command by its description, before the engine gets it."""
+    """The checker rejects a wrong command by its description, before the engine receives it."""
     zeros = np.zeros(CONFIG.memories.gradient, np.float32)
     ring.memory.write_gradients([zeros])
     # Fields that FILL does not use are ignored.
@@ -82,7 +82,7 @@ def test_a_new_command_is_refused(ring, fields, status, detail):
 
 
 def test_new_and_old_commands_in_one_queue(ring):
-    """FILL between two SPARSIFYs, queued together: they run one after the other, at bases that are not 0."""
+    """FILL between two SPARSIFYs in one queue: they run one after another, at bases that are not 0."""
     generator = np.random.default_rng(5)
     memory = generator.standard_normal(CONFIG.memories.gradient).astype(np.float32)
     errors = generator.standard_normal(32).astype(np.float32)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Memories, the guard, and memories with guards: against a model, and proven for all rows and windows."""
+"""Memories, the guard, and guarded memories: compared with a model, and proven for all rows and windows."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_constructor_errors():
 
 
 def test_guard():
-    """Every row in every window."""
+    """The guard is right for every row in every window."""
     unit = Unit(Guard(rows=ROWS, lanes=LANES))
     row, base, size, of_memory = (each.ravel() for each in np.meshgrid(
         np.arange(ROWS), np.arange(GROUPS), np.arange(GROUPS + 1), [False, True]))
@@ -38,16 +38,16 @@ def test_guard():
 
 
 def whole(row, base, size):
-    """Row of the memory, or None if it is outside."""
+    """Row of the memory, or None if it is outside the window."""
     return row + GROUP_ROWS * base if row < GROUP_ROWS * size else None
 
 
 def check(unit, generator, rows, cycles, *, readers, writers, window=None, throttled=False):
-    """Check simultaneous reads and writes: turns, words, zeros, and the ports that strayed.
+    """Check simultaneous reads and writes: their order, words, zeros, and ports with accesses outside.
 
-    A read returns all writes before the cycle of its grant, and waits if the row is written in the previous cycle.
+    A read returns all writes before the cycle of its grant, and waits if the row was written in the previous cycle.
     With a window the last reader and the last writer are the host's. Returns the numbers of waiting reads, of reads
-    outside, and of conflicts between an engine and the host.
+    outside, and of conflicts between engine and host.
     """
     asks, offers = generator.random((readers, cycles)) < 0.6, generator.random((writers, cycles)) < 0.4
     read_rows, write_rows = generator.choice(rows, (readers, cycles)), generator.choice(rows, (writers, cycles))
@@ -79,7 +79,7 @@ def check(unit, generator, rows, cycles, *, readers, writers, window=None, throt
         for n in ((served + 1 + n) % readers for n in range(readers)):
             written, by_host = latest or (None, False)
             waits = read_rows[n, cycle] == written
-            if window and latest and by_host != (n == readers - 1):  # the same place in a group is enough
+            if window and latest and by_host != (n == readers - 1):  # conflicts with the host are detected by group
                 waits = read_rows[n, cycle] % GROUP_ROWS == written % GROUP_ROWS
                 meetings += asks[n, cycle] and waits
             waited += asks[n, cycle] and waits
@@ -127,7 +127,7 @@ def test_memory(readers, writers, throttled):
 def test_guarded_memory(base, size):
     unit = Unit(LanedMemory(rows=ROWS, lanes=LANES, readers=3, writers=3, watched=True, owners=OWNERS),
                 name="GuardedMemory")
-    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few, so that they meet
+    edges = [0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 63]  # few edges, so that accesses collide
     _, zeros, meetings = check(unit, np.random.default_rng(10 * base + size), edges, 3000, readers=3, writers=3,
                                window=(base, size))
     assert (zeros > 100) == (size < GROUPS)
@@ -137,8 +137,8 @@ def test_guarded_memory(base, size):
 class Inside(wiring.Component):
     """Specification of a guarded memory, for any ports and any constant window: a word for an engine comes from the
     requested row in the window, or is zero; a row written for an engine is in the window; accesses outside are
-    reported; a word for the host answers no engine; and no row is read while it is
-    written."""
+    reported; a word for the host answers no engine; and no row is read while it is written.
+    """
 
     def __init__(self):
         super().__init__({

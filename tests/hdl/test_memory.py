@@ -23,15 +23,15 @@ from tests.traces import taken
 
 ROWS, ELEMENTS = 64, 40
 PATTERNS = ["none", "geometric", "alternating", "freeze"]
-#: Pitches of strided jobs: odd ones, so that no job meets itself.
+#: Pitches of strided jobs: odd ones, so that no job overlaps itself.
 PITCHES = {"none": 3, "geometric": 1, "alternating": 7, "freeze": 15}
 
 
 class Bench(wiring.Component):
     """One memory with two readers, the first of gradients, one writer, and the host's access.
 
-    With ``strided`` the reader of gradients and the writer have a pitch. With eight lanes, the reader of gradients is
-    for a memory with guards.
+    With ``strided`` the gradient reader and the writer have a pitch. With eight lanes, the gradient reader is for a
+    guarded memory.
     """
 
     def __init__(self, lanes, depth=9, *, strided=False):
@@ -160,7 +160,7 @@ def test_readers(stepped, pattern):
     when = check_reader(trace, "gradient", canonical(content), gradient, lanes, pitch)
     other = check_reader(trace, "weight", content, weight, lanes)
     if pattern == "none":
-        # The ports take turns, and together they use every cycle, within jobs and from one to the next.
+        # The ports alternate, and together they use every cycle, within jobs and from one to the next.
         both = np.sort(np.concatenate([when, other]))
         shared = 2 * min(len(when), len(other))
         assert both[0] == RowReader.latency

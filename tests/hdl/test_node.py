@@ -1,6 +1,6 @@
-"""The node as a whole, through its ports only: hdl/node.py.
+"""The whole node, tested through its ports only: hdl/node.py.
 
-Rings of nodes are in tests/hdl/ring/test_collective.py and tests/host/.
+Rings of nodes are tested in tests/hdl/ring/test_collective.py and tests/host/.
 """
 
 import functools
@@ -28,7 +28,7 @@ exchange = functools.partial(host_requests.exchange, cycles=12_000)
 
 
 def update(gradients, weights):
-    """Requests of a fused update on a ring of one, by SGD with a learning rate of 1/2, and the reading of weights."""
+    """Requests of a fused update on a ring of one, by SGD with a learning rate of 1/2, and of reading the weights."""
     command = Command(operation=Operation.FUSED_UPDATE, length=LENGTH, tag=5)
     half = np.float32(0.5).view(np.uint32)
     return [
@@ -48,7 +48,7 @@ def node():
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 def test_update_alone(node, pattern):
-    """A ring of one: a burst over the local gradient, under any stalls of the host."""
+    """A ring of one node runs a burst over the local gradient, however the host stalls."""
     generator = np.random.default_rng(3)
     gradients = generator.standard_normal(LENGTH).astype(np.float32)
     weights = generator.standard_normal(LENGTH).astype(np.float32)
@@ -56,7 +56,7 @@ def test_update_alone(node, pattern):
     *rest, last = exchange(node, *update(gradients, weights), pattern=pattern, cycles=60_000)
     assert [response[1] for response in [*rest, last]] == [Status.OK] * 6
     event = rest[-1][2:]
-    assert event[0] == 5  # its tag, and no status or flag
+    assert event[0] == 5  # tag of the command, and no status or flag
     expected = weights - np.float32(0.5) * gradients
     assert (np.array(last[2:], np.uint32) == golden.bits(expected)).all()
 
@@ -85,14 +85,14 @@ def test_reset_in_the_middle_of_a_command(node):
     gradients = np.ones(LENGTH, np.float32)
     requests = update(gradients, gradients)
     node.reset()
-    exchange(node, *requests[:4], cycles=2 * LENGTH + 200)  # the burst has begun
+    exchange(node, *requests[:4], cycles=2 * LENGTH + 200)  # the burst has started
     node.reset()
     *rest, last = exchange(node, *requests)
     assert [response[1] for response in [*rest, last]] == [Status.OK] * 6
     assert set(last[2:]) == {int(np.float32(0.5).view(np.uint32))}
 
 
-# Masking.
+# Tests of masking.
 
 
 def write(space, address, elements):
@@ -100,7 +100,7 @@ def write(space, address, elements):
 
 
 def test_masking_and_updates_by_turns(node):
-    """Commands of both engines in one queue, with flags between them, while the host reads and writes elsewhere."""
+    """Commands of both engines share one queue, with flags between them, while the host accesses other addresses."""
     gradients = np.random.default_rng(8).standard_normal(512).astype(np.float32)
     weights = np.random.default_rng(9).standard_normal(512).astype(np.float32)
     errors = np.zeros(256, np.uint32)
@@ -141,7 +141,7 @@ def test_masking_and_updates_by_turns(node):
 
 
 def test_a_ring_under_cocotb_answers_as_the_verilated_ring():
-    """The same words to two nodes in both simulations: every response is the same, including cycles of commands.
+    """With the same words to two nodes in both simulations, every response is the same, including cycles.
 
     Nodes in one model take long to build, so they have only SGD, one lane and no masks.
     """

@@ -39,14 +39,14 @@ def enables(rates, cycles, *, steps=None):
 
 
 def test_known_answers():
-    """n = 21,845: 333 or 334 of any 1,000 cycles; n = 0 after reset: every cycle."""
+    """n = 21,845 enables 333 or 334 of any 1,000 cycles; n = 0 after reset enables every cycle."""
     counts = np.concatenate([[0], np.cumsum(enables([21845], 4000))])
     assert set(counts[1000:] - counts[:-1000]) == {333, 334}
     assert enables([0], 100).all()
 
 
 def test_as_the_model():
-    """Rates one after the other; the accumulator keeps its value."""
+    """Rates applied one after another match the model; the accumulator keeps its value."""
     rates = [1, FULL - 1, 0x8000, 21845, 0, 3, *np.random.default_rng(1).integers(0, FULL, 6).tolist()]
     rows, total = enables(rates, 700).reshape(len(rates), 700), 0
     for rate, row in zip(rates, rows, strict=True):
@@ -56,7 +56,7 @@ def test_as_the_model():
 
 
 def test_paced():
-    """Between two steps ``enable`` holds; the steps are enabled like the cycles without pacing."""
+    """``enable`` holds between two steps; the steps are enabled like the cycles without pacing."""
     steps = np.random.default_rng(2).random(3000) < 0.25
     levels = enables([40000], 3000, steps=steps)
     assert (levels[steps] == np.diff(enabled(40000, steps.sum()))).all()
@@ -69,7 +69,7 @@ def test_every_rate_in_every_window():
     windows = np.array([1, 2, 3, 7, 10, 64, 100, 333, 1000, 4096, 65535, 65536, 100003])
     generator = np.random.default_rng(3)
     for rate in range(1, FULL):
-        first = generator.integers(0, FULL)  # any earlier content of the accumulator
+        first = generator.integers(0, FULL)  # starts from any content of the accumulator
         in_window = (first + rate * windows) // FULL - first // FULL
         assert (np.abs(in_window * FULL - windows * rate) < FULL).all(), rate
     for rate in (1, 2, 21845, 0x8000, 40000, FULL - 1):

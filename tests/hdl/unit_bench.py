@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Tests of a unit with streams, from one description of it.
+"""Tests of a unit with streams, generated from one description of the unit.
 
 Example
 -------
@@ -11,7 +11,7 @@ Example
     test_reset = BENCH.resets([(4,)], (1, 5, 30))
     test_cocotb = BENCH.cocotb([(4,)])
 
-``drive`` draws beats, and ``model`` predicts every cycle of the ports that it names, and every payload on offer.
+``drive`` draws beats, and ``model`` predicts every cycle of the ports that it names, and every offered payload.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ SPARE = 500
 class Drive:
     """Beats of each input stream, rows or held values of other inputs, and the data for the model.
 
-    ``cycles`` is the length of a run; by default twice the beats, and more.
+    ``cycles`` is the length of a run; by default more than twice the number of beats.
     """
 
     beats: Mapping[str, np.ndarray]
@@ -49,8 +49,8 @@ class Drive:
 class Want:
     """Ports to compare in every cycle, and for each output stream its beats in order and the offered one.
 
-    Without the offered one, all beats must arrive by the end of the run. A port may be a pair, of its values and of
-    the cycles that count. Beats may be a pair too, of rows and of their bits that count.
+    Without the offered one, all beats must arrive by the end of the run. A port may be a pair: its values and the
+    cycles to compare. Beats may be a pair too: rows and a mask of the bits to compare.
     """
 
     ports: Mapping[str, Any]
@@ -59,7 +59,7 @@ class Want:
 
     @classmethod
     def of(cls, trace, rows, stream="o", without=()):
-        """Handshakes of a golden trace, and the beats of its one output."""
+        """Handshakes of a golden trace, and the beats of its single output."""
         ports = {name.replace("_", "__"): value for name, value in vars(trace).items()
                  if name.endswith(("_valid", "_ready")) and name not in without}
         return cls(ports, {stream: rows}, {stream: trace.offered})
@@ -74,7 +74,7 @@ class Run:
     drive: Drive
 
     def moves(self, stream="o"):
-        """Cycles when beats of a stream moved."""
+        """Cycles in which beats of a stream moved."""
         return np.flatnonzero(self.trace[f"{stream}__valid"] & self.trace[f"{stream}__ready"])
 
 
@@ -87,7 +87,7 @@ def sinks(source):
 
 
 def packed(layout, items):
-    """Rows of a port from objects with an attribute of each field."""
+    """Rows of a port from objects with an attribute for each field."""
     return pack(layout, {name: np.array([getattr(item, name) for item in items]) for name in layout.members})
 
 
@@ -149,7 +149,7 @@ def under_cocotb(component, kind, beats, wanted, *, cut=30, inputs=None, name=No
 
 
 class UnitBench:
-    """Bench of a unit of any parameters.
+    """Test bench of a unit with any parameters.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class UnitBench:
     drive : callable
         Beats (:class:`Drive`) of a case, drawn from a generator.
     name : callable or None
-        Name of a case's Verilog; by default the name of the component's class.
+        Name of the Verilog of a case; by default the name of the component's class.
     rate : float
         Probability that a side is willing, in the geometric pattern.
     simulate : callable or None
@@ -183,7 +183,7 @@ class UnitBench:
     def check(self, case=(), *, seed=1, kinds="none", count=None, drive=None, reset=True):
         """Compare every cycle of a run with the model.
 
-        ``kinds`` is the pattern of stalls of all streams, or of each one by its name; ``count`` is cycles, or a
+        ``kinds`` is the stall pattern of all streams, or of each by name; ``count`` is the number of cycles, or a
         function of the case.
         """
         unit = self.unit(*case)
@@ -222,9 +222,9 @@ class UnitBench:
         return run
 
     def lockstep(self, cases=((),), *, count=None, seeds=1, least=1):
-        """Test of every cycle under each pattern of stalls at the inputs, with each one at the outputs.
+        """Test every cycle under each stall pattern at the inputs, combined with each one at the outputs.
 
-        There are offers in ``least`` cycles of each run, or more.
+        There are offers in at least ``least`` cycles of each run.
         """
         @pytest.mark.parametrize("source", STALLS)
         @pytest.mark.parametrize("case", cases, ids=str)
@@ -242,7 +242,7 @@ class UnitBench:
         return test
 
     def random(self, cases, *, seeds=2, count=None):
-        """Test of every cycle under random stalls on all sides."""
+        """Test every cycle under random stalls on all sides."""
         @pytest.mark.parametrize("case", cases, ids=str)
         def test(case):
             for seed in range(seeds):
@@ -269,7 +269,7 @@ class UnitBench:
         return test
 
     def cocotb(self, cases=((),), *, cut=30, seed=1, name=None, drive=None):
-        """Test of the same beats under cocotb, after a reset in the middle of them."""
+        """Test the same beats under cocotb, after a reset in the middle of them."""
         @pytest.mark.parametrize("kind", ["none", "geometric"])
         @pytest.mark.parametrize("case", cases, ids=str)
         def test(case, kind):
@@ -283,7 +283,7 @@ class UnitBench:
 
 
 class _Kinds(dict):
-    """Pattern of each stream: the source pattern, the sink pattern, and for further streams the next ones in turn."""
+    """Pattern of each stream: the source pattern, the sink pattern, and successive patterns for further streams."""
 
     def __init__(self, inputs, source, sink, turn):
         super().__init__()
@@ -299,5 +299,5 @@ class _Kinds(dict):
 
 
 def offers(make, *, depth, mode="prove"):
-    """Test, by proof, that offers of a unit stand until they are taken."""
+    """Test, by proof, that offers of a unit stand until they are accepted."""
     return lambda: formal.prove(formal.Offers(make()), depth=depth, mode=mode)

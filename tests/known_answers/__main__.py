@@ -1,4 +1,4 @@
-"""``make known-answers``: computes known answers again and compares them with the kept ones."""
+"""``make known-answers``: recomputes known answers and compares them with the stored ones."""
 
 import concurrent.futures
 import json
@@ -13,7 +13,7 @@ from tests.known_answers import circuits, compute, runs
 
 
 def _task(kind: str, name: str) -> tuple[Any, float]:
-    """An answer, or the text of an error, and the seconds that it took."""
+    """An answer or an error text, and the seconds that it took."""
     began = time.monotonic()
     try:
         if kind == "runs":
@@ -48,7 +48,7 @@ def main(
     record: Annotated[bool, typer.Option("--record", help="Keep the answers in place of comparing them.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Answers that are computed at the same time.")] = 2,
 ) -> None:
-    """Compute known answers, and compare them with the kept ones; about half an hour in all."""
+    """Compute known answers, and compare them with the stored ones; this takes about half an hour in total."""
     answers = compute.kept()
     chosen = _chosen(names or [], answers, record=record)
     wrong = 0

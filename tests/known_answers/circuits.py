@@ -26,7 +26,7 @@ __all__ = ["COUNT", "SEED", "VALUES", "board_nodes", "digest", "draw", "node_con
 
 #: Seed of :func:`draw`.
 SEED = 55
-#: Configurations that are kept.
+#: Number of stored configurations.
 COUNT = 50
 
 #: A node with little memory; a draw adds options to it.
@@ -75,7 +75,7 @@ _FEATURES = {"quantization": Quantization, "restorable": SettableVersion, "throt
 
 
 def _one_of(options: dict[str, Any], *kinds: str) -> str | None:
-    """The only option of ``kinds`` that is on, or None; ``ValueError`` if several are, which exclude each other."""
+    """The only option of ``kinds`` that is on, or None; ``ValueError`` if several exclusive ones are on."""
     chosen = [kind for kind in kinds if options.get(kind)]
     if len(chosen) > 1:
         raise ValueError(f"Options must be one of {', '.join(kinds)}, not {' and '.join(chosen)}")
@@ -146,7 +146,7 @@ def node_config(options: dict[str, Any]) -> Configuration:
 
 
 def _drawn(generator: random.Random, first: str) -> dict[str, Any]:
-    """Options of a legal node, with one other than its default."""
+    """Options of a legal node, with one that is not the default."""
     while True:
         names = [first, *(name for name in VALUES if name != first and generator.random() < 0.15)]
         options = dict(_SMALL)
@@ -167,7 +167,7 @@ def draw(count: int) -> list[dict[str, Any]]:
 
 
 def board_nodes() -> dict[str, Configuration]:
-    """Configurations of all different nodes of boards, by the name of the first board with the node."""
+    """Configurations of all distinct nodes of boards, by the name of the first board with the node."""
     nodes: dict[Configuration, str] = {}
     for name, board in BOARDS.items():
         nodes.setdefault(board.node, name)
@@ -176,7 +176,7 @@ def board_nodes() -> dict[str, Configuration]:
 
 def digest(config: Configuration) -> dict[str, Any]:
     """Digest of the netlist of a node, without the configuration's hash, and its cells."""
-    # Answers are kept with the ID of the first register map; the ID is a constant in each netlist.
+    # Stored answers have the ID of the first register map; the ID is a constant in each netlist.
     with (mock.patch.object(Configuration, "hash", 0),
           mock.patch.object(register_file, "IDENTIFIER", 0x67726472)):
         return netlist.digest(node_of(config))

@@ -1,4 +1,4 @@
-"""Answers of runs and circuits, computed again; and their comparison with the kept ones."""
+"""Recomputed answers of runs and circuits, and their comparison with the stored ones."""
 
 import json
 import os
@@ -12,15 +12,15 @@ from tests.known_answers import circuits, runs
 
 __all__ = ["PATH", "board", "configuration", "differences", "kept", "run", "trained_by_gloo"]
 
-#: The kept answers.
+#: The stored answers.
 PATH = Path(__file__).with_name("answers.json")
 _ROOT = Path(__file__).resolve().parents[2]
-#: Seconds of the longest run, with its builds on a busy machine.
+#: Seconds of the longest run, including its builds on a busy machine.
 _TIMEOUT = 3600
 
 
 def kept() -> dict[str, Any]:
-    """The kept answers: of runs and of boards by name, and of configurations by their options in JSON."""
+    """The stored answers: of runs and of boards by name, and of configurations by their options in JSON."""
     answers: dict[str, Any] = json.loads(PATH.read_text())
     return answers
 
@@ -58,7 +58,7 @@ def configuration(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
-    """Lines about each value that differs from the kept one."""
+    """A line for each value that differs from the stored one."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for name in [*expected, *(name for name in actual if name not in expected)]:
             yield from differences(expected.get(name), actual.get(name), f"{path}.{name}" if path else name)

@@ -1,8 +1,8 @@
-"""Digest of a circuit: the logic that its outputs depend on, without names, hierarchy and order of statements.
+"""Digest of a circuit: the logic that its outputs depend on, without names, hierarchy or statement order.
 
-The label of a cell is made from its kind, its constants and the labels of the cells that it reads, bit by bit. All
-labels are made again from the labels of the previous round, until a round distinguishes no more cells. The digest is
-made from the labels of all cells that an output depends on. Equal digests mean equal circuits, but for collisions.
+The label of a cell is computed from its kind, its constants and the labels of the cells that it reads, bit by bit.
+All labels are recomputed from the labels of the previous round, until a round distinguishes no more cells. The digest
+covers the labels of all cells that an output depends on. Equal digests mean equal circuits, except for collisions.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def _number(what: Any) -> int:
 
 
 def _facts(value: Any, nets: list[nir.Net]) -> Any:
-    """A field of a cell with its nets taken out, in order, into ``nets``."""
+    """A field of a cell, with its nets moved, in order, to ``nets``."""
     if isinstance(value, nir.Net):
         nets.append(value)
         return "net"
@@ -57,7 +57,7 @@ def _facts(value: Any, nets: list[nir.Net]) -> Any:
 
 
 def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirection]]:
-    """Ports of a component by their paths, as the converter to RTLIL takes them."""
+    """Ports of a component by path, as the converter to RTLIL expects them."""
     ports = {}
     for path, member, value in component.signature.flatten(component):
         value = value.as_value() if isinstance(value, ast.ValueCastable) else value
@@ -67,7 +67,7 @@ def _ports(component: wiring.Component) -> dict[str, tuple[Value, ir.PortDirecti
 
 
 class _Graph:
-    """Cells of a netlist, and their reads: reader, cell and bit that is read, and the position in the reader.
+    """Cells of a netlist, and their reads: reader, cell, the bit that is read, and its position in the reader.
 
     A constant is read from a cell beyond the last one.
     """
@@ -92,7 +92,7 @@ class _Graph:
         if isinstance(cell, nir.Top):
             outputs = {name: cell.ports_o[name] for name in sorted(cell.ports_o)}
             inputs = sorted((name, span) for name, span in cell.ports_i.items())
-            # The index of an input's first bit depends on the order of ports: bits are numbered in order of names.
+            # The index of an input's first bit depends on the order of ports, so bits are numbered in order of names.
             self._inputs = {}
             first = 0
             for _, (start, width) in inputs:
@@ -147,7 +147,7 @@ class _Graph:
 
 
 def digest(component: wiring.Component) -> dict[str, Any]:
-    """Digest and number of the cells of a component's netlist that its outputs depend on."""
+    """Digest and number of the netlist cells that a component's outputs depend on."""
     fragment = ir.Fragment.get(component, None)
     graph = _Graph(ir.build_netlist(fragment, ports=_ports(component), name="top"))
     cells = graph.reached()

@@ -1,4 +1,4 @@
-"""Short runs of commands, and the kept answers of each."""
+"""Short runs of commands, and the stored answers of each."""
 
 import hashlib
 import json
@@ -14,17 +14,17 @@ __all__ = ["DDP", "RUNS", "answer", "command"]
 
 Answer = dict[str, Any]
 
-#: Counts of a step of training that do not depend on the machine.
+#: Counts of a training step that do not depend on the machine.
 _COUNTS = ("cycles", "bound", "scatter_cycles", "words_sent", "scatter_words", "weight_words", "codebook_words",
            "sparsify_cycles", "elements_masked", "compute_cycles", "communicate_cycles", "modelled_cycles",
            "link_restarts", "words_repeated", "nodes")
 
-#: Settings of a training run that are kept; none of them depends on the time or the machine.
+#: Settings of a training run that are stored; none of them depends on the time or the machine.
 _SETTINGS = ("optimizer", "learning_rate", "batch", "hidden", "overlap", "compute", "tiling")
 
 
 def _digest(*arrays: Any) -> str:
-    """SHA-256 over the bytes of arrays, one after the other."""
+    """SHA-256 over the bytes of arrays, one after another."""
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:32]
 
 
@@ -38,7 +38,7 @@ def _content(folder: Path) -> Any:
 
 
 def _named(rows: list[dict[str, Any]], **names: str) -> list[dict[str, Any]]:
-    """Rows with the names of the kept answers."""
+    """Rows with the names of the stored answers."""
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
@@ -61,7 +61,7 @@ def _training(folder: Path) -> Answer:
                          *([] if reference["residuals"] is None else [reference["residuals"]])),
         "losses": [step["loss"] for step in report["per_step"]],
         "measures": state["training"]["measures"],
-        # A simulated board's clock runs on while the host computes: its steps are known, its time is not.
+        # A simulated board's clock runs on while the host computes, so only its steps are known, not its time.
         "cycles": None if report["transport"] == "board" else {"all": report["cycles"],
                                                                "simulated": report["cycles_simulated"]},
         "words": report["host_port"]["words_modelled"],
@@ -86,7 +86,7 @@ def _quorum(folder: Path) -> Answer:
 
 
 def _relay(folder: Path) -> Answer:
-    """Answer of layers that come from a server."""
+    """Answer of a run with layers that come from a server."""
     report = json.loads((folder / "report.json").read_text())
     assert report["bit_exact"], "nodes must have the golden bits"
     state = _content(folder)["state"]
@@ -169,13 +169,13 @@ RUNS: dict[str, tuple[tuple[str, ...], Callable[[Path], Answer]]] = {
 def command(name: str, folder: Path) -> list[str]:
     """Arguments of ``gradring`` for a run, with its output folder."""
     words, _ = RUNS[name]
-    if words[0] == "launch":  # arguments after the script are the script's
+    if words[0] == "launch":  # arguments after the script belong to the script
         return [words[0], "--output", str(folder), *words[1:]]
     return [*words, "--output", str(folder)]
 
 
 def answer(name: str, folder: Path) -> Answer:
-    """Answer of a run, in the form of JSON, from its output folder."""
+    """Answer of a run, as JSON data, from its output folder."""
     _, read = RUNS[name]
     result: Answer = json.loads(json.dumps(read(folder)))
     return result

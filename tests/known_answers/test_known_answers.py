@@ -15,7 +15,7 @@ from tests.known_answers import circuits, compute, netlist, runs
 
 @pytest.mark.parametrize("name", ["sim", "text", "density", "icebreaker"])
 def test_runs(name, tmp_path):
-    """Weights, cycles, words and choices of a run equal the kept ones."""
+    """Weights, cycles, words and choices of a run equal the stored ones."""
     assert list(compute.differences(compute.kept()["runs"][name], compute.run(name, tmp_path))) == []
 
 
@@ -90,7 +90,7 @@ class Example(wiring.Component):
 
 
 def test_netlist():
-    """A circuit's digest depends on all that its outputs depend on, and on neither order nor hierarchy."""
+    """A circuit's digest depends on everything that its outputs depend on, but not on order or hierarchy."""
     kept = netlist.digest(Example())
     assert netlist.digest(Example(turned=True)) == netlist.digest(Example(nested=True)) == kept
     changes = ({"init": 1}, {"amount": 2}, {"of": "b"}, {"choice": 0}, {"word": 2})

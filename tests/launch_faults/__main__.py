@@ -1,4 +1,4 @@
-"""``make launch-faults``: ranks that are stopped or killed, and connections with other bytes or half a message."""
+"""``make launch-faults``: stopped or killed ranks, and connections that send wrong bytes or half a message."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the plan.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 2,
 ) -> None:
-    """Make faults happen in launched scripts, and check how these end."""
+    """Inject faults into launched scripts, and check how these end."""
     folder = toolchain.BUILD / "launch-faults"
     shutil.rmtree(folder, ignore_errors=True)
     cases = plan(faults, ranks=[int(count) for count in ranks.split(",")], seed=seed)

@@ -1,6 +1,6 @@
-"""A launcher with a ring that only adds up, and ranks without PyTorch: ``launcher.py RANKS SLOW TIMEOUT SCRIPT …``.
+"""Launcher with a ring that only adds, ranks without PyTorch: ``launcher.py RANKS SLOW TIMEOUT SCRIPT …``.
 
-Everything else is as in ``gradring launch``: processes, sockets, time-outs, and the error at the end.
+Everything else is as in ``gradring launch``: processes, sockets, time-outs, and the final error.
 """
 
 import sys
@@ -12,7 +12,7 @@ from sim.verilated.processes import ended_by_signals
 
 
 class Sums:
-    """Jobs that add up without a ring."""
+    """Jobs that add without a ring."""
 
     cycles = 0
 

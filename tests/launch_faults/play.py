@@ -1,4 +1,4 @@
-"""Faults of ranks and of connections, each in a run of its own, and the required end of each run."""
+"""Faults of ranks and of connections, each in a separate run, and the required end of each run."""
 
 import contextlib
 import dataclasses
@@ -21,15 +21,15 @@ ROOT = Path(__file__).parents[2]
 #: without faults.
 SLOW, TIMEOUT, SLACK, WHOLE = 0.5, 3.0, 20.0, 240.0
 
-#: Sums of a run, and the latest sum during which something happens.
+#: Sums of a run, and the latest sum during which a fault happens.
 SUMS, AMID = 60, 40
 
 _LATE = rf"error: Ranks? [\d, and]+ must ask for a sum of [\d,]+ elements within {TIMEOUT:g} seconds, as "
 _HALF = rf"error: Rank \d+ must send the whole of a message within {TIMEOUT + 1:g} seconds$"
 _STOPPED = rf"error: Rank \d+ must run, and has been stopped by a signal for {TIMEOUT:g} seconds: "
 
-#: Kinds of faults, and for each its variants, with the error of the run: an empty one if it ends well,
-#: None if the launcher no longer exists.
+#: Kinds of faults, and for each its variants, with the error of the run: empty if it ends well, None if the launcher
+#: no longer exists.
 KINDS = {
     "stop": {"rank stopped": f"({_LATE}|{_STOPPED})", "all stopped": f"({_LATE}|{_STOPPED}|{_HALF})"},
     "kill": {"rank killed": r"error: Rank \d+ has ended by signal SIGKILL; the others cannot go on without it$",
@@ -45,7 +45,7 @@ class Case:
     """A fault."""
 
     kind: str  # a key of :data:`KINDS`
-    way: str  # one of its variants
+    way: str  # variant of the kind
     ranks: int
     rank: int  # the affected rank
     step: int  # sum during which it happens
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def plan(faults, *, ranks, seed):
-    """Some faults of each kind, with its variants in turn."""
+    """Some faults of each kind, with its variants in rotation."""
     generator = random.Random(seed)
     return [Case(kind=kind, way=list(KINDS[kind])[number % len(KINDS[kind])], ranks=count,
                  rank=generator.randrange(count), step=generator.randrange(AMID),
@@ -93,7 +93,7 @@ def _strike(case, launcher, ranks, address):
         case "rank killed":
             os.kill(ranks[case.rank], signal.SIGKILL)
         case "launcher killed":
-            if case.seed % 2:  # with a rank that cannot notice
+            if case.seed % 2:  # together with a stopped rank, which cannot notice
                 os.kill(ranks[case.rank], signal.SIGSTOP)
             launcher.kill()
         case "random bytes" | "http" | "half hello" | "half head":
@@ -149,7 +149,7 @@ def play(case, folder):
 
 
 def _judge(case, code, text, temporary):
-    """All violated requirements, once all processes have ended."""
+    """All violated requirements, after all processes have ended."""
     wrong, lines = [], text.splitlines()
     expected = KINDS[case.kind][case.way]
     if "Traceback" in text:
@@ -170,6 +170,6 @@ def _judge(case, code, text, temporary):
 
 
 def _start(temporary):
-    """Run the part of another launcher that makes its folder, in the same temporary folder."""
+    """Run the step of a second launcher that creates its folder, in the same temporary folder."""
     code = "from host.sockets.folder import socket_folder\nwith socket_folder(): pass"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TMPDIR": str(temporary)}, check=True)

@@ -1,7 +1,7 @@
-"""Sums on all ranks; one of them may send other bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
+"""Sums on all ranks; one of them may send different bytes: ``script.py FOLDER SUMS KIND RANK STEP SEED``.
 
-Each rank writes the number of its process to the folder before the first sum, and the file ``amid`` when the sum of
-that step begins.
+Each rank writes its process ID to the folder before the first sum, and the file ``amid`` when the sum of that step
+begins.
 """
 
 import os
@@ -15,12 +15,12 @@ import numpy as np
 from host.pytorch.client import client
 from host.pytorch.messages import MESSAGES, AllReduce
 
-#: Elements of a sum: messages both longer and shorter than a socket takes at once.
+#: Elements of a sum: messages both longer and shorter than a socket accepts at once.
 SIZES = (5, 3000, 100_000)
 
 
 def misbehave(kind, request, generator):
-    """Send other bytes, or a part of the message, and stay."""
+    """Send different bytes or an incomplete message, and stay connected."""
     frame = MESSAGES.encode(request)
     connection = client()._connection._socket
     if kind == "own garbage":

@@ -1,4 +1,4 @@
-"""Faults of ranks and of connections, each once: the run ends by itself, with its cause in one line."""
+"""Faults of ranks and of connections, each once: the run ends by itself, with a one-line cause."""
 
 import re
 
@@ -20,7 +20,7 @@ def test_stopped_rank(tmp_path):
 
 
 def test_half_message(tmp_path):
-    """Half a message, of a rank or of an unknown connection, holds up nobody beyond the time-out."""
+    """Half a message, from a rank or an unknown connection, delays no other rank beyond the time-out."""
     played(tmp_path / "own", "half message", "own half")
     played(tmp_path / "other", "half message", "half hello")
 
@@ -33,12 +33,12 @@ def test_random_bytes(tmp_path):
 
 
 def test_killed_launcher(tmp_path):
-    """A killed launcher leaves no processes, not even a stopped one, and no folder once another one starts."""
+    """A killed launcher leaves no processes, not even stopped ones, and no folder after another one starts."""
     played(tmp_path / "run", "kill", "launcher killed")
 
 
 def test_plan():
-    """The target has each way of each kind, on each number of ranks."""
+    """The plan has each variant of each kind, on each number of ranks."""
     cases = plan(20, ranks=[2, 4], seed=0)
     assert {(case.kind, case.way, case.ranks) for case in cases} == {
         (kind, way, ranks) for kind, ways in KINDS.items() for way in ways for ranks in (2, 4)}

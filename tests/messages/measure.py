@@ -22,9 +22,9 @@ from tests.host import rings
 from tests.host.rings import Reference, random
 
 NODES, LATENCY, _STALL = 8, 16, 5000
-#: Cycles that a message may take.
+#: Maximum cycles of a message.
 MOST = 1700
-#: Nodes with messages, like the nodes of the figures of slots.
+#: Nodes with messages, like the nodes in the measurements of slots.
 CONFIG = NodeConfig(
     memories=Memories(planes=0), optimizer=Optimizer(dsps=1), masking=False, sparsify=False,
     link=Slots(ingress=15, messages=True), role=Peer(interleaved=True), programs=Programs(depth=2))
@@ -35,8 +35,8 @@ _FROM_SLOT = 1 + 3 + (NODES - 1) * (LATENCY + 1) - 1 + 1 + MESSAGE_WORDS + 1
 
 @dataclasses.dataclass
 class Beside:
-    """Cycles of messages, from the last word of the host's packet to the last word at the last rank, of updates, from
-    the first command to the last event, and from superframes with the most slots to the next; restarts of links."""
+    """Cycles of messages, from the last word of the host's packet to the last word at the last rank; of updates, from
+    the first command to the last event; and of superframes with the most slots. Also restarts of links."""
 
     taken: list[int]
     updates: list[int]
@@ -53,8 +53,8 @@ def open_nodes(nodes=NODES, **options):
 
 
 def _words(tapped):
-    """Cycles and words of LAPs and records, of all control words."""
-    left = 0  # words of another message that follow
+    """Cycles and words of LAPs and records, selected from all control words."""
+    left = 0  # number of words to skip in a different message
     for word in tapped[tapped["place"] & (CONTROL | LAST) == CONTROL]:
         cycle, data = int(word["cycle"]), int(word["data"])
         if left:
@@ -66,8 +66,8 @@ def _words(tapped):
 
 
 def _tables(first, last):
-    """First cycle of slots of rank 0, with TIME counted from reset on, and table of each superframe, from the control
-    words of its link and of the link to the last rank, which together carry the records of all ranks."""
+    """First cycle of rank 0's slots, with TIME counted from reset, and the table of each superframe, from the control
+    words of its link and of the link to the last rank, which together carry all records."""
     first, last = list(_words(first)), list(_words(last))
     laps = [(cycle, lap_layout().from_bits(data)) for cycle, data in first if data & 15 == ControlType.LAP.value]
     records = collections.deque(sorted(word for word in first + last if word[1] & 15 == ControlType.RECORD.value))
@@ -87,8 +87,8 @@ def _tables(first, last):
 
 
 class _Messages:
-    """Messages of 64 words to the last rank at random times, at most one per slot. The last rank drops them as they
-    are of no request: so no answers take slots. Each with the cycle of its packet, and the check that rank 0 adds."""
+    """Messages of 64 words to the last rank at random times, at most one per slot. The last rank drops them, since
+    they belong to no request, so no answers take slots. Each is kept with its packet's cycle and rank 0's check."""
 
     def __init__(self, simulation, generator, on):
         self.simulation, self.generator, self.sent = simulation, generator, []

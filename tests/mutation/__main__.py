@@ -23,13 +23,13 @@ MAX_EQUIVALENT = 0.1
 
 
 class MutationError(Exception):
-    """Error that ends the run, with the reason as its message."""
+    """An error that ends the run, with the reason as its message."""
 
 
 class Run:
-    """Run of mutants and their tests, on copies of the tree.
+    """A run of mutants and their tests, on copies of the tree.
 
-    One process of a mutant's tests may take ``budget`` CPU seconds, and ten times that in wall-clock time.
+    A process of a mutant's tests may use ``budget`` CPU seconds, and ten times as much wall-clock time.
     """
 
     def __init__(self, budget: int, tree: Path = TREE) -> None:
@@ -65,7 +65,7 @@ class Run:
         return result
 
     def mutant(self, worker: Worker, target: Target, mutant: Mutant, expected: dict[str, str]) -> Row:
-        """Run one mutant, or take the result of an earlier run."""
+        """Run one mutant, or use the result of an earlier run."""
         source = mutant.apply((worker.folder / target.file).read_text())
         key = self._key(worker.folder, target, source)
         result = self._store.get(key)
@@ -99,7 +99,7 @@ def _is_under(file: str, name: str) -> bool:
 
 
 def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], workers: int) -> Iterator[Row]:
-    """Run all picked mutants, file after file, on some workers, and yield each row when it is known."""
+    """Run all picked mutants, file after file, on several workers, and yield each row when it is known."""
     done: queue.Queue[Row | BaseException | None] = queue.Queue()
     jobs: queue.Queue[tuple[Target, Mutant]] = queue.Queue()
     for target in targets:
@@ -119,7 +119,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
                         expected[target.file] = run.baseline(worker, target)
                     done.put(run.mutant(worker, target, mutant, expected[target.file]))
             done.put(None)
-        except Exception as error:  # in a thread: the consumer of the rows raises it again
+        except Exception as error:  # runs in a thread: the consumer of the rows raises it again
             done.put(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
@@ -143,7 +143,7 @@ def main(
     budget: Annotated[int, typer.Option(min=1, help="CPU seconds of one process.")] = 120,
     workers: Annotated[int, typer.Option(min=1, help="Copies of the tree that run at a time.")] = 2,
 ) -> None:
-    """Change hdl/ in one place at a time, and check that a test of the file fails."""
+    """Change hdl/ at one position at a time, and check that a test of the file fails."""
     try:
         targets = chosen_targets(files)
         every = {target.file: find((TREE / target.file).read_text()) for target in targets}

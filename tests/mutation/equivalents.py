@@ -20,9 +20,9 @@ class Entry:
     file: str  # path of the mutated file
     before: str  # like ``after``, as in :class:`~tests.mutation.mutants.Mutant`
     after: str
-    #: Reason why no test can detect the mutant: an argument that names the line it rests on, or ``proof: …``.
+    #: Reason why no test can detect the mutant: an argument that names the line it is based on, or ``proof: …``.
     reason: str
-    occurrence: int = 1  # index among positions with the same text, from 1 on
+    occurrence: int = 1  # index among positions with the same text, starting at 1
 
     @property
     def key(self) -> tuple[str, str, int]:

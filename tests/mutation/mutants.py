@@ -4,17 +4,17 @@ Only code that becomes gateware is changed: the bodies of functions, apart from 
 and text. Kinds of changes:
 
 ==========  ========================================================================================================
-statement   an assignment is left out
-state       an FSM goes to another state, or stays
+statement   an assignment is omitted
+state       an FSM goes to a different state, or stays
 condition   ``m.If(c)`` and ``m.Elif(c)`` have the opposite condition
-operand     one operand of ``&`` or ``|`` is left out
+operand     one operand of ``&`` or ``|`` is omitted
 operator    ``&`` and ``|``, ``+`` and ``-``, ``<<`` and ``>>``, ``any`` and ``all`` are exchanged, ``^`` is ``|``
 comparison  ``==`` and ``!=``, ``<`` and ``<=``, ``>`` and ``>=`` are exchanged
-negation    ``~`` is left out, also of ``~0``
+negation    ``~`` is omitted, also in ``~0``
 mux         ``Mux(c, a, b)`` becomes ``a``, ``b`` or ``Mux(c, b, a)``
-reset       an initial value of 0 or 1 is the other one, or a register has none; a ``ResetInserter`` is left out
-constant    a number is one higher or lower; a width is only lower, since a wider signal does the same
-range       a range ends one earlier
+reset       an initial value of 0 or 1 is inverted, or a register has none; a ``ResetInserter`` is omitted
+constant    a number is one higher or lower; a width is only lower, since a wider signal behaves the same
+range       a range ends one item earlier
 ==========  ========================================================================================================
 """
 
@@ -38,13 +38,13 @@ _UNCHANGED = {"name", "attrs", "reset_less", "domain", "granularity"}
 @dataclasses.dataclass(frozen=True)
 class Mutant:
     kind: str  # one of :data:`KINDS`
-    start: int  # of the range of bytes of the source that is replaced
+    start: int  # start of the replaced range of bytes in the source
     end: int
-    text: str  # replacement
+    text: str  # text that replaces the range
     line: int  # number of the first changed line
     before: str  # all changed lines, on one line with single spaces
-    after: str  # the same lines with the change
-    occurrence: int = 1  # index of this mutant among mutants with the same ``before`` and ``after``, from 1 on
+    after: str  # the same lines after the change
+    occurrence: int = 1  # index of this mutant among mutants with the same ``before`` and ``after``, starting at 1
 
     def apply(self, source: str) -> str:
         """Apply the change to a source, and return the result."""
@@ -76,8 +76,8 @@ def find(source: str) -> list[Mutant]:
 def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
     """Choose mutants, as evenly over the kinds as possible, in the order of their positions.
 
-    The choice depends on the seed and on the mutants' own text: a line that is added elsewhere in the file changes
-    few of the other choices.
+    The choice depends on the seed and on the mutants' own text: adding a line elsewhere in the file changes few of
+    the other choices.
     """
     def rank(mutant: Mutant) -> bytes:
         return hashlib.sha256(repr((seed, *mutant.key)).encode()).digest()
@@ -122,7 +122,7 @@ class _Finder:
         for statement in node.body:
             yield from self._visit(statement, states, shape=False)
 
-    # Positions and texts.
+    # --- positions and texts
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         located = node  # an expression or a statement, which has a position
@@ -148,7 +148,7 @@ class _Finder:
         number = self._data.count(b"\n", 0, start) + 1
         return Mutant(kind, start, end, text, number, line(self._data[start:end]), line(text.encode()))
 
-    # Changes.
+    # --- changes
 
     def _visit(self, node: ast.AST, states: list[str], *, shape: bool) -> Iterator[Mutant]:
         if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert | ast.arguments):
@@ -196,7 +196,7 @@ class _Finder:
             here = node.value.value if isinstance(node.value, ast.Constant) else None
             alternatives = [state for state in states if state != here]
             if alternatives:
-                # Choose another state by the text and not by the position.
+                # Choose another state by its text, not by its position.
                 digest = hashlib.sha256(repr((here, alternatives)).encode()).digest()
                 other = alternatives[(digest[0] + node.col_offset) % len(alternatives)]
                 yield self._replace("state", node.value, f'"{other}"')

@@ -11,7 +11,7 @@ from typing import Any
 
 #: Packages of the tree; all other packages are pinned.
 _OURS = ("hdl", "sim", "boards", "host", "tests")
-#: Files other than our Python modules that are compiled or read.
+#: Files other than the project's Python modules that are compiled or read.
 _OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "sim/verilated/features/*/*.h", "constraints.txt",
            "pyproject.toml", "tests/conftest.py")
 
@@ -53,7 +53,7 @@ def digest(tree: Path, files: Iterable[Path], *more: str) -> str:
 
 
 class Store:
-    """Store of results on disk, with one JSON file for each in a folder that is made if it is missing."""
+    """Store of results on disk, with one JSON file for each, in a folder that is created if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ class Store:
     def get(self, key: str) -> dict[str, Any] | None:
         try:
             result: dict[str, Any] = json.loads((self._folder / f"{key}.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):  # an interrupted run leaves no file, or a part of one
+        except (FileNotFoundError, json.JSONDecodeError):  # an interrupted run leaves no file, or an incomplete one
             return None
         return result
 

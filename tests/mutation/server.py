@@ -1,4 +1,4 @@
-"""Server process that runs mutants one after the other, each in a fork that need not load numpy or pytest again.
+"""Server process that runs mutants one after another, each in a fork that has numpy and pytest loaded.
 
 It runs in a copy of the tree, as ``python -m tests.mutation.server``, and imports nothing from hdl/ or sim/ itself.
 Requests are lines of JSON on its input, ``{"target", "expected", "cpu", "wall", "log"}``, answers on its output.
@@ -31,9 +31,9 @@ LOADED = (amaranth, cocotb_tools.check_results, cocotb_tools.runner, numpy)
 
 
 class Tests:
-    """Pytest plugin that orders tests, and records the first one that has failed.
+    """Pytest plugin that orders tests, and records the first one that fails.
 
-    Tests with names that begin like an item of ``first`` come first; the rest runs only with ``rest``.
+    Tests with names that begin like an item of ``first`` come first; all others run only with ``rest``.
     """
 
     def __init__(self, first: Iterable[str], rest: bool) -> None:
@@ -56,7 +56,7 @@ class Tests:
 
 def gateware(target: str) -> dict[str, str]:
     """Digest of the gateware of each of a target's units."""
-    gc.disable()  # collection is futile, since elaboration makes many objects that stay
+    gc.disable()  # collection is useless, since elaboration creates many objects that stay
     parts = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
              for name, unit in TARGETS[target].units().items()}
     gc.enable()
@@ -67,7 +67,7 @@ def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
     """Run a target's tests up to the first failure, beginning with the tests of changed units."""
     from sim.verilated import build
 
-    # Rings are simulated for some ten thousand cycles, so that further optimization takes longer than it saves.
+    # Rings are simulated for about ten thousand cycles, so further optimization takes longer than it saves.
     build._FAST = ("-O1",)
     build.FLAGS = (*build._COMPILE, *build._FAST, *build._SLOW, *build._ONCE)
     order = [*changed, *(name for name in target.first if name not in changed)]
@@ -102,7 +102,7 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def fork(request: dict[str, Any]) -> dict[str, Any]:
-    """Run a trial in a process group of its own, and kill the group at the time limit."""
+    """Run a trial in its own process group, and kill the group at the time limit."""
     begun = time.monotonic()
     reading, writing = os.pipe()
     child = os.fork()

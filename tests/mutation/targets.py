@@ -1,8 +1,8 @@
 """Targets of the mutation run: for each file of hdl/ its units, and its tests in running order.
 
-The order decides the cost: tests that kill most mutants in the shortest time come first, then the rest of the file.
-The units are small and together use every line of the file: a mutant that elaborates to the same gateware in all of
-them does not count.
+The order determines the cost: tests that kill most mutants in the shortest time come first, then the rest of the
+file. The units are small and together use every line of the file: a mutant that elaborates to the same gateware in
+all of them does not count.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from tests.mutation.units import UNITS
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Target: a file of hdl/ with its units and tests."""
+    """A file of hdl/ with its units and tests."""
 
     file: str  # path from the root of the tree
     #: Function that returns components of the file by name, and imports the modules that it needs.
@@ -40,11 +40,11 @@ _OF_RINGS = {
               "test_quiesce_of_any_size[1]"),
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
-#: Files of the datapath's parts that the two nodes of the ring tests contain in all.
+#: Files of the datapath's parts that the two nodes of the ring tests contain in total.
 _PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "master_weights", "raw_weights", "residual", "update",
           "weight_transfer", "write_back")
 
-#: The most different shapes of the tests, each with the stall patterns that detect most mutants.
+#: The most diverse shapes of the tests, each with the stall patterns that detect most mutants.
 _BURST_FIRST = {
 "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
 "parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",

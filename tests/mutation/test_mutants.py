@@ -120,6 +120,6 @@ def test_sample():
     counts = collections.Counter(mutant.kind for mutant in chosen)
     assert set(counts) == set(KINDS)
     assert len(sample(mutants, 10_000, 1)) == len(mutants)
-    # Lines that are added above do not change the choice.
+    # Lines added above do not change the choice.
     moved = sample(find("\n\n" + SOURCE), 15, 1)
     assert [mutant.key for mutant in moved] == [mutant.key for mutant in chosen]

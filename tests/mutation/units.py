@@ -1,6 +1,6 @@
 """Units of the mutation run: small ones that together use every line of their files.
 
-A unit's module is imported when the unit is made, in a process that has the mutant.
+A unit's module is imported when the unit is built, in a process that has the mutant.
 """
 
 import importlib
@@ -117,7 +117,7 @@ def _registers() -> dict[str, Any]:
             "two": unit("control.register_file:RegisterFile", config=two)}
 
 
-#: Makers of the units of one or of several files.
+#: Functions that build the units of one or several files.
 UNITS = {
     "packetizer": lambda: {"packetizer": unit("ring.packetizer:Packetizer")},
     "depacketizer": lambda: {

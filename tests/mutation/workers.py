@@ -16,10 +16,10 @@ _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 
 
 class Worker:
-    """Copy of the tree, and the process that runs mutants in it.
+    """A copy of the tree, and the process that runs mutants in it.
 
     The working tree is never touched. The copy is in the first subfolder of ``folder`` that no other run uses, where
-    earlier builds are kept; cache entries that only mutants have built are removed.
+    earlier builds are kept; cache entries built only by mutants are removed.
     """
 
     def __init__(self, tree: Path, folder: Path) -> None:
@@ -62,7 +62,7 @@ class Worker:
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:
         """Run one source of a file and return the answer; with ``keep``, the source is the unchanged tree's.
 
-        If a test has failed, the end of the log is added to the answer.
+        If a test fails, the end of the log is added to the answer.
         """
         path, before = self.folder / file, self._built()
         original = path.read_text()

@@ -1,7 +1,7 @@
 """Random commands of every kind, with random values in all fields that an operation ignores.
 
-The nodes have two queues. All commands that change memory run in the order of their creation: within a queue by
-themselves, from one queue to the other by a flag, and in a program by their dependencies.
+The nodes have two queues. All commands that change memory run in the order of their creation: automatically within a
+queue, by a flag from one queue to the other, and by their dependencies in a program.
 """
 
 import collections
@@ -17,8 +17,8 @@ from sim.golden import masking
 from tests.pairs.memories import CONFIG, DATA
 from tests.pairs.model import Programs
 
-#: Kinds of commands that end with OK, and kinds that end with a status of their own on every node. SWITCH is not
-#: included: it is for nodes that all wait for each other, and ends with OK or BUSY depending on arriving packets.
+#: Kinds of commands that end with OK, and kinds that end with their own status on every node. SWITCH is not included:
+#: it is for nodes that all wait for each other, and ends with OK or BUSY depending on arriving packets.
 _OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG) if operation.code != Operation.SWITCH]
 _QUEUES = {Operation(operation.code): queue_of(operation, CONFIG.queues) for operation in operations(CONFIG)}
 _GOOD = [operation.name.lower() for operation in _OPERATIONS]
@@ -36,7 +36,7 @@ _REJECTED = {
 }
 #: Kind of a collective with a different number at one node, so that all nodes abort it.
 _REFUSED = "refused"
-#: Requests of the host that are no commands: loads of both programs, and a run of them.
+#: Host requests that are not commands: loads of both programs, and a run of them.
 _LOAD, _RUN = "load_program", "run"
 KINDS = (*_GOOD, *_REJECTED, _REFUSED, _LOAD, _RUN)
 
@@ -48,7 +48,7 @@ _WEIGHTS = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, O
 #: Added to the number of one node; no other command of a batch then has this number.
 _ANOTHER = 1 << 15
 _NEVER_SET = 1 << 15  # the flag that no command signals
-#: Flag that the host sets when it has written other settings for a LATCH to copy.
+#: Flag that the host sets after writing different settings for a LATCH to copy.
 LATCHED_FLAG = 1 << 14
 _FREE = 6  # flags that commands signal and wait for at random; later flags keep commands in order
 
@@ -58,35 +58,35 @@ class Step:
     """One command per node, with the expected status."""
 
     kind: str  # one of KINDS
-    commands: list[Command]  # in the order of the nodes
+    commands: list[Command]  # commands in the order of the nodes
     status: EventStatus | None  # expected status; None for any except OK and time-outs
     queue: int = 1
     of_program: bool = False  # the commands belong to a program
-    latches: bool = False  # LATCH that waits for other settings
-    #: Commands of a pass in the order of time, for a load; commands of all passes, for a run.
+    latches: bool = False  # LATCH that waits for new settings
+    #: For a load, the commands of a pass in order of time; for a run, the commands of all passes.
     program: list["Step"] = dataclasses.field(default_factory=list)
     options: dict[str, int] = dataclasses.field(default_factory=dict)  # model of a load; all parameters of a run
 
 
 def _span(command: Command) -> int:
-    """Elements of the weight memory from the first to the last of a command."""
+    """Elements of the weight memory from a command's first to its last."""
     groups, stride = -(-command.length // 32), command.stride if command.operation in _RING else 1
     return 32 * ((groups - 1) * stride + 1) if groups else 0
 
 
 class Generator:
-    """Generator of commands, which prefers the rarest pairs so far."""
+    """Generator of commands that prefers the pairs that have been rarest so far."""
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.nodes = nodes
         #: Number of times that the second kind of command has followed the first.
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
         self.last = ""  # kind of the latest command, or the reason for its end
-        self.patient = True  # commands wait long enough for the other queue
+        self.patient = True  # whether commands wait long enough for the other queue
         self.weight_stride = 0  # register WEIGHT_STRIDE
         self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
         self._random = random.Random(seed)
-        # Operations with a block that reaches every node after it has passed the odd node.
+        # Operations with a block that reaches every node after it has passed the node that differs.
         self._refusing = [Operation.ALL_REDUCE, Operation.FUSED_UPDATE]
         if 32 * nodes <= DATA // 2:
             self._refusing += [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
@@ -94,21 +94,21 @@ class Generator:
         self._epoch = 0
         self._flags = 0
         self._tag = 0
-        self._number = 0  # of the latest collective
+        self._number = 0  # number of the latest collective
         self._ran: int | None = None  # number of the latest collective that all nodes have run, if it is known
-        self._half = False  # only the lower half of data is known, since a command on the other half was refused
+        self._half = False  # only the lower half of data is known, after a rejection on the other half
         self._at = 1  # queue of the latest command that changes memory
-        self._order = 0  # its flag, unless a command of the other queue waits for it
-        self._orders = 0  # such flags in the batch
-        self._only: int | None = None  # queue of the next command that changes memory, if only one will do
+        self._order = 0  # flag of that command, unless a command of the other queue waits for it
+        self._orders = 0  # number of such order flags in the batch
+        self._only: int | None = None  # queue of the next command that changes memory, if only one is possible
         self._loaded: Step | None = None
-        self._pushed_latch = False  # in this batch
+        self._pushed_latch = False  # whether a LATCH was pushed in this batch
 
     def begin(self, *, patient: bool, ring: bool = False) -> None:
         """Begin a new batch, with no flag set and the contents of all memories known.
 
         A ``patient`` batch has commands of both queues, which wait for each other, and programs; otherwise it has
-        commands of one queue only. With ``ring`` it ends with a collective.
+        commands of only one queue. With ``ring`` it ends with a collective.
         """
         self._flags = self._order = self._orders = 0
         self._half = self._pushed_latch = False
@@ -133,15 +133,15 @@ class Generator:
         return self._epoch
 
     def step(self, *, ring: bool = False) -> Step:
-        """Make the next command; with ``ring`` a collective that ends with OK if nothing disturbs it."""
+        """Create the next command; with ``ring``, a collective that ends with OK if undisturbed."""
         kinds = [operation.name.lower() for operation in _RING] if ring else [
             kind for kind in KINDS if self._may_follow(kind)]
         self._random.shuffle(kinds)
-        # Prefer the rarest pair and, in most steps, the rarest kind of those. The last kind is never the rarest, so
-        # some steps skip the second preference.
+        # Prefer the rarest pair and, in most steps, the rarest kind among the remaining choices. The last kind is
+        # never the rarest, so some steps skip the second preference.
         rare = self._random.random() < 0.7
         kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
-        if self._random.random() < 0.3:  # a run needs more than chance: programs, and their first queue
+        if self._random.random() < 0.3:  # a run takes more than chance: programs, and their first queue
             kind = _RUN if _RUN in kinds else _LOAD if _LOAD in kinds else kind
         self._used[kind] += 1
         self.pairs[self.last, kind] += 1
@@ -149,20 +149,20 @@ class Generator:
         return self._make(kind)
 
     def _may_follow(self, kind: str) -> bool:
-        """Whether a command of this kind may be next."""
+        """Whether a command of this kind may come next."""
         if kind == _REFUSED:
             return self.nodes > 1 and not self._half and self._only != 0 and self._loaded is None
         if kind == "latch" and self._loaded is not None and any(step.latches for step in self._loaded.program):
-            return False  # it may run when the host has written the other settings
+            return False  # it may run after the host has written the new settings
         if kind in _GOOD:
             return self._only in (None, _QUEUES[Operation[kind.upper()]])
         return {"repeated": self._ran is not None, "wait_timeout": not self.patient,
-                # Of a batch, since a load during a run is refused.
+                # One per batch, since a load during a run is rejected.
                 _LOAD: self.patient and self._loaded is None,
                 _RUN: self._may_run()}.get(kind, True)
 
     def _may_run(self) -> bool:
-        """Whether programs are loaded with a first command that comes after all pushed ones."""
+        """Whether programs are loaded and their first command comes after all pushed ones."""
         if self._loaded is None or self._loaded.kind != _LOAD:
             return False
         return not self._orders or self._at == self._loaded.program[0].queue
@@ -218,7 +218,7 @@ class Generator:
         return Step(kind=kind, commands=commands, status=status, queue=queue)
 
     def _load(self) -> Step:
-        """Make the programs of both queues; their commands follow each other in one order."""
+        """Create the programs of both queues; their commands follow each other in one order."""
         choose = self._random
         count = choose.randrange(1, 5)
         queues = [choose.randrange(CONFIG.queues) for _ in range(count)]
@@ -237,7 +237,7 @@ class Generator:
             fields = {"tag": self._next_tag(), "signal": choose.getrandbits(_FREE),
                       "wait": LATCHED_FLAG if latches else 0, "lag_0": lag,
                       "after_0": sum(other != queue for other in queues) if lag else earlier,
-                      # Nodes without control words wait for no other node.
+                      # Nodes without control words do not wait for other nodes.
                       choose.choice(["remote", "after_1"]): 0}
             commands = [dataclasses.replace(command, **fields)
                         for command in self._alternating(self._good(operation, number=collectives))]
@@ -247,7 +247,7 @@ class Generator:
                     options={"model": choose.randrange(256)})
 
     def _alternating(self, commands: list[Command]) -> list[Command]:
-        """Choose whether the weights of commands alternate, where there is room for both."""
+        """Choose whether the weights of commands alternate, if there is room for both."""
         operation = commands[0].operation
         room = min(self._end - command.weight_base - _span(command) for command in commands)
         of_list = operation in (Operation.MASK, Operation.INFER, Operation.LAYERS)
@@ -257,7 +257,7 @@ class Generator:
         return [dataclasses.replace(command, alternate=alternate) for command in commands]
 
     def _run(self, loaded: Step) -> Step:
-        """Make a run of the programs, and all of its commands."""
+        """Create a run of the programs, with all of its commands."""
         choose = self._random
         steps = loaded.program
         collectives = sum(step.commands[0].operation in _RING for step in steps)
@@ -277,12 +277,12 @@ class Generator:
         for step in steps:
             self._flags |= step.commands[0].signal
         self._at, self._order = steps[-1].queue, 0
-        # Following commands come after the program of their own queue only.
+        # Following commands come only after the program of their own queue.
         self._only = self._at
         return Step(kind=_RUN, commands=[], status=EventStatus.OK, program=every, options=options)
 
     def _noise(self) -> dict[str, int]:
-        """Draw random values for all fields but the operation, flags and tag."""
+        """Draw random values for all fields except the operation, flags and tag."""
         choose = self._random
         noise = {name: choose.getrandbits(width) for name, (_, width) in places(command_layout()).items()
                  if name not in ("operation", "wait", "signal", "tag") and not name.startswith("reserved")}
@@ -303,7 +303,7 @@ class Generator:
                                               choose.randrange(1, 129), choose.randrange(1, room + 1)]))
 
     def _good(self, operation: Operation, *, upper: bool = False, number: int | None = None) -> list[Command]:
-        """Make commands that end with OK if undisturbed, on the ``upper`` half of data or with a ``number``."""
+        """Create commands that end with OK if undisturbed, on the ``upper`` half of data or with a ``number``."""
         choose = self._random
         start, state_start = (DATA // 2, CONFIG.memories.state // 2) if upper else (0, 0)
         used: dict[str, int] = {}
@@ -315,7 +315,7 @@ class Generator:
                 used["root_reduce"] = choose.getrandbits(1)
             if operation is Operation.FUSED_UPDATE:
                 used["state_base"] = state_start if upper else 32 * choose.randrange(self._state_end // 32)
-                if upper:  # more elements than one owner has room for
+                if upper:  # the block has more elements than one owner has room for
                     used["root_reduce"] = 0
                 most = (self._state_end - used["state_base"]) * (1 if used["root_reduce"] else self.nodes)
             bases = [self._extent(start, most) for _ in range(2)]
@@ -323,7 +323,7 @@ class Generator:
             stride = 1 if upper else choose.choice([1, 1, 1, 2, 3])
             used["length"] = min(used["length"], *(
                 32 * -(-((self._end - base) // 32) // stride) for base, _ in bases))
-            if upper:  # a block without elements is passed on without waiting for it
+            if upper:  # a block without elements is passed on without waiting for its owner
                 bases = [(start, 0)] * 2
                 used["length"] = DATA - start
             if operation not in (Operation.ALL_GATHER, Operation.BROADCAST):
@@ -376,7 +376,7 @@ class Generator:
         if kind in ("bad_mask", "bad_layer"):
             operation = Operation.MASK if kind == "bad_mask" else Operation.INFER
             used = {"gradient_base": 0, "weight_base": CONFIG.memories.weight, "state_base": 0,
-                    "length": choose.randrange(1, DATA)}  # a list without an entry
+                    "length": choose.randrange(1, DATA)}  # the list is empty, at the end of memory
             return [Command(operation=operation, **{**self._noise(), **used}) for _ in range(self.nodes)]
         if kind == "bad_instruction":
             used = {"weight_base": self.programs.wrong, "state_base": CONFIG.lanes * choose.randrange(16),

@@ -1,4 +1,4 @@
-"""Memories of nodes before commands are played: random data, and the lists that local commands need.
+"""Memories of nodes before commands run: random data, and the lists that local commands need.
 
 The lower part of each memory is for data. It is followed by the lists of local commands in the weight memory, the
 parameters of layers in the gradient memory, and labels and lists of instructions in the activation memory, which no
@@ -38,7 +38,7 @@ from tests.pairs import model
 
 Words = npt.NDArray[np.uint32]
 
-#: Configuration of the nodes: every engine, programs, one state plane, segments short enough for several in a block,
+#: Configuration of the nodes: every engine, programs, one state plane, segments short enough for several per block,
 #: tenants, buffer tags, and two banks of programs.
 CONFIG = NodeConfig(
     segment=64, topology=Grid(), memories=Memories(gradient=2048, weight=2048, state=512, planes=1),
@@ -57,12 +57,12 @@ _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 _ACTIVATIONS = CONFIG.memory_map["activations"].number
 _LABELS = 256  # address of the labels, after all activations
 _INSTRUCTIONS = 288  # address of the first list of instructions
-_EXAMPLES = 6  # maximum examples of a list
+_EXAMPLES = 6  # maximum number of examples of a list
 _INPUTS, _OUTPUTS = 8, 5
 
 
 def contents(seed: int, nodes: int) -> tuple[list[Words], model.Programs]:
-    """Random memories of all nodes, with the lists in them."""
+    """Random memories of all nodes, including the lists."""
     generator = np.random.default_rng(seed)
     memories = []
     for words in (space.words for space in CONFIG.memory_map if space.name != "trace"):
@@ -113,8 +113,8 @@ def _instructions(generator: np.random.Generator, *, flaw: int | None = None) ->
             **product, "k": _INPUTS, "n": _OUTPUTS, "transpose_b": 1, "initial": Initial.MATRIX,
             "a": x, "stride_a": 8, "b": at(Place.WEIGHTS, 0, 0), "stride_b": 8, "c": scores, "stride_c": 8,
             "start": at(Place.WEIGHTS, 8 * _OUTPUTS, 0),
-            "scaled": int(generator.integers(2)), "scale": 0x3EAAAAAB,  # one third
-            "masked": int(generator.integers(2)), "alternative": 0xC61C4000,  # -10,000
+            "scaled": int(generator.integers(2)), "scale": 0x3EAAAAAB,  # encoding of one third
+            "masked": int(generator.integers(2)), "alternative": 0xC61C4000,  # encoding of -10,000
             "triangle": 1, "diagonal": int(generator.integers(_OUTPUTS))}),
         pack(vector_layout(), {
             "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": _OUTPUTS,

@@ -45,8 +45,8 @@ class Programs:
     masks: dict[int, masking.Job]
     #: Layer, and addresses of its inputs and of its outputs in the gradient memory.
     layers: dict[int, tuple[quantization.Layer, int, int]]
-    lists: dict[int, int]  # maximum examples of each list of instructions
-    wrong: int  # address of a list that is refused
+    lists: dict[int, int]  # maximum number of examples of each list of instructions
+    wrong: int  # address of a list that is rejected
 
 
 class Model:
@@ -64,7 +64,7 @@ class Model:
 
     def changes(self, commands: Sequence[Command], programs: Programs, settings: optimizer.Settings, *,
                 alternative: int, threshold: int) -> tuple[list[Change], list[int]]:
-        """Compute the changes of one command per node, and the details of its events, if they count elements."""
+        """Compute the changes of one command per node, and the details of its events if they count elements."""
         operation = commands[0].operation
         details = [0] * self.nodes
         if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE, Operation.LAYERS):
@@ -190,7 +190,7 @@ class Model:
                 for instruction in listed for target in instruction.targets for row in target.index()], outcome.detail
 
     def apply(self, changes: Sequence[Change], nodes: Sequence[int] | None = None) -> None:
-        """Make changes, at all nodes or at some."""
+        """Apply changes, at all nodes or at some."""
         for change in changes:
             if nodes is None or change.node in nodes:
                 self.memories[change.space][change.node, change.places] = change.words
@@ -198,7 +198,7 @@ class Model:
     def differences(self, actual: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
         """List the differences of the memories from the model.
 
-        Words of ``possible`` changes may have been made or not, and the model takes them over as they are.
+        Words of ``possible`` changes may or may not have been written, and the model adopts their actual values.
         """
         for change in possible:
             where = change.node, change.places

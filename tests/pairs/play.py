@@ -22,13 +22,13 @@ from tests.pairs.generator import LATCHED_FLAG, Generator, Step
 from tests.pairs.memories import CONFIG, contents
 from tests.pairs.model import Change, Model
 
-#: Time-out in cycles, for the wait of a node for a word and for the wait of a command for its flags.
+#: Time-out in cycles, for a node waiting for a word and for a command waiting for its flags.
 TIMEOUT = 2_000
 
-#: The same where commands of one queue wait for the other queue: longer than all commands of a batch.
+#: The same if commands of one queue wait for the other queue: longer than all commands of a batch.
 PATIENT = 1_000_000
 
-_DEPTH = 8  # commands in a node's queue
+_DEPTH = 8  # number of commands in a node's queue
 _UPDATES = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST)
 _TIME_OUTS = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.WAIT_TIMEOUT)
 
@@ -38,7 +38,7 @@ class MismatchError(AssertionError):
 
 
 class Player:
-    """Player of batches of commands on one ring, each from the memories after the previous one, by the seed."""
+    """Plays batches of commands on one ring, by the seed; memories carry over from batch to batch."""
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
         self.nodes = nodes
@@ -59,7 +59,7 @@ class Player:
 
     @property
     def pairs(self) -> int:
-        """Number of commands that have followed another."""
+        """Number of commands that have followed another command."""
         return sum(count for (first, _), count in self.generator.pairs.items() if first)
 
     def _refill(self) -> None:
@@ -80,7 +80,7 @@ class Player:
         return golden.settings(rule, **scalars)
 
     def _settle(self, *, patient: bool) -> None:
-        """Write new random settings, and take the flags that earlier commands have left."""
+        """Write new random settings, and consume the flags that earlier commands have left."""
         choose, ring = self._random, self._ring
         self._rule = choose.choice([Rule.SGD, Rule.MOMENTUM])
         self._settings = [self._optimize(self._rule)]
@@ -164,7 +164,7 @@ class Player:
             self.generator.last += ", timed out"
 
     def _pop(self, count: int, absent: int | None, *, lacking: bool) -> list[list[Event]]:
-        """Take the events of all nodes, ``count`` each; if some may be lacking, until no more come."""
+        """Pop the events of all nodes, ``count`` each; if some may be missing, until no more come."""
         events: list[list[Event]] = [[] for _ in range(self.nodes)]
         left = {node: count - (node == absent) for node in range(self.nodes)}
         while ranks := [node for node in left if left[node]]:
@@ -199,19 +199,19 @@ class Player:
 
     def _expect(self, played: list[Step], events: list[list[Event | None]], ending: str) -> Iterator[Change]:
         """Check the events, apply the commands to the model, and yield possible changes of commands not ended OK."""
-        over = set[int]()  # nodes with commands that, from here on, need not end with OK
+        over = set[int]()  # nodes whose commands, from here on, need not end with OK
         before, settings = list(self._versions), self._settings[0]
         # Latest status in each queue of each node.
         latest = [[EventStatus.OK] * CONFIG.queues for _ in range(self.nodes)]
         for number, step in enumerate(played):
             seen = {node: own[number] for node, own in enumerate(events) if number < len(own)}
-            # A command of a program that has not been started has no event.
+            # A program command that has not been started has no event.
             statuses = {node: EventStatus.LINK_RESET if event is None else EventStatus(event.status)
                         for node, event in seen.items()}
             well = [node for node, status in statuses.items() if status is EventStatus.OK]
             for node in well:
                 self._versions[node] += step.commands[node].operation in _UPDATES
-                # An event for which there is no room yet does not keep the other queue from its updates.
+                # An event without room does not keep the other queue from its updates.
                 early = step.queue == 0 and seen[node].weight_version > self._versions[node]
                 if seen[node].weight_version != self._versions[node] and not early:
                     raise MismatchError(f"{step.kind} has weight version {seen[node].weight_version} on node {node}, "

@@ -1,4 +1,4 @@
-"""Pairs of queued commands: three that once failed, and a sample of all (``make pairs`` has many more)."""
+"""Pairs of queued commands: three that once failed, and a sample of all (``make pairs`` runs many more)."""
 
 import contextlib
 
@@ -39,7 +39,7 @@ def test_quiesce_of_any_size(nodes):
                              {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.OK] * 2] * nodes, f"size {size}"
             assert (ring.memory.read_gradients(100) == nodes * (nodes + 1) // 2).all(), f"size {size}"
-            # A command that is reset while the planner is at work ends at once.
+            # A command that is reset while the planner is at work ends immediately.
             ring.devices.write_register("CONTROL", 1)
             statuses = queue(ring, {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.LINK_RESET]] * nodes, f"size {size}"

@@ -1,4 +1,4 @@
-"""Queued commands of every engine on nodes that are throttled: the bits of the golden model at every setting."""
+"""Queued commands of every engine on throttled nodes give the bits of the golden model at every setting."""
 
 import contextlib
 import random
@@ -15,7 +15,7 @@ FULL = 1 << RATE_BITS
 
 
 class ThrottledPlayer(Player):
-    """Player with new random throttles and delays in each batch, different for each node."""
+    """A player with new random throttles and delays in each batch, different for each node."""
 
     def _settle(self, *, patient):
         super()._settle(patient=patient)
@@ -30,13 +30,13 @@ class ThrottledPlayer(Player):
 
 
 def rate(choose):
-    """A rate of a throttle: none, next to none, or down to an eighth of all cycles."""
+    """Rate of a throttle: disabled, almost none, or down to an eighth of all cycles."""
     return choose.choice([0, FULL - 1, FULL // 2, *(choose.randrange(FULL // 8, FULL) for _ in range(2))])
 
 
 @pytest.mark.parametrize(("nodes", "settings"), [(1, 10), (2, 25), (3, 15)])
 def test_same_bits(nodes, settings):
-    """50 settings in all, different ones on the nodes of a ring, including links and commands that end early."""
+    """In 50 settings, different on each node of a ring, bits are the same, even if links and commands end early."""
     with contextlib.closing(ThrottledPlayer(library(CONFIG), nodes=nodes, seed=300 + nodes)) as player:
         for _ in range(settings):
             player.batch()

@@ -1,4 +1,4 @@
-"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, or under ``mpirun`` in all that it has started.
+"""``make partition``: rings of whole nodes in 1, 2 and 4 processes, or in all processes of ``mpirun``.
 
 All runs of a ring have the same digest.
 """

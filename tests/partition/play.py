@@ -1,4 +1,4 @@
-"""A run of whole nodes, in any number of processes, and one digest of all its observable results."""
+"""A run of whole nodes in any number of processes, and one digest of all its observable results."""
 
 import dataclasses
 import hashlib
@@ -36,7 +36,7 @@ class Played:
 
 
 def play(case, *, processes=None, quantum=1 << 20, grid=16):
-    """Two fused updates and a sum, by the host ports, on links with random faults."""
+    """Run two fused updates and a sum through the host ports, on links with random faults."""
     generator = np.random.default_rng(case.nodes)
     digest = hashlib.sha256()
     with rings.open_nodes(case.nodes, config=CONFIG, latency=case.latency, timeout=1 << 17,

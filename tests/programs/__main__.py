@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""``make random-programs``: many random programs, on rings of one to four nodes, in parts with kept results.
+"""``make random-programs``: many random programs, on rings of one to four nodes, in parts with stored results.
 
-With ``REMOTE=1``, commands wait for other nodes, on rings of two to four nodes with faults of links. A part
-is not run again as long as neither its nodes nor these tests have changed.
+With ``REMOTE=1``, commands wait for other nodes, on rings of two to four nodes with faults of links. A part is run
+again only if its nodes or these tests have changed.
 """
 
 import time
@@ -23,7 +23,7 @@ RINGS = {"centroid": (1, 2, 3, 4), "mx9": (1, 2, 3, 4), "table": (1, 2, 3, 4), "
 #: Nodes with control words, and the sizes of their rings.
 REMOTE = {"wide": (2, 3, 4)}
 
-#: Programs per part.
+#: Number of programs per part.
 PART = 35
 
 

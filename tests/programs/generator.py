@@ -17,11 +17,11 @@ from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.features.programs.program_nodes import ProgramNodes
 from sim.golden.nodes import Placed
 
-#: Groups of each memory that commands use; weights of odd passes follow the weights of even ones.
+#: Groups in each memory that commands use; weights of odd passes follow the weights of even ones.
 GROUPS = 12
 ELEMENTS = GROUP * GROUPS
 
-#: Maximum commands of a program, so that the trace holds all starts and ends in four passes.
+#: Maximum number of commands in a program, so that the trace holds all starts and ends in four passes.
 MOST = 16
 
 _COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
@@ -39,7 +39,7 @@ class Case:
 
 
 def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
-    """Base and length of a part of a memory; few are empty, and some end inside a group."""
+    """Base and length of a range of a memory; few are empty, and some end inside a group."""
     groups = int(generator.integers(1, (GROUPS - 1) // stride + 2))
     base = int(generator.integers(0, GROUPS - stride * (groups - 1)))
     length = GROUP * groups - (int(generator.integers(0, GROUP)) if generator.random() < 0.4 else 0)
@@ -47,11 +47,11 @@ def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
 
 
 def _compute(generator: np.random.Generator, nodes: int) -> dict[str, object]:
-    """A QUIESCE, or a COMPUTE that takes another time on each node."""
+    """A QUIESCE, or a COMPUTE with a different duration on each node."""
     if generator.random() < 0.1:
         return {"operation": "QUIESCE"}
     (target, length), (source, other) = _part(generator), _part(generator)
-    # The two regions do not overlap; they begin at groups, and a group that is begun counts as a whole.
+    # The two regions do not overlap; they begin at groups, and a partial group counts as a whole one.
     length = min(length, other, abs(target - source))
     durations = [int(cycles) for cycles in generator.integers(0, 400, nodes)]
     return {"operation": "COMPUTE", "reads": [Region("gradients", source, length)],
@@ -104,7 +104,7 @@ def _move(generator: np.random.Generator, nodes: int) -> dict[str, object]:
 
 
 def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: list[Task], nodes: int) -> None:
-    """Make a command of some nodes wait for a command of other nodes, mostly for an earlier one."""
+    """Make a command of some nodes wait for a command of other nodes, usually an earlier one."""
     first, second = sorted(int(index) for index in generator.integers(0, len(tasks), 2))
     if generator.random() < 0.2:
         first, second = second, first
@@ -145,21 +145,21 @@ def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, 
 
 
 def _random(generator: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
-    """Normal numbers of many sizes; a random share of them is zero."""
+    """Normal numbers of many magnitudes, a random share of which is zero."""
     values = generator.standard_normal(shape) * 2.0 ** generator.integers(-6, 6, shape)
     values[generator.random(shape) < generator.choice([0.0, 0.5, 0.95])] = 0
     return ring.bits(values)
 
 
 def centroids_of(config: NodeConfig) -> npt.NDArray[np.uint32] | None:
-    """Centroids for the nodes' weight codec, if it has any."""
+    """Centroids for the nodes' weight codec, if it uses any."""
     if not config.codebook_words:
         return None
     return codebook(config.weights.codec, np.random.default_rng(0).standard_normal(1000).astype(np.float32))
 
 
 def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool = False) -> Case:
-    """A program for a ring of such nodes, settings, and contents of all memories.
+    """A program for a ring of these nodes, with settings, and contents of all memories.
 
     With ``remote``, commands wait for other nodes as well.
     """

@@ -16,7 +16,7 @@ from sim.verilated.ring import VerilatedRing
 from tests.host import rings
 from tests.programs.generator import Case, centroids_of, random_case
 
-#: Time-out in cycles, for the wait for a word and the wait of a command: several collectives on slow links.
+#: Time-out in cycles for waiting words and commands: longer than several collectives on slow links.
 TIMEOUT = 1 << 16
 
 
@@ -25,14 +25,14 @@ class MismatchError(AssertionError):
 
 
 def _memories(golden: ProgramNodes) -> dict[str, Any]:
-    """The golden contents of each memory, by its name."""
+    """The golden contents of each memory, by name."""
     return {"gradients": golden.gradients, "residuals": golden.residuals, "weights": golden.weights,
             "masters": golden.masters, "activations": golden.activations,
             **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
 
 
 def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults: float) -> None:
-    """Make links slow at random, with faults, and make the host take events late, with memory reads in between."""
+    """Slow down links at random, with faults, and make the host pop events late, with memory reads in between."""
     for link in simulation.links:
         link.set_faults(RandomFaults(rate=faults, seed=choose.getrandbits(64)) if faults else None)
         link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
@@ -40,7 +40,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
     if max(simulation.far_widths):
         rate = choose.choice([Fraction(1, 4), Fraction(1), Fraction(7, 3), Fraction(max(simulation.far_widths))])
         simulation.set_far_speed(latency=choose.choice([1, 16, 100]), rate=rate)
-    if ring.devices[0].config.link.replay:  # which starts again on wires of another length
+    if ring.devices[0].config.link.replay:  # the link starts again on wires of a different length
         ring.recover()
     late = choose.choice([0.0, 0.1, 0.5])
     for device in ring.devices:
@@ -48,7 +48,7 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults:
             if choose.random() < late:
                 simulation.run(choose.randrange(1_000))
             pending = type(device).submit_pop_event(device, timeout)
-            if choose.random() < late:  # through the port, after the event
+            if choose.random() < late:  # reads memory through the port, after the event
                 device.submit_read_memory(choose.randrange(2), 0, choose.randrange(1, 200))
             return pending
 

@@ -1,4 +1,4 @@
-"""Random programs on rings of nodes with two queues or three: a sample (``make random-programs`` has many more)."""
+"""Random programs on rings of nodes with two or three queues: a sample (``make random-programs`` runs many more)."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_sample(name, nodes, programs):
 
 @pytest.mark.parametrize(("nodes", "programs"), [(2, 6), (3, 6), (4, 8)])
 def test_sample_of_waits_for_nodes(nodes, programs):
-    """Commands that wait for commands of other nodes, on links with faults."""
+    """Commands that wait for commands of other nodes run correctly, on links with faults."""
     part = play_part("wide", nodes, 1000, programs, remote=True, faults=1e-3)
     assert not part["difference"], part["difference"]
     assert part["programs"] == programs
@@ -28,7 +28,7 @@ def test_sample_of_waits_for_nodes(nodes, programs):
 
 
 def test_generator():
-    """Programs have every operation, waits within a pass and between passes, and commands of both queues or one."""
+    """Programs have every operation, waits within and between passes, and commands of both queues or only one."""
     operations, lags, queues = set(), set(), set()
     for seed in range(120):
         program = random_case(np.random.default_rng(seed), rings.CONFIGS["centroid"], 2).program

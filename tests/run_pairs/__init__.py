@@ -1,1 +1,1 @@
-"""Pairs of options of training runs, drawn at random: each runs, or is refused by naming both."""
+"""Random pairs of options of training runs: each pair runs, or is rejected with a message that names both."""

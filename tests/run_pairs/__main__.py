@@ -1,4 +1,4 @@
-"""``make run-pairs``: random pairs of options of training runs; each runs for two steps, or is refused."""
+"""``make run-pairs``: random pairs of options of training runs; each runs for two steps, or is rejected."""
 
 import collections
 import contextlib
@@ -21,7 +21,7 @@ _SIMULATION = ("backend.transport", "backend.threads", "backend.processes", "bac
 
 
 def _short(spec: RunSpec, folder: Path) -> RunSpec:
-    """The run for two steps, with all files in a folder."""
+    """The run limited to two steps, with all files in a folder."""
     changes: dict[str, Any] = {"workload.epochs": None, "workload.steps": 2, "output.folder": folder / "run"}
     if spec.value("schedule.kind") == "quorum":
         changes = {"schedule.cycles": 40_000, "output.folder": folder / "run"}
@@ -32,7 +32,7 @@ def _short(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def _golden(values: dict[str, Any]) -> RunSpec | None:
-    """The run on golden nodes; None if these refuse it."""
+    """The run on golden nodes, or None if they reject it."""
     spec = RunSpec().replace({name: value for name, value in values.items() if name not in _SIMULATION})
     spec = spec.replace({"backend.transport": TransportName.GOLDEN})
     try:
@@ -43,11 +43,11 @@ def _golden(values: dict[str, Any]) -> RunSpec | None:
 
 
 def _run(spec: RunSpec) -> str | None:
-    """Execute a run; the error, or None."""
+    """Execute a run; return the error, or None."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
         try:
             train(_short(spec, Path(folder)))
-        except Exception as error:  # each one is a fault, and the remaining pairs are tried too
+        except Exception as error:  # any exception is a fault, and the remaining pairs are still tried
             return f"{type(error).__name__}: {error} {said.getvalue()[-200:]}"
     return None
 

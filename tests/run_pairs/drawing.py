@@ -1,4 +1,4 @@
-"""Random options of runs: values of each field; some go together and some do not."""
+"""Random options of runs, with values of each field; some options are compatible and some are not."""
 
 import enum
 import random
@@ -79,7 +79,7 @@ def pairs(generator, count):
 
 
 def sides(name):
-    """Options of the command line that stand for a field: its own, the options that it needs, and its schedule's."""
+    """Command-line options that stand for a field: its own, the options that it needs, and its schedule's."""
     own = {flag(path) for path in (name, *CONTEXTS.get(name, ())) if path != "schedule.kind"}
     if name == "schedule.kind" or name.removeprefix("schedule.") in Streaming.options():
         own.add("--schedule")
@@ -87,7 +87,7 @@ def sides(name):
 
 
 def tried(seed, count):
-    """Random pairs, their values, and the outcome of each: passed, refused by naming both sides, or a text."""
+    """Random pairs, their values, and the outcome of each: passed, rejected by naming both sides, or a text."""
     for chosen, values in pairs(random.Random(seed), count):
         try:
             check(RunSpec().replace(dict(values)))

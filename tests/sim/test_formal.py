@@ -29,7 +29,7 @@ class Counts(wiring.Component):
 
 
 class Free(wiring.Component):
-    """Claims that an undriven stream keeps the rule."""
+    """Claims that an undriven stream follows the handshake rule."""
 
     i: In(stream.Signature(2))
 

@@ -59,13 +59,13 @@ async def parameters_arrive(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reads_are_before_the_edge(dut):
-    """All drivers rely on this: reads after a rising edge see earlier values, and writes take effect after."""
+    """Reads after a rising edge see earlier values, and writes take effect after it; all drivers rely on this."""
     await start(dut)
     dut.o__ready.value = 0
     dut.i__payload.value = 0x5a
     dut.i__valid.value = 1
     await cycles(dut, 1)
-    assert not dut.o__valid.value  # driven after the last edge, taken at this edge
+    assert not dut.o__valid.value  # driven after the last edge, accepted at this edge
     dut.i__valid.value = 0
     await cycles(dut, 1)
     assert dut.o__valid.value

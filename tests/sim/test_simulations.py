@@ -18,7 +18,7 @@ from sim.streams import cycles, start
 from sim.verilated import toolchain
 from sim.verilated.vectors import Unit
 
-#: State left by an earlier simulation of the same process.
+#: State left by an earlier simulation in the same process.
 _left = []
 
 
@@ -38,7 +38,7 @@ async def finds_all_as_at_first(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def makes_a_unit_as_well(dut):
-    """Two Verilated designs in one process, each with its own runtime: neither accesses the other's ports."""
+    """Two Verilated designs in one process have separate runtimes, and neither accesses the other's ports."""
     unit = Unit(SkidBuffer(shape=8))
     await start(dut)
     dut.o__ready.value = 1
@@ -76,7 +76,7 @@ def test_each_simulation_is_the_first():
 
 
 def test_two_designs_in_one_process():
-    Unit(SkidBuffer(shape=8))  # built
+    Unit(SkidBuffer(shape=8))  # builds the unit
     run("makes_a_unit_as_well")
 
 
@@ -89,7 +89,7 @@ def test_a_simulation_that_a_signal_ends():
 def test_a_module_that_cannot_be_loaded(tmp_path, monkeypatch):
     (tmp_path / "broken_bench.py").write_text("import cocotb\nraise ValueError('no bench')\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    simulations._stop()  # the next one looks there
+    simulations._stop()  # a new process searches the changed path
     with pytest.raises(AssertionError, match=r"(?s)broken_bench on SkidBuffer.*ValueError: no bench"):
         regression.run(SkidBuffer(shape=8), module="broken_bench")
     simulations._stop()
@@ -115,8 +115,8 @@ def _begun():
 
 
 def test_nothing_runs_on_when_the_side_that_asks_is_killed():
-    """The simulation, which would wait for ten minutes, holds the only open write end of a pipe."""
-    regression.run(SkidBuffer(shape=8), module=__name__, testcase="finds_all_as_at_first")  # built
+    """If the requesting process is killed, its simulation, which would wait for ten minutes, ends as well."""
+    regression.run(SkidBuffer(shape=8), module=__name__, testcase="finds_all_as_at_first")  # builds the unit
     earlier = _begun()
     watched, held = os.pipe()
     script = textwrap.dedent(f"""\
@@ -134,7 +134,7 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
                             cwd=Path(toolchain.__file__).parents[2])
     os.close(held)
     assert asks.stdout.readline() == "asks\n"
-    for _ in range(600):  # until the simulation begins
+    for _ in range(600):  # waits until the simulation begins
         if _begun() - earlier:
             break
         assert not select.select([watched], [], [], 0.1)[0], "it has ended"

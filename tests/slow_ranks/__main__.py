@@ -1,4 +1,4 @@
-"""``make slow-ranks``: ranks of a PyTorch script that are late on purpose, and whether they are named."""
+"""``make slow-ranks``: checks that ranks of a PyTorch script that are late on purpose are named."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ def main(
 
 
 def _report(cases: list[Case], right: list[bool]) -> list[dict[str, Any]]:
-    """Print and return a row for each way to be late."""
+    """Print and return a row for each kind of lateness."""
     table = Table("ranks are", "late", "named rightly", "in time", "not named", title="late ranks")
     rows = []
     for how in KINDS:

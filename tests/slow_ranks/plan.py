@@ -10,7 +10,7 @@ KINDS = ("asleep", "busy", "stopped")
 #: Lateness, in units of the time after which ranks are named, of ranks that must be named and of all other ranks.
 _LATE, _IN_TIME = 2.0, 0.25
 
-#: Elements of the first case's sum. Each has a length of its own, which identifies it in the server's lines.
+#: Elements of the first case's sum. Each sum has a different length, which identifies it in the server's lines.
 _FIRST = 33
 
 _LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum of ([\d,]+) elements$")
@@ -21,14 +21,14 @@ class Case:
     """A sum for which some ranks are late."""
 
     how: str  # one of :data:`KINDS`
-    late: list[int]  # ranks
+    late: list[int]  # ranks that are late
     named: bool  # whether they are late enough to be named
     seconds: float
     elements: int
 
 
 def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
-    """Cases with one or two late ranks; after every fourth one there is a case where none must be named."""
+    """Cases with one or two late ranks; every fourth one is followed by a case where none must be named."""
     generator = random.Random(seed)
     planned: list[Case] = []
     for number in range(cases):

@@ -1,6 +1,6 @@
 """Sums for which some ranks are late on purpose: ``script.py PLAN [FOLDER]``.
 
-With a folder, each rank writes the number of its process there, and continues with large sums until it is ended.
+With a folder, each rank writes its process ID there, and continues with large sums until it is terminated.
 """
 
 import json
@@ -30,7 +30,7 @@ def delay(how, seconds):
 
 dist.init_process_group()
 rank = dist.get_rank()
-dist.all_reduce(torch.ones(32))  # which builds the ring
+dist.all_reduce(torch.ones(32))  # builds the ring
 for case in json.loads(Path(sys.argv[1]).read_text()):
     if rank in case["late"]:
         delay(case["how"], case["seconds"])

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""``make hostile``: many requests of a hostile tenant, on one node and two, and on a worker with a far memory."""
+"""``make hostile``: many requests of a hostile tenant, on one and two nodes, and on a worker with a far memory."""
 
 import collections
 import sys
@@ -15,7 +15,7 @@ from tests.tenants.hostile import REQUESTS, Twins, attack
 from tests.tenants.moves import SERVER, WORKER, MovingTwins
 from tests.tenants.rounds import QuorumTwins
 
-#: Batches of a part.
+#: Number of batches per part.
 _PART = 50
 
 #: Kinds of twins, and the configurations of their nodes.
@@ -33,7 +33,7 @@ def main(
     print("building the nodes, unless an earlier run has", flush=True)
     libraries = {config: build_ring(Node(config), identity=f"Node({config})")
                  for config in dict.fromkeys(config for _, configs in _KINDS for config in configs)}
-    parts = -(-requests // (sum(len(configs) for _, configs in _KINDS) * _PART * REQUESTS))  # of every kind
+    parts = -(-requests // (sum(len(configs) for _, configs in _KINDS) * _PART * REQUESTS))  # parts of every kind
     statuses: collections.Counter[str] = collections.Counter()
     sums: collections.Counter[str] = collections.Counter()
     leaks = []

@@ -2,7 +2,7 @@
 
 Twins are two rings of the same nodes. They get the same requests, and the same contents in the window of the
 attacking tenant, but different contents everywhere else. Nothing outside may change, and every answer must be the
-same on both, in the same cycle: then the tenant has received nothing from outside.
+same on both, in the same cycle: then the tenant has received no information from outside.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ Words = npt.NDArray[np.uint32]
 
 _TIMEOUT, _BUDGET = 1_500, 1_000
 _PATIENCE = 3_000
-#: Cycles for any answer.
+#: Cycle limit for any answer.
 _LIMIT = 400_000
 _FIELDS = places(command_layout())
 #: Requests to each node in a batch.
@@ -51,15 +51,15 @@ REQUESTS = 40
 
 
 class LeakError(AssertionError):
-    """Error for a word outside that has changed, or an answer that depends on the outside."""
+    """Error for a word outside that has changed, or an answer that depends on data outside the window."""
 
 
 class Twins:
-    """Two rings of the same nodes that are attacked alike, by the seed; configurations are
+    """Two rings of the same nodes that receive the same attacks, drawn by the seed; configurations are
     :data:`tests.pairs.memories.CONFIG` by default.
 
-    They count requests, commands among them, answers other than OK, words outside that were compared, and commands
-    that a guard has caught.
+    They count requests and the commands among them, answers other than OK, compared words outside of windows, and
+    commands that a guard has stopped.
     """
 
     config = CONFIG
@@ -75,7 +75,7 @@ class Twins:
         self.configs = [self.config] * nodes if configs is None else list(configs)
         self.spaces = {space.name: space for config in reversed(self.configs) for space in windowed(config)}
         self.requests = self.commands = self.refused = self.words = self.guarded = 0
-        self.statuses: dict[EventStatus, int] = {}  # events so far
+        self.statuses: dict[EventStatus, int] = {}  # number of events so far, by status
         self._random = random.Random(seed)
         self._numbers = np.random.default_rng(seed)
         self._generator = Generator(nodes, seed)
@@ -88,7 +88,7 @@ class Twins:
             ring.connect()
             host.set_budget(_BUDGET)
         self._batch = 0
-        self._prepared: list[list[Words]] = []  # requests that follow
+        self._prepared: list[list[Words]] = []  # requests to send next
         self._begin()
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Twins:
         return any(space.name == name for space in windowed(self.configs[node]))
 
     def _begin(self) -> None:
-        """Give both tenants new windows; one of them attacks, mostly the executed one."""
+        """Give both tenants new windows; one of them, usually the executed one, attacks."""
         choose = self._random
         self._attacker = choose.choice([1, 2])
         running = self._attacker if choose.random() < 0.9 else 3 - self._attacker
@@ -123,7 +123,7 @@ class Twins:
         self._windows = own
 
     def _fill(self) -> None:
-        """Fill the window alike on both rings, and everything else differently."""
+        """Fill the window identically on both rings, and everything else differently."""
         inside = self._contents()
         for number, space in enumerate(windowed(self.config)):
             base, size = self._windows[space.name]
@@ -155,7 +155,7 @@ class Twins:
                                for name, (base, size) in self._windows.items() for node in range(self.nodes)
                                if self._has(node, name)])
 
-    # Requests.
+    # Generation of requests.
 
     def _packet(self, opcode: int, count: int, *body: Any) -> Words:
         words = [np.array([opcode << 24 | self._random.randrange(256) << 16 | count & 0xFFFF], np.uint32)]
@@ -251,7 +251,7 @@ class Twins:
             return [self._packet(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, words) for words in self._commands()]
         if kind < 0.66:
             return [self._packet(Opcode.POP_EVENT, EVENT_WORDS, choose.choice([0, _PATIENCE]))] * self.nodes
-        if kind < 0.75:  # lists of jobs, layers and instructions
+        if kind < 0.75:  # contents of lists: jobs, layers and instructions
             name, first, end = choose.choice(self.lists)
             position = self.configs[0].memory_map[name].number << 28 | choose.randrange(first, end)
             operand = choose.randrange(2) << 31 | choose.randrange(4) << 28 | 4 * choose.randrange(512)

@@ -1,6 +1,6 @@
 """A hostile tenant at a worker with a far memory and three queues, with or without its parameter server.
 
-A server is the model owner's: the owner pushes the tenant's requests in the tenant's name, and takes the events.
+A server belongs to the model owner, who pushes the tenant's requests in the tenant's name, and pops the events.
 """
 
 import fractions
@@ -24,7 +24,7 @@ Words = npt.NDArray[np.uint32]
 _COMMON = {"lanes": 2, "segment": 32, "programs": Programs(depth=8, move_queue=True), "features": (Tenants(),)}
 _WORDS = {"gradient": 512, "weight": 512, "state": 256}
 
-#: Nodes as small as they can be.
+#: The smallest possible nodes.
 WORKER = NodeConfig(role=Worker(), memories=Memories(planes=0, **_WORDS), masking=False, sparsify=False,
                     compute=Compute(rows=1, activations=512, far=1024), **_COMMON)
 SERVER = ServerConfig(memories=ServerMemories(planes=1, far=1024, **_WORDS), **_COMMON)
@@ -56,7 +56,7 @@ class MovingTwins(Twins):
                         memory[base:base + size] = inside[name][node][:size]
 
     def _bases(self) -> dict[str, int]:
-        """Addresses and a length, mostly in windows, else at and after their limits."""
+        """Addresses and a length, mostly in windows, otherwise at and after their limits."""
         choose, windows = self._random, self._windows
         near, far = windows["activations"][1], windows["far"][1]
         length = choose.choice([choose.randrange(1, 257), choose.randrange(1, 65), near, far, 32])
@@ -93,7 +93,7 @@ class MovingTwins(Twins):
         return descriptors
 
     def _aim(self) -> None:
-        """Prepare nothing: there are no lists."""
+        """Prepare nothing, since there are no lists."""
 
     def _asks(self, node: int, packet: Words) -> int:
         by_owner = self.configs[node].is_server and int(packet[0]) >> 24 in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT)

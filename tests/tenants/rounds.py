@@ -34,7 +34,7 @@ class QuorumTwins(Twins):
         return {name: value for name, value in fields.items() if name != "root_reduce"}
 
     def _commands(self) -> list[Words]:
-        """Words of a command for each node: well formed except for fields with any values."""
+        """Words of a command for each node: well formed, but with any values in the fields."""
         choose = self._random
         fields = {
             "operation": choose.choice([Operation.QUIESCE, Operation.COMPUTE, Operation.APPLY_LATE,

@@ -1,4 +1,4 @@
-"""A hostile tenant (``make hostile`` has many more requests), and its effect on another tenant's job."""
+"""A hostile tenant (``make hostile`` runs many more requests), and its effect on another tenant's job."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ HALVES[2] = {name: (length, length) for name, (_, length) in HALVES[1].items()}
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 103), (2, 102)])
 def test_twins(nodes, seed):
-    """Each batch is played on twins; in all 50 batches, and 3,000 requests."""
+    """Twins give equal answers to every batch, 50 batches and 3,000 requests in total."""
     summary = attack(library(CONFIG), nodes, seed, 25)
     assert not summary["leak"]
     assert summary["requests"] == 25 * 40 * nodes, f"{seed=}"
@@ -35,7 +35,7 @@ def tenants(ring, number):
 
 @pytest.mark.parametrize("attacked", [False, True])
 def test_job_beside_an_attack(attacked):
-    """Collectives of one tenant end with their bits, while another one sends any requests between their words."""
+    """Collectives of one tenant give their bits while another tenant sends any requests between their words."""
     generator = np.random.default_rng(5)
     gradients = generator.standard_normal((2, 700)).astype(np.float32)
     with open_nodes(2, config=CONFIG) as (ring, simulation):
@@ -72,7 +72,7 @@ def test_job_beside_an_attack(attacked):
 
 
 def test_neighbours_of_different_tenants():
-    """Two commands of one number on nodes that execute different tenants do not sum together."""
+    """Two commands with the same number on nodes that execute different tenants are not summed together."""
     with open_nodes(2, config=CONFIG) as (ring, _):
         hosts = [TenantHost([device]) for device in ring.devices]
         for rank, host in enumerate(hosts):

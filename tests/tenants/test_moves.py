@@ -21,7 +21,7 @@ WINDOWS = {1: {"activations": (64, 128), "far": (64, 64)}, 2: {"activations": (1
 
 @pytest.mark.parametrize(("nodes", "seed"), [(1, 306), (2, 302)])
 def test_twins(nodes, seed):
-    """Moves, and FETCH and PUSH: each batch is played on twins."""
+    """Twins give equal answers to every batch of moves, FETCH and PUSH."""
     configs = [WORKER, SERVER][:nodes]
     summary = attack([library(config) for config in configs], nodes, seed, 12, kind=MovingTwins, configs=configs)
     assert not summary["leak"]
@@ -48,7 +48,7 @@ def moved(device, tenant, operation, near, far, length):
 
 @pytest.mark.parametrize("operation", [Operation.MOVE_OUT, Operation.MOVE_IN])
 def test_known_answers(worker, operation):
-    """Window 64 to 128 of the far memory, 64 to 192 of activations."""
+    """Known answers for window 64 to 128 of the far memory and 64 to 192 of activations."""
     _, own, _, _, simulation = worker
     far = simulation.far_memory(0)[0]
     far[:] = np.arange(1, 1025)
@@ -68,7 +68,7 @@ def test_known_answers(worker, operation):
 
 
 def test_windows_of_the_far_memory(worker):
-    """They are scrubbed by way of activations, which keep their contents; requests do not reach the far memory."""
+    """Far memory is scrubbed by way of activations, which keep their contents; no request reaches it."""
     device, own, _, host, simulation = worker
     far = simulation.far_memory(0)[0]
     for space in (15, ACTIVATIONS + 2):
@@ -76,15 +76,15 @@ def test_windows_of_the_far_memory(worker):
             own.read_memory(space, 0, 1)
         with pytest.raises(OutOfWindowError):
             own.write_memory(space, 0, np.zeros(1, np.uint32))
-    device.write_register("BUDGET", 20)  # of tenants
+    device.write_register("BUDGET", 20)  # budget of tenants
     kept = np.arange(7, 519, dtype=np.uint32)
     device.write_memory(ACTIVATIONS, 0, kept)
     far[:] = 5
-    host.grant(2, {"far": (128, 800)})  # in place of 512 to 768
+    host.grant(2, {"far": (128, 800)})  # replaces the window from 512 to 768
     assert np.flatnonzero(far == 0).tolist() == list(range(128, 928))
     host.withdraw(1)
     assert np.flatnonzero(far == 0).tolist() == list(range(64, 928))
-    kept[64:320] = 0  # windows of activations that were withdrawn
+    kept[64:320] = 0  # withdrawn windows of activations are cleared
     assert (device.read_memory(ACTIVATIONS, 0, 512) == kept).all()
     assert (host.tenant, device.read_register("TENANT"), device.read_register("BUDGET")) == (1, 1, 20)
     assert moved(own, 1, Operation.MOVE_OUT, 0, 0, 1).status is EventStatus.OUT_OF_WINDOW
@@ -95,7 +95,7 @@ def test_windows_of_the_far_memory(worker):
 
 
 def test_no_row_comes_to_the_next_tenant(worker):
-    """A move that is cut, or has timed out, leaves answers owed; the tenant changes when they have arrived."""
+    """A cut or timed-out move leaves answers pending; the tenant changes after they have arrived."""
     device, own, other, host, simulation = worker
     simulation.far_memory(0)[0][:] = np.arange(1024)
     simulation.set_far_speed(latency=200, rate=fractions.Fraction(1, 4))
@@ -116,13 +116,13 @@ def test_no_row_comes_to_the_next_tenant(worker):
     simulation.run(1000)
     device.write_register("TIMEOUT", 1000)
     assert moved(other, 2, Operation.MOVE_IN, 0, 0, 64).status is EventStatus.FAR_TIMEOUT
-    device.write_register("CONTROL", 1)  # does not forget the owed answers
+    device.write_register("CONTROL", 1)  # a reset does not forget the pending answers
     refuses("node 0: the far memory must give the answers that it owes", host.change, 1, error=NotAtRestError)
     assert device.read_register("TENANT") == 2
 
 
 def test_relay():
-    """FETCH and PUSH of one tenant change only its windows; at the server, all but PING is for the model owner."""
+    """FETCH and PUSH of one tenant change only its windows; at the server, only PING is open to tenants."""
     windows = {1: {"gradients": (32, 64), "weights": (32, 64), "state_0": (0, 32)},
                2: {"gradients": (128, 64), "weights": (128, 64), "state_0": (32, 64)}}
     with open_nodes(2, config=[WORKER, SERVER]) as (ring, simulation):

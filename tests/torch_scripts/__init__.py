@@ -1,1 +1,1 @@
-"""Random scripts of PyTorch on modules, optimizers and groups, on the ring and over gloo only."""
+"""Random PyTorch scripts on modules, optimizers and groups, on the ring and over gloo only."""

@@ -1,4 +1,4 @@
-"""``make torch-scripts``: random scripts of PyTorch on the ring, against gloo only."""
+"""``make torch-scripts``: random PyTorch scripts on the ring, compared with gloo only."""
 
 import json
 import sys
@@ -18,12 +18,12 @@ from sim.verilated.processes import ended_by_signals
 
 SCRIPT = Path(__file__).with_name("script.py")
 
-#: Scripts of one launch; each of them keeps its rings open.
+#: Scripts per launch; each of them keeps its rings open.
 _SHARE = 25
 
 
 def play(scripts: int, *, options: Options, seed: int, folder: Path) -> dict[str, str]:
-    """Play scripts in one launch; the end of each, by its seed."""
+    """Play scripts in one launch; return the end of each, by its seed."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{seed}-{options.nodes}-{options.gradients}.json"
     launch([str(SCRIPT), str(seed), str(scripts), str(file)], options)

@@ -1,6 +1,6 @@
 """Play random scripts, each on the ring and over gloo only, in the same ranks.
 
-``gradring launch -n 4 script.py SEED COUNT FILE`` writes the end of each.
+``gradring launch -n 4 script.py SEED COUNT FILE`` writes how each script ends.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradring.torch
 from host.pytorch.messages import KEEPS
 
-#: Errors that refuse operations which the nodes lack.
+#: Errors that reject operations that the nodes lack.
 REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group must all have a gradient",
             "Group must have a parameter", "Parameters of an optimizer of gradring.torch must be in a module",
             "Gradients of SGD must be means of all ranks", "clip_grad_value_ must have gradients that are summed",
@@ -26,12 +26,12 @@ REFUSALS = ("Parameters on the nodes must be float32", "Parameters of a group mu
             "loaded state dict contains a parameter group that doesn't match the size")
 
 
-#: Whether the codec of gradients loses something.
+#: Whether the gradient codec is lossy.
 LOSSY = os.environ[KEEPS] == "1"
 
 
 class Body(torch.nn.Module):
-    """Parameters, and a loss that has the factors as their gradients."""
+    """Parameters, and a loss whose gradients are the factors."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -46,7 +46,7 @@ class Body(torch.nn.Module):
 
 
 class World:
-    """A script on the ring, or over gloo only, and the ``weights`` and sums that followed each action."""
+    """A script on the ring, or over gloo only, with the ``weights`` and sums that followed each action."""
 
     def __init__(self, script, groups, halves, *, nodes):
         self.script, self.nodes, self.groups = script, nodes, groups
@@ -58,11 +58,11 @@ class World:
         self.remake(None)
 
     def play(self):
-        """Do all actions; the text of the error that has ended the script."""
+        """Perform all actions; return the text of the error that ended the script."""
         for name, arguments in self.script.actions:
             try:
                 result = getattr(self, name)(arguments)
-            except Exception as error:  # compared with the other ranks' and worlds'
+            except Exception as error:  # the error is compared with those of the other ranks and worlds
                 return f"{name}: {str(error).splitlines()[0]}"
             self.weights.append(([weight.detach().clone() for weight in self.body.weights], result))
         return None
@@ -82,7 +82,7 @@ class World:
                                                    momentum=choice["momentum"])
 
     def split(self, slot, groups):
-        """Parameters of an optimizer, in one group or in a group each."""
+        """Parameters of an optimizer, in one group or in one group each."""
         parameters = [self.body.weights[number] for number in self.given[slot]]
         return [{"params": [parameter]} for parameter in parameters] if groups else parameters
 
@@ -91,7 +91,7 @@ class World:
         self.given.pop(slot, None)
 
     def save(self, slot):
-        """Move the state to another optimizer of the same kind, by a file."""
+        """Move the state to another optimizer of the same kind, through a file."""
         if slot in self.optimizers and self.optimizers[slot].state_dict()["state"]:
             before = self.optimizers.pop(slot)
             file = io.BytesIO()
@@ -125,7 +125,7 @@ class World:
         generator = torch.Generator().manual_seed(choice["seed"] + 17 * self.rank + 1000 * extra)
         factors = [torch.randint(-2, 3, shape, generator=generator).to(self.body.weights[0].dtype)
                    for shape in SHAPES]
-        # An infinity spoils its block of a lossy codec, which may have the first elements of other parameters.
+        # An infinity spoils its block of a lossy codec, which may contain the first elements of other parameters.
         for factor in factors[:len(SHAPES) if LOSSY else 1] if infinite else ():
             factor.view(-1)[0] = float("inf")
         used = choice["used"][self.rank]

@@ -15,7 +15,7 @@ SEED = 20260
 
 @pytest.mark.parametrize(("options", "scripts"), [(Options(nodes=2, gradients="mx9"), 6), (Options(nodes=4), 4)])
 def test_scripts(tmp_path, monkeypatch, options, scripts):
-    """Weights and sums are gloo's, bit for bit, or all ranks refuse the same action."""
+    """Weights and sums equal gloo's, bit for bit, or all ranks reject the same action."""
 
     def simulated(*, gradients, weights, optimizer, **rest):
         # The nodes with mx9 that tests have would round weights as well.

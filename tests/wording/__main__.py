@@ -1,4 +1,4 @@
-"""``python -m tests.wording``: prints rates of phrases and of names of variables, and fails above their limits."""
+"""``python -m tests.wording``: prints rates of phrases and variable names, and fails above their limits."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Rates of phrases and of names of variables that make a text hard to read.
+"""Rates of phrases and variable names that make a text hard to read.
 
-Limits are 1.5 times the highest rate of five well-kept projects of the field (amaranth, glasgow, transactron, triton,
-litex), or 1 in 10,000 words and 1 in 1,000 functions where that is more.
+Limits are 1.5 times the highest rate of five well-maintained projects of the field (amaranth, glasgow, transactron,
+triton, litex), but at least 1 in 10,000 words and 1 in 1,000 functions.
 """
 
 import ast
@@ -18,7 +18,7 @@ __all__ = ["EXCEPTIONS", "NAMES", "PHRASES", "Rate", "Text", "rates", "texts", "
 
 ROOT = Path(__file__).parents[2]
 
-#: Phrases as regular expressions, and their highest rate in 10,000 words of another project.
+#: Phrases as regular expressions, and their highest rate per 10,000 words in another project.
 PHRASES = {
     "behind": (r"behind", 0.5),
     "those that, those of, those which": (r"those (?:that|of|which)", 0.4),
@@ -34,10 +34,10 @@ PHRASES = {
     "go on, goes on": (r"go(?:es)? on", 0.0),
 }
 
-#: Names of variables, and the highest rate in 1,000 functions of another project.
+#: Variable names, and the highest rate per 1,000 functions in another project.
 NAMES = {"found": 0.6, "given": 0.0, "one": 0.0, "place": 0.2, "mine": 0.0, "others": 0.0}
 
-#: Texts that do not count, with the reason: none so far.
+#: Texts that are not counted, with the reason: none so far.
 EXCEPTIONS: dict[str, str] = {}
 
 _CODE = ("hdl", "sim", "host", "boards", "gradring", "tests", "examples")
@@ -47,7 +47,7 @@ _C_COMMENT = re.compile(r"(?:^\s*|  |\t)//+ ?(.*)$|/\*(.*?)\*/", re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A text of a file: a docstring, a comment, a page or a help text."""
+    """A text in a file: a docstring, a comment, a page or a help text."""
 
     path: Path
     kind: str
@@ -56,7 +56,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """How often something occurs, in 10,000 words or in 1,000 functions."""
+    """Frequency of a phrase per 10,000 words, or of a name per 1,000 functions."""
 
     name: str
     count: int
@@ -89,7 +89,7 @@ def texts() -> Iterator[Text]:
 
 @functools.cache
 def rates() -> list[Rate]:
-    """Rates of all phrases in all texts; names of code in backquotes do not count."""
+    """Rates of all phrases in all texts; code names in backquotes are not counted."""
     words, counts = 0, Counter[str]()
     patterns = {name: re.compile(rf"\b{pattern}\b", re.IGNORECASE) for name, (pattern, _) in PHRASES.items()}
     for text in texts():
@@ -105,7 +105,7 @@ def rates() -> list[Rate]:
 
 @functools.cache
 def variables() -> list[Rate]:
-    """Functions with a parameter or a variable of each name, in 1,000 functions."""
+    """Functions with a parameter or a variable of each name, per 1,000 functions."""
     functions, counts = 0, Counter[str]()
     for path in _sources("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

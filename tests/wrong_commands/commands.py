@@ -1,4 +1,4 @@
-"""All command lines of the program and of boards/, by their own parsers: nothing is listed by hand."""
+"""All command lines of the program and of boards/, from their own parsers: nothing is listed by hand."""
 
 import argparse
 import ast
@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    name: str  # name on the command line; empty of an operand
-    kind: type  # bool for flags
+    name: str  # name on the command line; empty for an operand
+    kind: type  # type of the value; bool for flags
     samples: tuple[str, ...]  # values that may be legal: choices, the default, or words of its help
     required: bool
 
@@ -33,7 +33,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """Name, as in a shell."""
+        """Name as typed in a shell."""
         return " ".join(["gradring" if self.module == "gradring" else f"python -m {self.module}", *self.path])
 
 
@@ -48,7 +48,7 @@ def walk(command: core.TyperCommand,
 
 
 def _kind(annotation: object) -> type:
-    """Type of an option; str of lists."""
+    """Type of an option; str for lists."""
     return annotation if isinstance(annotation, type) else str
 
 

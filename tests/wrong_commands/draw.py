@@ -1,4 +1,4 @@
-"""Wrong command lines, drawn by a seed: options, values, operands and files."""
+"""Invalid command lines, drawn by a seed: options, values, operands and files."""
 
 import dataclasses
 import enum
@@ -12,7 +12,7 @@ from tests.wrong_commands.commands import COMMANDS, Command, Option
 
 LARGE = str(10**22 + 7)
 
-#: Values that no option of the type takes, and values that some options take.
+#: Values that no option of the type accepts, and values that some options accept.
 _NEVER = {int: ("x", "", "nan", "1.5", "1e3", "0x10", "\N{SUPERSCRIPT TWO}", "\x1b[31m7"),
           float: ("x", "", "1,5", "1/0x")}
 _DOUBTFUL = {
@@ -26,15 +26,15 @@ _DOUBTFUL = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    module: str  # that is run
+    module: str  # module that is run
     command: str
     words: tuple[str, ...]  # command line of the module
-    certain: bool  # whether it must be refused; else it may be legal
+    certain: bool  # whether it must be rejected; otherwise it may be legal
     mistakes: tuple[str, ...]  # kinds of mistakes
 
 
 def prepare(folder: Path) -> None:
-    """Make the files that command lines name."""
+    """Create the files that command lines name."""
     (folder / "script.py").write_text("")
     (folder / "folder").mkdir()
     (folder / "empty").touch()
@@ -44,7 +44,7 @@ def prepare(folder: Path) -> None:
 
 
 def _misspelt(generator: random.Random, word: str) -> str:
-    """A name with another character within."""
+    """A name with one character replaced."""
     if len(word) < 2:
         return word + "q"
     at = generator.randrange(1, len(word))
@@ -79,7 +79,7 @@ def _wrong_value(generator: random.Random, command: Command, words: list[str], t
 
 
 def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str], str]) -> Callable[..., Any]:
-    """Mistake in one word, the last: the spoilt name of an option that fits."""
+    """A mistake in the last word: the misspelt name of a matching option."""
     def mistake(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
         options = [option for option in command.options if fits(option)]
         if not options:
@@ -91,13 +91,13 @@ def _one_word(fits: Callable[[Option], Any], spoil: Callable[[random.Random, str
 
 
 def _operands(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
-    """An operand too many, or none where one is needed."""
+    """One operand too many, or none where one is needed."""
     needed = [option for option in command.options if not option.name and option.required]
     if needed and generator.random() < 0.5:
         taken.update(option.name for option in needed)
         return True
     words[:0] = ["x"] * (1 + sum(not option.name for option in command.options))
-    return not any(not option.name for option in command.options)  # else they may belong to a script
+    return not any(not option.name for option in command.options)  # otherwise they may belong to a script
 
 
 def _wrong_command(generator: random.Random, command: Command, words: list[str], taken: set[str]) -> bool | None:
@@ -128,7 +128,7 @@ MISTAKES = {
 
 
 def draw(number: int, *, seed: int, commands: Sequence[Command] = COMMANDS) -> Case:
-    """Case of a number: odd ones have commands in turn, the rest prefers commands with many options."""
+    """Case by number: odd numbers use commands in rotation, the rest prefers commands with many options."""
     generator = random.Random(f"{seed}/{number}")
     command = commands[number // 2 % len(commands)] if number % 2 else generator.choices(
         commands, [1 + len(item.options) for item in commands])[0]

@@ -1,4 +1,4 @@
-"""Command lines, each in a process of its own with limits of memory and of time, and the outcome of each."""
+"""Command lines, each in a separate process with limits of memory and time, and the outcome of each."""
 
 import contextlib
 import dataclasses
@@ -28,20 +28,20 @@ class Outcome:
     """Outcome of a command line."""
 
     code: int  # exit code
-    seconds: float  # processor time, of all of its processes
-    legal: bool  # whether it was at work, and was ended
+    seconds: float  # processor time of all of its processes
+    legal: bool  # whether it was working when it was ended
     error: str  # standard error
     wrong: list[str]  # all violated requirements
 
 
 class Family:
-    """A process, its descendants in any session, and the ``seconds`` of processor time at the latest look."""
+    """A process, its descendants in any session, and the ``seconds`` of processor time at the last check."""
 
     def __init__(self, process: int) -> None:
         self._process, self._seen, self.seconds = process, {process: ""}, 0.0
 
     def look(self) -> list[int]:
-        """Numbers of the processes that are alive."""
+        """Process IDs of the processes that are alive."""
         stats = {}
         for folder in Path("/proc").glob("[0-9]*"):
             if fields := status(int(folder.name)):
@@ -100,7 +100,7 @@ def _child(case: Case, folder: Path) -> None:
 def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
     """All violated requirements."""
     error, wrong = outcome.error.strip("\n"), []
-    lines = [line for line in error.splitlines() if not line.startswith((" ", "usage:"))]  # but argparse's help
+    lines = [line for line in error.splitlines() if not line.startswith((" ", "usage:"))]  # no argparse help
     if "Traceback" in error + printed:
         wrong.append("a traceback")
     if "Warning" in error:
@@ -123,7 +123,7 @@ def _verdict(case: Case, outcome: Outcome, printed: str) -> list[str]:
 
 
 def survivors(family: Family) -> int:
-    """Number of processes that are alive some time after the first one has ended; they are killed."""
+    """Number of processes that are still alive some time after the first one has ended; they are killed."""
     limit = time.monotonic() + 3
     while family.look() and time.monotonic() < limit:
         time.sleep(0.05)
@@ -133,7 +133,7 @@ def survivors(family: Family) -> int:
 
 
 def play(case: Case, folder: Path, *, work: float = LEGAL) -> Outcome:
-    """Outcome of a command line, in an empty folder; after some processor seconds of work it is ended."""
+    """Outcome of a command line in an empty folder; after some processor seconds of work it is ended."""
     folder.mkdir(parents=True)
     prepare(folder)
     sys.stdout.flush()

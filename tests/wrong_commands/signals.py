@@ -14,7 +14,7 @@ from tests.wrong_commands.play import Family, survivors
 
 ROOT = Path(__file__).parents[2]
 
-#: Processor seconds of a command before a signal comes: in imports, after them, and in a build or in work.
+#: Processor seconds of a command before a signal is sent: during imports, after them, and during a build or work.
 MOMENTS = (0.3, 2.5, 6.0)
 #: Seconds to the end, and additional seconds for a busy machine; seconds that a command may wait.
 ENDS, SLACK, WAITS = 10.0, 20.0, 200.0
@@ -31,20 +31,20 @@ class Sent:
     words: tuple[str, ...]
     number: int  # number of the signal
     moment: float  # processor seconds of the command and of its programs
-    twice: bool = False  # whether it comes again soon
+    twice: bool = False  # whether it is sent again soon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Signalled:
     """Outcome of a signal."""
 
-    code: int  # exit code, as a shell has it
-    seconds: float | None  # seconds from the signal to the end; None if the command had ended before
+    code: int  # exit code, as in a shell
+    seconds: float | None  # seconds from the signal to the end; None if the command had already ended
     wrong: list[str]  # all violated requirements
 
 
 def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOMENTS) -> list[Sent]:
-    """Each signal to each command, with required operands only, at one moment after the other."""
+    """Each signal to each command, with required operands only, at one moment after another."""
     planned = []
     for command in commands:
         needed = [option.samples[0] for option in command.options if not option.name and option.required]
@@ -57,7 +57,7 @@ def plan(commands: Sequence[Command] = COMMANDS, moments: Sequence[float] = MOME
 
 
 def hear_interrupts() -> None:
-    """Make a program hear SIGINT, even where the tests run in the background and ignore it."""
+    """Make a program receive SIGINT, even if the tests run in the background and ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

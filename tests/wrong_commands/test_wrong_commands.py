@@ -1,4 +1,4 @@
-"""Some wrong command lines, and some signals; ``make wrong-commands`` has 200, and signals to all commands."""
+"""Some invalid command lines, and some signals; ``make wrong-commands`` runs 200, and signals to all commands."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_draw():
-    """All commands and kinds of mistakes are drawn, and most options; a number has one case."""
+    """All commands and kinds of mistakes are drawn, and most options; a number always gives the same case."""
     cases = [draw(number, seed=1) for number in range(2000)]
     assert cases == [draw(number, seed=1) for number in range(2000)]
     assert {case.command for case in cases} == {command.name for command in COMMANDS}
@@ -44,7 +44,7 @@ def test_verdict(changes, wrong):
 
 
 def test_wrong_commands(tmp_path):
-    """Command lines by a seed, in processes of their own."""
+    """Command lines drawn by a seed end as required, each in a separate process."""
     ended = subprocess.run([sys.executable, "-m", "tests.wrong_commands", "--cases", "12", "--seed", "54",
                             "--work", "3"], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -70,7 +70,7 @@ def test_signals(tmp_path, words, number, moment, twice):
 
 
 def test_a_command_that_ignores_signals(monkeypatch, tmp_path):
-    """A command that does not end is killed, and reported."""
+    """A command that does not end is killed and reported."""
     monkeypatch.setattr(signals, "ENDS", 0.5)
     monkeypatch.setattr(signals, "SLACK", 0)
     monkeypatch.setattr(signals, "ROOT", tmp_path)

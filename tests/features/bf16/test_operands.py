@@ -51,7 +51,7 @@ def products(pair, a, b, opens=0):
 
 
 def library(a, b):
-    """Products by an independent library: rounded to bfloat16, multiplied in binary64, and flushed."""
+    """Products from an independent library: rounded to bfloat16, multiplied in binary64, and flushed."""
     with np.errstate(all="ignore"):
         left, right = (np.asarray(x, np.uint32).view(np.float32).astype(ml_dtypes.bfloat16) for x in (a, b))
         left, right = (np.where(np.abs(x.astype(np.float64)) < 2.0**-126, np.copysign(0, x.astype(np.float64)),
@@ -65,7 +65,7 @@ test_parameters = refused_values(BFloat16Rounder, {}, "exact", [None, 1], "exact
 
 
 def test_products(pair):
-    """All kinds of numbers, and pairs with products around the least normal number and the largest."""
+    """Products are correct for all kinds of numbers, including pairs near the least normal number and the largest."""
     for seed, kind in enumerate(KINDS, start=1):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def test_products(pair):
 
 
 def test_corners(pair):
-    """Every pair of corners of bfloat16 and of binary32, and the midpoints between two numbers."""
+    """Products are correct for every pair of corner cases of bfloat16 and of binary32, and for midpoints."""
     corners = np.unique(np.concatenate([
         operands.corners(BF16).astype(np.uint32) << 16, operands.corners(FP32),
         np.array([0x3F80_7FFF, 0x3F80_8000, 0x3F80_8001, 0x3F81_8000, 0x007F_8000, 0x007F_7FFF, 0x7F7F_8000,
@@ -90,7 +90,7 @@ def test_corners(pair):
 
 
 def test_numbers_that_open_a_sum(pair):
-    """Numbers that open a sum come through unchanged among products, for any other factor."""
+    """A number that opens a sum passes unchanged between products, whatever the other factor is."""
     generator = np.random.default_rng(1)
     a, b = draw(generator, "bits", 2, 20_000)
     opens = generator.random(20_000) < 0.5

@@ -21,7 +21,7 @@ from tests.features.compute.terms import KINDS, rows_of, tile_of
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused
 
-#: Rows, columns and formats of the arrays that are simulated.
+#: Rows, columns and formats of the simulated arrays.
 ARRAYS = ((4, 4, "mx9"), (1, 4, "mx6"), (2, 8, "mx4"), (2, 4, "mxfp4_e2m1_up"), (4, 4, "nvfp4"))
 
 
@@ -73,7 +73,7 @@ test_offers_stand_for_all_time = offers(lambda: BlockArray(rows=1, columns=2, co
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_throughput(array):
-    """Tiles of whole blocks follow each other without a bubble, however few, and the latency is exact."""
+    """Tiles of whole blocks follow each other without a bubble, even short ones, and the latency is exact."""
     component = BENCH.make(*array)
     generator = np.random.default_rng(1)
     beats = mac_array.concatenate([
@@ -88,7 +88,7 @@ def test_throughput(array):
 
 @pytest.mark.parametrize("array", ARRAYS)
 def test_sums_of_decoded_numbers(array):
-    """Sums are exact dot products of decoded numbers, each rounded when it is added, computed with fractions."""
+    """Sums equal exact dot products of decoded numbers, each rounded when it is added, computed with fractions."""
     rows, columns, name = array
     generator = np.random.default_rng(2)
     terms = 37
@@ -109,12 +109,12 @@ def test_sums_of_decoded_numbers(array):
                 part = slice(begin, begin + codec.block)
                 exact = sum(Fraction(float(x)) * Fraction(float(y))
                             for x, y in zip(of_row[part], of_column[part], strict=True))
-                assert Fraction(float(np.float32(float(exact)))) == exact  # fits
+                assert Fraction(float(np.float32(float(exact)))) == exact  # the sum is exactly representable
                 total = np.float32(total + np.float32(float(exact)))
             assert total == got[number, column]
 
 
-#: Sums of products of two rows, from an initial value or none, by the array.
+#: By array: sums of products of two rows, with or without an initial value.
 KNOWN = {ARRAYS[0]: (
     ([1.0] * 16, [1.0] * 16, None, 16.0),
     ([1.0] * 17, [1.0] * 17, 2.0**-24, 17.0),  # 16 + 2^-24 is rounded, and so is the next sum
@@ -125,14 +125,14 @@ KNOWN = {ARRAYS[0]: (
     ([1.0, np.inf], [0.0, 0.0], None, np.nan),
     ([np.nan], [1.0], None, np.nan),
     ([1e-40] * 16, [1e38] * 16, None, 0.0),  # subnormal numbers are zeros
-    ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # lost below the block's exponent
+    ([1.0] + [2.0**-9] * 15, [1.0] * 16, None, 1.0),  # the other products are lost below the block's exponent
 ), ARRAYS[3]: (
     ([6.0] * 32, [0.5] * 32, None, 96.0),
     ([1.0] * 33, [1.0] * 33, None, 33.0),
-    ([7.0] * 32, [1.0] * 32, None, 256.0),  # rounded up, and not down to 6: 8 of a scale of 2
+    ([7.0] * 32, [1.0] * 32, None, 256.0),  # rounded up to 8 at a scale of 2, not down to 6
     ([6.0] + [0.25] * 31, [1.0] * 32, None, 6.0),  # halfway to the smallest element, which is odd
     ([6.0] + [0.75] * 31, [1.0] * 32, None, 37.0),  # halfway to 1, which is even
-    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 6 and 1 of a scale of 2
+    ([6.0000005] + [0.75] * 31, [1.0] * 32, None, 37.0),  # 6 and 1, at a scale of 2
     ([1e-20] * 32, [-1e-20] * 32, -0.0, -0.0),
     ([3e38] * 2, [3e38] * 2, 1.0, np.inf),
     ([0.0] * 31 + [np.inf], [0.0] * 32, None, np.nan),
@@ -140,10 +140,10 @@ KNOWN = {ARRAYS[0]: (
 ), ARRAYS[4]: (
     ([6.0] * 16, [0.5] * 16, None, 96.0 * 33 / 64),  # a scale of 11 / 128 for 1 / 12
     ([448.0 * 6] * 17, [-6.0] * 17, 1.0, 1 - 17 * 448.0 * 36),
-    ([1e38] * 16, [3e38] * 16, None, 16 * 2688.0**2),  # scales end at 448
+    ([1e38] * 16, [3e38] * 16, None, 16 * 2688.0**2),  # the largest scale is 448
     ([2.0**-10] * 16, [2.0**-10] * 16, None, 2.0**-16),
     ([2.0**-11] * 16, [1.0] * 16, None, 0.0),  # halfway to the smallest number
-    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # 4 of a scale of 2 ** -8, which is subnormal
+    ([9 * 2.0**-9] * 16, [6.0] * 16, -0.0, 16 * 6 * 8 * 2.0**-9),  # 4, at a scale of 2 ** -8, which is subnormal
     ([0.0] * 15 + [np.inf], [0.0] * 16, None, np.nan),
     ([1.0], [np.nan], 2.0, np.nan),
     ([1e-40] * 16, [1e38] * 16, 2.0**-149, 2.0**-149),
@@ -153,7 +153,7 @@ KNOWN = {ARRAYS[0]: (
 @pytest.mark.parametrize(("array", "a", "b", "initial", "want"), [
     (array, *case) for array, cases in KNOWN.items() for case in cases])
 def test_known_answers(array, a, b, initial, want):
-    """Sums of one row and column at every position of a tile, and of the golden model."""
+    """The sum of a known row and column is right at every position of a tile, and in the golden model."""
     rows, columns, _ = array
     starts = 0 if initial is None else rows
     count = starts + len(a)
@@ -172,7 +172,7 @@ def test_known_answers(array, a, b, initial, want):
 
 
 def test_common_initial_values():
-    """One round of initial values for all rows is equivalent to a round for each row."""
+    """One round of initial values for all rows is equivalent to one round per row."""
     rows, columns, _ = array = ARRAYS[0]
     generator = np.random.default_rng(3)
     tiles = [tile_of(generator, "ordinary", rows=rows, columns=columns, rounds=20, initial=True, tile=2)

@@ -39,12 +39,12 @@ def _scaled_rounder(power):
 
 
 def _opened(bits):
-    """Fields of numbers, as the former sees them."""
+    """Fields of decoded numbers, as the block former receives them."""
     return bits >> 31, bits >> 23 & 0xFF, bits & 0x7F_FFFF
 
 
 def _run(rounder, bits):
-    """Factors and scales of whole blocks of numbers, one after the other."""
+    """Factors and scales of whole blocks of numbers, one after another."""
     form, unit, model = rounder
     sign, exponent, fraction = _opened(bits.astype(np.int64))
     lost = FP32.fraction_bits - form.kept
@@ -70,7 +70,7 @@ def _run(rounder, bits):
 
 
 def _edges(model, generator, *, peak):
-    """Blocks with a given peak exponent, and other elements around the thresholds of rounding."""
+    """Blocks with a given peak exponent, and other elements around the rounding thresholds."""
     places = np.arange(1, 256) / 16
     thresholds = np.concatenate([places, np.nextafter(places, 0, dtype=np.float64)]) * 2.0 ** (peak - 127 - 3)
     near = thresholds.astype(np.float32).view(np.uint32)
@@ -92,7 +92,7 @@ def _check(rounder, bits, message):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rounding(name):
-    """Factors and exponents equal the golden codec's: around every step, for any bits, at both ends."""
+    """Factors and exponents equal the golden codec's around every step, for any bits, and at both extremes."""
     rounder = _, _, model = _rounder(name)
     generator = np.random.default_rng(1)
     for peak in (1, 2, 3, 4, 5, 117, 121, 127, 253, 254):
@@ -106,14 +106,14 @@ def test_rounding(name):
 
 @pytest.mark.parametrize("power", [0, -115, 116])
 def test_every_place_of_nvfp4(power):
-    """Every block where a scale or an element changes."""
+    """Every block around a change of the scale or of an element is rounded like the golden codec."""
     rounder = _scaled_rounder(power)
     _check(rounder, every_place(rounder[2]).ravel(), f"{power=}")
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_special(name):
-    """Zeros and subnormal numbers are zeros, and a block with an infinity or a NaN has an exponent of ones."""
+    """Zeros and subnormal numbers become zeros; the exponent of a block with an infinity or NaN is all ones."""
     rounder = _, _, model = _rounder(name)
     zeros = np.resize(np.array([0, 1 << 31, 1, 0x807F_FFFF], np.uint32), model.block)
     special = zeros.copy()

@@ -16,7 +16,7 @@ from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.features.compute.terms import KINDS, rows_of, scales_of, tile_of
 
-#: Rows, columns and formats of the units that are simulated.
+#: Rows, columns and formats of the simulated units.
 FORMERS = ((2, 2, "mx9"), (1, 2, "mxfp4_e2m1"), (1, 2, "mxfp4_e2m1_up"), (1, 2, "nvfp4"))
 
 
@@ -34,7 +34,7 @@ def _tiles(generator, former, lengths, *, kinds=KINDS):
 
 
 def _blocks(model, tiles):
-    """Golden blocks in order: their factors of (slots, lanes, terms), exponents of (slots, lanes), and marks."""
+    """Golden blocks in order: factors as (slots, lanes, terms), exponents as (slots, lanes), and marks."""
     blocks = []
     for number, beats in enumerate(tiles):
         terms = ~beats.initial
@@ -59,7 +59,7 @@ def _run(former, tiles, *, source="none", room=True, cycles=None, seed=1):
 
 
 def _elements(layout, values):
-    """Elements of an array in a port of at most 64 bits, of (cycles, elements)."""
+    """Elements of an array in ports of at most 64 bits, as (cycles, elements)."""
     shape = Shape.cast(layout.elem_shape)
     parts = values.astype(np.int64)[:, None] >> np.arange(layout.length) * shape.width & (1 << shape.width) - 1
     return parts - (parts >> shape.width - 1 << shape.width) if shape.signed else parts
@@ -92,7 +92,7 @@ def _check(former, tiles, trace, *, seed):
 @pytest.mark.parametrize("former", FORMERS)
 @pytest.mark.parametrize("source", STALLS)
 def test_blocks(former, source):
-    """Tiles of whole blocks and of partial ones: factors and exponents of each slot, and the marks of each block."""
+    """Tiles of whole and partial blocks give the right factors and exponents per slot, and marks per block."""
     _, unit, model = _former(*former)
     seed = 1 + STALLS.index(source)
     print(f"seed {seed}")
@@ -136,7 +136,7 @@ def test_room(former):
     begins = np.flatnonzero(trace["begins"])
     assert room[begins].all()
     assert len(begins) == 3
-    assert starts[1] < 4 * cycles  # the second block of the first tile
+    assert starts[1] < 4 * cycles  # the second block belongs to the first tile
     assert begins[1] == 8 * cycles
     assert not trace["i__ready"][5 * cycles:8 * cycles].any()
 
@@ -164,7 +164,7 @@ def test_openings(former):
 
 @pytest.mark.parametrize("former", FORMERS)
 def test_reset(former):
-    """A reset in the middle of a block, stored or read, leaves no trace of it."""
+    """A reset in the middle of a block, while it is stored or read, leaves no trace of it."""
     _, unit, model = _former(*former)
     generator = np.random.default_rng(5)
     cycles = SLOTS * model.block

@@ -17,16 +17,16 @@ from sim.payload import pack, unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Unit
 
-#: Rows, columns and formats of the units that are simulated.
+#: Rows, columns and formats of the simulated units.
 SUMS = ((2, 4, "mx9"), (2, 4, "mxfp4_e2m1"), (2, 4, "nvfp4"))
-#: Sum of both exponents for which a total of 1 is the number 1.
+#: Sum of both exponents at which a total of 1 represents the number 1.
 ONE = {"mx9": 254 + 14, "mxfp4_e2m1": 254 + 6, "nvfp4": 254 + 2}
 NAN, LARGEST = 0x7FC0_0000, 0x7F7F_FFFF
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tile:
-    """Dot products of the blocks of a tile, each of (blocks, slots, units), and initial values."""
+    """Dot products of a tile's blocks, each as (blocks, slots, units), and initial values."""
 
     totals: np.ndarray
     exponents: np.ndarray
@@ -51,7 +51,7 @@ def _numbers(name, tile):
 
 
 def _results(sums, tile):
-    """Results of a tile in their order: elements, row, group."""
+    """Results of a tile in the order: elements, row, group."""
     rows, columns, _ = sums
     total = np.zeros((SLOTS, rows * columns), np.uint32) if tile.initial is None else tile.initial
     for number in _numbers(sums[2], tile):
@@ -61,7 +61,7 @@ def _results(sums, tile):
 
 
 def _run(sums, tiles, *, ready, pause=0, spare=1000):
-    """Feed the dot products of tiles, one after the other; return the ports and the starts of blocks."""
+    """Feed the dot products of tiles one after another; return the ports and the start cycles of blocks."""
     rows, columns, _ = sums
     component, unit, model = _sums(*sums)
     cycles, before = SLOTS * model.block, rows * SLOTS + 1
@@ -129,7 +129,7 @@ def _random(generator, sums, blocks, *, initial=False, common=False):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_edges(sums):
-    """Exact numbers and their signs: at both ends of binary32, zeros and NaNs, added to -0.0."""
+    """Exact numbers keep their signs at both ends of binary32, as zeros and NaNs, and added to -0.0."""
     rows, columns, name = sums
     ref = ONE[name]
     minus, infinite = 1 << 31, 0x7F80_0000
@@ -155,7 +155,7 @@ def test_edges(sums):
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_sums(sums, sink):
-    """Tiles of all forms, from zero and from own or common initial values, to slow sinks."""
+    """Tiles of all forms are right, from zero and from individual or common initial values, with slow sinks."""
     seed = 1 + STALLS.index(sink)
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)
@@ -168,7 +168,7 @@ def test_sums(sums, sink):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_pace(sums):
-    """Results follow the last block of a tile by the latency, an element in each cycle, tile after tile."""
+    """Results follow the last block of a tile by the latency, one element per cycle, tile after tile."""
     rows, columns, _ = sums
     component, _, _ = _sums(*sums)
     tiles = [_random(np.random.default_rng(7), sums, 1) for _ in range(BANKS + 2)]
@@ -180,10 +180,10 @@ def test_pace(sums):
 
 @pytest.mark.parametrize("sums", SUMS)
 def test_room(sums):
-    """Room lasts until the maximum number of held tiles have begun, and returns as soon as one has been read."""
+    """There is room until the maximum number of held tiles have begun, and again as soon as one has been read."""
     tiles = [_random(np.random.default_rng(8), sums, 1) for _ in range(BANKS)]
     begun = np.zeros(3000, bool)
-    begun[2000:] = True  # the sink
+    begun[2000:] = True  # when the output is ready
     trace, _starts = _run(sums, tiles, ready=begun, spare=3000)
     begins = np.flatnonzero(trace["begins"])
     room = trace["room"].astype(bool)

@@ -1,4 +1,4 @@
-"""Golden models of every cycle of the encoder and the decoder of centroids."""
+"""Golden models of every cycle of the centroid encoder and decoder."""
 
 import functools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tests.hdl.compression import plane_cycles
 
 def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, table_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of an encoder; ``scan`` are the handshakes of its tables."""
+    """Trace every cycle of an encoder; ``scan`` holds the handshakes of its tables."""
     beats = [-(-count // lanes) for count in counts]
     tables = stream.Feed(table.table_words * len(counts), table_willing)
     feed = stream.Feed(sum(beats), willing)
@@ -47,7 +47,7 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
 
 def trace_decoder(table: CentroidTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder with sound packets."""
+    """Trace every cycle of a decoder that receives valid packets."""
     decoding = plane_cycles.Decoding(planes.word_count(lanes, table.index_bits), packets, willing, ready)
     for packet in packets:
         for _ in range(table.table_words):

@@ -1,4 +1,4 @@
-"""The golden models of the cycles of encoder and decoder, by hand."""
+"""Tests by hand of the golden models of the encoder's and the decoder's cycles."""
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def test_decoder_by_hand():
     assert trace.offered.tolist() == [-1] * 9 + [0, 1, 2, 3] + [-1] * 3
     stalled = trace_decoder(table, [packet], lanes=8, willing=always, ready=np.arange(16) >= 12)
     assert stalled.offered.tolist() == [-1] * 9 + [0, 0, 0, 0, 1, 2, 3]
-    # Loaded decoders have the first eight at once.
+    # Loaded decoders accept the first eight immediately.
     loaded = CentroidTable(centroids=4, loaded=True)
     trace = trace_decoder(loaded, [packet[4:]], lanes=8, willing=always, ready=always)
     assert trace.offered.tolist() == [-1] * 5 + [0, 1, 2, 3] + [-1] * 7

@@ -50,7 +50,7 @@ def _tables(component, *tables):
 
 
 def _loaded(case, table, indices, inputs):
-    """Matrices of (lanes, columns), and vectors, for a unit that is loaded with a table."""
+    """Matrices of (lanes, columns), and vectors, for a unit loaded with a table."""
     component, unit = BENCH.make(*case), BENCH.unit(*case)
     unit.load = _tables(component, table)
     layout = component.i.payload.shape()
@@ -89,7 +89,7 @@ test_reset = BENCH.resets([(16, 8)], (1, 9, 25, 60), count=1_000)
 
 @pytest.mark.parametrize("case", CASES)
 def test_throughput(case):
-    """No bubble between rows of k + overhead columns, k multiplications per output, and the latency of the last."""
+    """Rows of k + overhead columns have no bubbles, k multiplications per output, and the stated latency."""
     centroids, lanes = case
     length = centroids + MatrixVector.overhead
     generator = np.random.default_rng(1)
@@ -105,7 +105,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("widths", [(18, 18, 35), (8, 18, 24)])
 def test_extremes(widths):
-    """The largest numbers of both signs, which fill the sums to their last bit."""
+    """The largest numbers of both signs fill every bit of the sums."""
     inputs, centroids, sums = widths
     low, high = -(1 << (inputs - 1)), (1 << (inputs - 1)) - 1
     length = (1 << (sums - 1)) // -low if sums < 30 else 5_000
@@ -117,7 +117,7 @@ def test_extremes(widths):
 
 
 def test_product_from_a_packet():
-    """Table and indices from a decoder: a matrix of 8 rows that leaves one centroid unused."""
+    """Table and indices come from a decoder: a matrix of 8 rows that leaves one centroid unused."""
     generator = np.random.default_rng(1)
     table = CentroidTable()
     matrix = generator.integers(0, 15, (8, 40))
@@ -137,7 +137,7 @@ def test_product_from_a_packet():
 
 @pytest.mark.parametrize("length", [3, 17])
 def test_wrong_tables(length):
-    """Tables of other lengths are reported; the sums are cleared at the same time."""
+    """Tables of a wrong length are reported; the sums are cleared at the same time."""
     unit = BENCH.unit(16, 8)
     unit.load = None
     unit.reset()
@@ -158,7 +158,7 @@ def test_first_offers_stand():
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb(kind):
-    """After a reset in the middle of a matrix."""
+    """Cocotb simulation, with a reset in the middle of a matrix."""
     component, drive = BENCH.make(16, 4), _drive(np.random.default_rng(1), 16, 4, count=5)
     layout = component.o.payload.shape()
     under_cocotb(component, kind, {"table": BENCH.unit(16, 4).load, "i": drive.beats["i"]},

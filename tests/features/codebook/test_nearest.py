@@ -17,7 +17,7 @@ from tests.refusals import refused_values, refuses
 
 
 def _numbers(generator, table):
-    """Numbers of any kind, and numbers next to the middles of centroids."""
+    """Numbers of any kind, and numbers next to the midpoints of centroids."""
     bounds = table.view(np.float32).astype(np.float64)
     middles = ((bounds[:-1] + bounds[1:]) / 2).astype(np.float32)
     near = [middles, np.nextafter(middles, np.float32(np.inf)), np.nextafter(middles, np.float32(-np.inf))]
@@ -35,7 +35,7 @@ def test_lanes():
 
 
 def _loaded(centroids, lanes, table, arrays):
-    """Packets of numbers for a unit that is loaded with a table."""
+    """Packets of numbers for a unit loaded with a table."""
     parameters, unit = CentroidTable(centroids=centroids, loaded=True), BENCH.unit(centroids, lanes)
     bounds = parameters.bounds(table)
     unit.load = packets.words([bounds])
@@ -70,7 +70,7 @@ test_reset = BENCH.resets([(16, 4)], (1, 3, 5))
 
 @pytest.mark.parametrize(("centroids", "lanes"), UNITS)
 def test_nearest(centroids, lanes):
-    """Nearest centroid of all numbers, ties to the lower one; one beat per cycle."""
+    """Each number is assigned its nearest centroid, ties to the lower one, at one beat per cycle."""
     generator = np.random.default_rng(centroids)
     tables = [np.sort(generator.standard_normal(centroids)).astype(np.float32),
               np.linspace(-1, 1, centroids, dtype=np.float32),
@@ -89,7 +89,7 @@ def test_nearest(centroids, lanes):
             if np.isfinite(value):
                 distances = [abs(Fraction(float(value)) - centroid) for centroid in exact]
                 best = distances.index(min(distances))
-                # Of equal centroids any may be taken.
+                # Any of several equal centroids may be chosen.
                 assert exact[index] == exact[best], (number, hex(bits))
             else:
                 assert index == (0 if bits >> 31 else centroids - 1)
@@ -97,7 +97,7 @@ def test_nearest(centroids, lanes):
 
 @pytest.mark.parametrize("length", [1, 14, 16, 40])
 def test_wrong_loads(length):
-    """Too few or too many words are reported; the next ones are taken."""
+    """A table with too few or too many words is reported; the next table is accepted."""
     unit = BENCH.unit(16, 4)
     unit.load = None
     unit.reset()

@@ -10,7 +10,7 @@ from sim.golden.features.compute.compute import Centroid, Operand
 from tests.features.compute.memories import PLACES
 from tests.features.compute.terms import draw
 
-#: Rows of each memory.
+#: Number of rows of each memory.
 ROWS = 2048
 
 

@@ -15,7 +15,7 @@ from tests.features.compute.memories import LATENCY, Bench, pace
 from tests.features.compute.terms import KINDS
 from tests.refusals import refused
 
-#: Lanes, centroids and DSP blocks of the units that are simulated.
+#: Lanes, centroids and DSP blocks of the simulated units.
 UNITS = ((4, 16, 4), (2, 4, 1))
 
 
@@ -30,7 +30,7 @@ def _flat(memories):
 
 
 def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
-    """Run jobs, compare all memories, and return the cycles of their begins and ends."""
+    """Run jobs, compare all memories, and return the cycles in which they begin and end."""
     _, bench = _unit(*parameters)
     bench.reset()
     bench.load(memories)
@@ -59,7 +59,7 @@ test_parameters = refused(CentroidLayer, {"lanes": 4, "memory_rows": 64}, [
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit):
-    """Jobs of all shapes and kinds of numbers: bits, cycles as stated, and k multiplications for each output."""
+    """Jobs of all shapes and kinds of numbers give the right bits, cycles and k multiplications per output."""
     lanes, centroids, _ = unit
     generator = np.random.default_rng(lanes)
     shapes = [(1, 1, 1), (8, 8, lanes), (8, 2 * lanes, 2 * lanes), (9, 9, lanes + 1), (30, 64, 10), (7, 1, 3)]
@@ -77,7 +77,7 @@ def test_cycles(unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive jobs give the same bits under any stalls of the memories."""
+    """Consecutive jobs give the same bits however the memories stall."""
     lanes, centroids, _ = unit
     for seed, (kind, rate) in enumerate((
             ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5)), start=1):
@@ -89,7 +89,7 @@ def test_stalls(unit):
 
 
 def test_fixed_point():
-    """Numbers with exact sums: the bits of the dense product with the expanded matrix."""
+    """With exact sums, the result has the bits of the dense product with the expanded matrix."""
     lanes, centroids, _ = UNITS[0]
     for seed in range(1, 4):
         generator = np.random.default_rng(seed)
@@ -110,7 +110,7 @@ def test_fixed_point():
 
 
 def test_begins_after_a_reset():
-    """A product that begins while sums are cleared waits for that, and is right."""
+    """A product that begins while sums are being cleared waits until they are clear, and is correct."""
     lanes, centroids, _ = UNITS[0]
     generator = np.random.default_rng(2)
     job = draw_job(generator, lanes=lanes, centroids=centroids, gradient=False, sizes=(9, 10, 6))
@@ -122,12 +122,12 @@ def test_begins_after_a_reset():
     job.instruction.run(_flat(memories))
     for actual, wanted in zip(bench.contents(), memories, strict=True):
         np.testing.assert_array_equal(actual, wanted)
-    # The table comes long before the last of 8 * 16 cycles, and waits for it.
+    # The table arrives long before the last of 8 * 16 cycles, and waits.
     assert _cycles(UNITS[0], job) + 8 * centroids - 10 < end - begin <= _cycles(UNITS[0], job) + 8 * centroids
 
 
 def test_reset():
-    """A reset at any point of a job leaves no trace once the sums are clear again."""
+    """A reset at any point of a job leaves no trace after the sums have been cleared."""
     lanes, centroids, _ = UNITS[1]
     generator = np.random.default_rng(1)
     before, after = (draw_job(generator, lanes=lanes, centroids=centroids, most=12, gradient=True) for _ in range(2))

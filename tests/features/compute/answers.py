@@ -1,4 +1,4 @@
-"""A unit of a matrix product, and a memory that answers every request by a function of its row."""
+"""A matrix product unit with a memory that answers every request by a function of its row."""
 
 import numpy as np
 from amaranth.hdl import Module, Signal
@@ -6,7 +6,7 @@ from amaranth.lib import wiring
 
 from hdl.streams.stream import connect_stream
 
-#: Odd factor that spreads the numbers of words over all encodings.
+#: Odd factor that spreads the word numbers over all encodings.
 _SPREAD = 0x9E37_79B1
 
 
@@ -17,11 +17,10 @@ def answer(space, row, *, rows, lanes):
 
 
 class Answered(wiring.Component):
-    """A unit with ``request`` and ``response``; a response comes ``latency`` cycles after its request, from
-    memories of (rows, lanes).
+    """A unit with ``request`` and ``response``, answered after ``latency`` cycles from memories of (rows, lanes).
 
-    All other ports of the unit are forwarded, except ``loops``: each of these inputs has a function of the unit
-    that gives its cause, which comes back a number of cycles later.
+    All other ports of the unit are forwarded, except ``loops``: each of these inputs is driven by a function of the
+    unit's signals, delayed by a number of cycles.
     """
 
     def __init__(self, unit, *, rows, lanes, latency, loops=None):

@@ -1,4 +1,4 @@
-"""Jobs of matrix products, drawn at random, and tests of the units of a product with them."""
+"""Random jobs of matrix products, and tests that run them on the units of a product."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ from tests.features.compute.epilogues import draw_scale_mask
 from tests.features.compute.memories import PLACES
 from tests.hdl.unit_bench import sinks
 
-#: Rows of each memory.
+#: Number of rows of each memory.
 ROWS = 4096
 
 
 def place(generator, lanes, *shapes):
-    """Matrices of (lines, length) anywhere in the memories, without overlaps."""
+    """Matrices of (lines, length) at random positions in the memories, without overlaps."""
     used = {number: 0 for number in range(PLACES)}
     matrices = []
     for lines, length in shapes:
@@ -30,7 +30,7 @@ def place(generator, lanes, *shapes):
 
 
 def draw_job(generator, golden, *, most):
-    """A job with random sizes, legal factors, transposes, epilogues and places."""
+    """A job with random sizes, legal factors, transposes, epilogues and addresses."""
     m, n, k = generator.integers(1, most + 1, 3).tolist()
     flags = dict(zip(("transpose_a", "transpose_b", "initial", "relu", "gated"),
                      generator.integers(2, size=5).tolist(), strict=True))
@@ -61,9 +61,9 @@ def model_of(rows, lanes, *_):
 
 
 def random_products(units, unit, run, *, most, golden=model_of):
-    """Test of random products in all orders and transposes, under stalls on all sides.
+    """Test random products in all orders and transposes, under stalls on all sides.
 
-    ``unit`` makes a unit from its parameters; ``run`` compares a job on it, with stall patterns for its four sides.
+    ``unit`` creates a unit from its parameters; ``run`` compares a job on it, with stall patterns for its four sides.
     """
     @pytest.mark.parametrize("unit_of", units)
     @pytest.mark.parametrize("source", STALLS)

@@ -37,21 +37,21 @@ from sim.verilated.vectors import Unit
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: By lanes: rows of the array, units that scale and mask, units with functions of sequences, centroids of the units
-#: that have any, and bits of the number of a buffer of units with row owners.
+#: By lanes: rows of the array, units that scale and mask, units with sequence functions, centroids of units that have
+#: them, and bits of a buffer number in units with row owners.
 ROWS = {2: 2, 4: 4, 8: 1}
 SCALE_MASK = SEQUENCES = (4,)
 CENTROIDS = {4: 16}
 OWNERS = {4: OWNER_BITS}
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
 
-#: Fields of an instruction that have a meaning if it is scaled or masked, and their bits.
+#: Fields, with their widths, that matter only if the instruction is scaled or masked.
 _SCALE_MASK = {name: gemm_layout()[name].width for name in ("scale", "alternative", *mask_layout(INDEX_BITS).members)
                if name != "external"}
 
 
 class Walk(wiring.Component):
-    """List runner, its access to memories, and a memory of activations that the host fills."""
+    """List runner, its access to memories, and an activation memory that the host fills."""
 
     def __init__(self, lanes):
         self._lanes = lanes
@@ -125,7 +125,7 @@ class Command:
 
 
 def draw_command(generator, *, most=12):
-    """A command with a list in the upper half of the activations, sometimes up to their end."""
+    """A command with a list in the upper half of the activations, sometimes extending to their end."""
     length = int(generator.integers(1, most + 1))
     if generator.random() < 0.05:
         length = int(generator.choice([4095, 4096, (1 << 32) - 1]))
@@ -135,7 +135,7 @@ def draw_command(generator, *, most=12):
 
 
 def _operand(generator, rows, columns, lanes, command, *, place=None, stride=None, inside=False):
-    """An operand somewhere in a memory, sometimes beyond its end, and its stride."""
+    """An operand at a random address in a memory, sometimes beyond its end, and its stride."""
     place = int(generator.choice([0, 1, 2, 2])) if place is None else place
     if stride is None:
         stride = lanes * (-(-columns // lanes) + int(generator.choice([0, 0, 1])))
@@ -143,7 +143,7 @@ def _operand(generator, rows, columns, lanes, command, *, place=None, stride=Non
     room = (WORDS[place] if place < 2 else command.list_base) - (min(rows, 64) - 1) * stride - columns
     base = step * int(generator.integers(max(room, 0) // step + 1))
     if generator.random() < 0.02:
-        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # the last one that fits, or not
+        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # last that fits, or the next
         base = max(base, 0)
     relative = int(base >= command.state_base and generator.random() < 0.5)
     return {"base": base - relative * command.state_base, "place": place, "relative": relative,
@@ -165,7 +165,7 @@ def _gemm(generator, lanes, command):
               "tile": int(generator.integers(4)), "row_tiles": int(generator.integers(2)),
               "column_tiles": int(generator.integers(2)), "rounds": int(generator.integers(3, 5)),
               "order": int(generator.integers(3))}
-    # A scale and a mask that are not used may be anything.
+    # An unused scale or mask may have any value.
     fields |= {name: int(generator.integers(1 << width)) for name, width in _SCALE_MASK.items()}
     if lanes in SCALE_MASK:
         fields |= {name: int(generator.integers(2)) for name in ("scaled", "masked")}
@@ -184,7 +184,7 @@ def _gemm(generator, lanes, command):
         fields |= {"start": fields["c"], "stride_start": fields["stride_c"]}
     elif generator.random() < 0.4:
         fields["stride_start"] = 0
-    # An operand that is not used may be anything.
+    # An unused operand may have any value.
     for name, used in (("start", fields["initial"]), ("gate", fields["gated"])):
         if not used and generator.random() < 0.5:
             fields |= {name: {"base": int(generator.integers(1 << BASE_BITS)), "place": 7, "relative": 1},
@@ -209,7 +209,7 @@ def _vector(generator, lanes, command):
 
 
 def _anything(generator):
-    """An operand that is wrong wherever it is used."""
+    """An operand that would be invalid wherever it is used."""
     return {"base": int(generator.integers(1 << BASE_BITS)), "place": 7, "relative": 1}
 
 
@@ -237,7 +237,7 @@ def _rows(generator, lanes, command):
                                                    stride=int(generator.integers(4)))
     if generator.random() < 0.3:
         fields["stride_start"] = 0
-    if generator.random() < 0.4:  # a result in place of its source, or with another stride there
+    if generator.random() < 0.4:  # a result that overwrites its source, or has a different stride there
         name, source = generator.choice(["target", "third"]), generator.choice(["x", "start"])
         fields[name] = fields[source]
         if generator.random() < 0.9:
@@ -264,7 +264,7 @@ def _centroid(generator, lanes, command):
             fields[f"stride_{name}"] = stride
     if not gradient and generator.random() < 0.3:
         fields["stride_start"] = 0
-    # An operand that is not used may be anything, and so may the stride of one row.
+    # An unused operand may have any value, and so may the stride of a single row.
     for name, used in (("start", gradient or fields["initial"]), ("gate", fields["gated"]), ("table", not gradient)):
         if not used and generator.random() < 0.5:
             fields[name] = {"base": int(generator.integers(1 << BASE_BITS)), "place": 7, "relative": 1}
@@ -297,7 +297,7 @@ def engine(lanes, kind=Engine):
 
 
 class _Far(Engine):
-    """Engine that accepts a list after the end of the memory; the size for operands does not change."""
+    """An engine that accepts a list after the end of the memory; the size for operands is unchanged."""
 
     def _instruction(self, words, length, offset, sizes):
         return super()._instruction(words, length, offset, {**sizes, Place.ACTIVATIONS: WORDS[2]})
@@ -308,7 +308,7 @@ def at(space, base, *, relative=0):
 
 
 def golden_list(lanes, command, instructions):
-    """Jobs of a list up to its first wrong instruction, and the number at fault or None, for any list address."""
+    """Jobs of a list up to its first invalid instruction, and that instruction's number or None."""
     far = np.zeros(command.list_base + INSTRUCTION_WORDS * len(instructions), np.uint32)
     far[command.list_base:] = np.concatenate(instructions)
     memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: far}
@@ -339,7 +339,7 @@ def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
         layout, fields = _drawn(generator, lanes, command)
         if generator.random() < flaws:
             fields = _spoil(generator, fields, layout, lanes)
-        if generator.random() < flaws / 2:  # a target over the list, or next to it
+        if generator.random() < flaws / 2:  # a target that overlaps the list, or is next to it
             name = {Kind.GEMM: "c", Kind.VECTOR: "loss"}.get(fields["kind"], "target")
             if fields["kind"] == Kind.ROWS:
                 name = str(generator.choice(["target", "second", "third", "deviation"]))

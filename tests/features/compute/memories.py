@@ -1,4 +1,4 @@
-"""A unit of the compute engine with memories paced by inputs, and their model in numpy."""
+"""A compute engine unit with memories paced by inputs, and their numpy model."""
 
 import numpy as np
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -16,9 +16,9 @@ from sim.verilated.vectors import Feed, Unit
 
 #: Memories of a node, and the fewest cycles from a request to its response.
 PLACES, LATENCY = 3, 2
-#: Inputs that decide the pace, and the fields of the model's memory.
+#: Inputs that control the pace, and the fields of the model's memory.
 PACES = ("request", "response", "write", "commit")
-#: Watched outputs.
+#: Outputs that the bench watches.
 FLAGS = ("done", "bad")
 
 
@@ -30,10 +30,10 @@ def _watched(payload):
 class WithMemories(wiring.Component):
     """A unit with `job`, `request`, `response`, `write`, `settled` and some flags, and memories for it.
 
-    While ``paces`` are high, requests and writes are accepted, responses come, and writes reach the memories.
+    While ``paces`` are high, requests and writes are accepted, responses arrive, and writes reach the memories.
     ``load`` writes a row, and ``look`` reads one, which is in ``seen`` one cycle later. Each stream that is
-    ``watched`` has an output with ``moves`` and ``payload``. Responses come ``latency`` cycles after their
-    requests, or later.
+    ``watched`` has an output with ``moves`` and ``payload``. Responses come at least ``latency`` cycles after their
+    requests.
     """
 
     def __init__(self, unit, *, rows, lanes, flags=FLAGS, watched=(), latency=LATENCY):
@@ -86,7 +86,7 @@ class WithMemories(wiring.Component):
 
 
 def pace(kind, cycles, *, seed, rate=0.6):
-    """Inputs that decide the pace in each cycle, and the model's memory with the same pace."""
+    """Inputs that control the pace in each cycle, and the model's memory with the same pace."""
     columns = [stall_array(kind, cycles, seed=seed + index, rate=rate) for index in range(len(PACES))]
     bits = sum(column.astype(np.uint8) << index for index, column in enumerate(columns))
 
@@ -148,9 +148,9 @@ class Bench:
         return list(elements.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
 
     def run(self, jobs, paces=None, *, cycles):
-        """Run jobs; return the cycles when they are accepted, and the cycles when each flag is high.
+        """Run jobs; return the cycles in which they are accepted, and the cycles in which each flag is high.
 
-        The transfers of watched streams are in ``seen`` afterwards, by field.
+        Afterwards ``seen`` holds the transfers of watched streams, by field.
         """
         columns = [pack(self._job, arrays(job.fields())) for job in jobs]
         pattern = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)

@@ -9,7 +9,7 @@ from host.features.compute.memory.checker import dead_reads, injected, overlaps,
 from host.features.compute.memory.plan import Operation, Profile, make_plan
 from sim.golden.features.compute.compute import Engine, pack
 
-#: Elements of a memory row. A word of a random program is a row here.
+#: Elements of a memory row, which holds one word of a random program.
 LANES = 4
 
 
@@ -20,14 +20,14 @@ def engine(**options):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """List of instructions that read and write whole buffers, and the buffer that the host gives before it."""
+    """Instructions that read and write whole buffers, and the buffer that the host writes before them."""
 
     words: np.ndarray
-    given: range  # rows of this buffer
+    given: range  # rows of the buffer that the host writes
     profile: Profile
 
     def give(self, generator, activations, owners, base):
-        """Write the list, and small numbers as the buffer that the host gives."""
+        """Write the list, and small numbers to the buffer that the host provides."""
         rows = np.arange(self.given.start, self.given.stop)
         places = (LANES * rows[:, None] + np.arange(LANES)).ravel()
         activations[places] = generator.random(len(places)).astype(np.float32).view(np.uint32)
@@ -42,7 +42,7 @@ def _operand(profile, places, name):
 
 
 def _products(profile, places, operation):
-    """Products C = ONES · B, or C = C + ONES · B; each reads all rows of a buffer and writes all of one."""
+    """Products C = ONES · B, or C = C + ONES · B; each reads all rows of a buffer and writes all rows of another."""
     written, = operation.writes
     c, rows = _operand(profile, places, written), profile.words[written]
     sources = [name for name in operation.reads if name != written]
@@ -57,7 +57,7 @@ def _products(profile, places, operation):
 
 
 def _program(profile, places):
-    """List of a program with its buffers at ``places``; None if it is too long."""
+    """List of a program with its buffers at ``places``, or None if it is too long."""
     first = profile.operations[0].writes[0]
     listed = [words for operation in profile.operations[1:] for words in _products(profile, places, operation)]
     if len(listed) >= MAX_INSTRUCTIONS:
@@ -67,11 +67,11 @@ def _program(profile, places):
 
 
 def draw(generator, *, rows, most, shrink=1):
-    """Program with its plan, of at most ``most`` operations and ``rows`` memory rows, and the same program with an
-    overlap injected into its plan, which both checks find. ``shrink`` divides the rows of buffers.
+    """A random program, and the same program with an overlap in its plan that both checks find.
 
-    The wrong program is None if no overlap is possible, or if its list is refused since its targets overlap operands
-    of the same instruction.
+    The program has at most ``most`` operations and ``rows`` memory rows. ``shrink`` divides the rows of buffers. The
+    wrong program is None if no overlap is possible, or if its list is rejected since its targets overlap operands of
+    the same instruction.
     """
     while True:
         drawn = random_profile(generator, most=most)

@@ -8,7 +8,7 @@ from sim.golden import floating
 
 
 class Threads:
-    """Threads of a lane: result, number kept and count of each."""
+    """Threads of a lane: the result, stored number and count of each."""
 
     def __init__(self, count):
         self.result = np.zeros(count, np.uint32)

@@ -10,7 +10,7 @@ from sim.golden.features.compute.row_unit import Job
 from tests.features.compute.memories import PLACES
 from tests.features.compute.terms import draw
 
-#: Rows of each memory.
+#: Number of rows of each memory.
 ROWS = 4096
 
 _OPERANDS = ("x", "y", "start", "scale", "shift", "deviation", "target", "second", "third")
@@ -25,7 +25,7 @@ _LINES = ("scale", "shift", "deviation")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowJob:
-    """A job, and row numbers to put into memory for it."""
+    """A job, and the row numbers to store in memory for it."""
 
     job: Job
     numbers: np.ndarray
@@ -35,7 +35,7 @@ class RowJob:
         return fields | {name: {"place": fields[name][0], "row": fields[name][1]} for name in _OPERANDS}
 
     def place(self, memories):
-        """Put the numbers into memories."""
+        """Store the row numbers in the memories."""
         job = self.job
         if job.function in _TABLES:
             flat = memories[job.y[0]].reshape(-1)
@@ -49,11 +49,11 @@ def _bits(number):
 
 def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=None, in_place=False, started=None,
              free=None):
-    """A job with random operands that do not overlap, with noise in the fields that it does not use.
+    """A job with random operands that do not overlap, and random bits in the fields that it does not use.
 
-    Row numbers are below ``spread`` and the number of rows of the table; by default only the latter is a limit.
-    With ``in_place`` the target overwrites x or start, as does the third matrix; else start may be one row for all
-    rows. ``free`` are the first free rows of each memory; the job advances them.
+    Row numbers are below ``spread`` and the number of rows of the table; by default only the latter is a limit. With
+    ``in_place`` the target overwrites x or start, as does the third matrix; otherwise start may be one row for all
+    rows. ``free`` holds the first free row of each memory; the job advances them.
     """
     started = bool(generator.integers(2)) if started is None else started
     width = -(-columns // lanes)
@@ -97,7 +97,7 @@ def draw_job(generator, function, rows, columns, *, lanes, wrong=0.0, spread=Non
 
 
 def memories_of(generator, kind, *, lanes, jobs=()):
-    """Memories of random numbers, as arrays of (rows, lanes), with the numbers of rows of jobs."""
+    """Memories of random numbers, as arrays of (rows, lanes), with the row numbers of jobs."""
     memories = [draw(generator, kind, ROWS, lanes).astype(np.uint32) for _ in range(PLACES)]
     for job in jobs:
         job.place(memories)

@@ -14,12 +14,12 @@ _STAGES = 3
 
 def trace(jobs: list[tuple[int, int, bool]], *, lanes: int, willing: npt.ArrayLike, answered: npt.ArrayLike,
           asked: npt.ArrayLike, ready: npt.ArrayLike) -> tuple[dict[str, Any], dict[str, Integers]]:
-    """Trace every cycle, from reset, of jobs (rows, columns, whether rows have labels); return the
-    handshakes of inputs, each ready while it is valid, and the numbers of requests and of elements on offer, or -1.
+    """Trace every cycle, from reset, of jobs (rows, columns, whether rows have labels).
 
-    A job is accepted when the last request of the job before is in the output register and its last element is taken.
-    Requests are made from the next cycle on; answers are taken from there on as well, one per memory row, in cycles
-    when the stages after them move; without labels, from the next cycle on.
+    Returns the input handshakes, each ready while it is valid, and the numbers of the offered requests and elements,
+    or -1. A job is accepted when the last request of the previous job is in the output register and its last element
+    is consumed. Requests start in the next cycle. So do answers, one per memory row, in cycles when the later stages
+    move; without labels, from the following cycle.
     """
     rows = [(int(labelled), -(-columns // lanes)) for count, columns, labelled in jobs for _ in range(count)]
     offers, answers = Feed(len(jobs), willing), Feed(sum(map(sum, rows)), answered)

@@ -16,7 +16,7 @@ _CORNERS = operands.corners(FP32)
 
 
 def draw(generator, kind, *shape):
-    """Encodings of a kind: ordinary numbers, corners, any bits, or small integers and huge ones that cancel."""
+    """Encodings of a kind: ordinary numbers, corner cases, any bits, or small integers and huge ones that cancel."""
     if kind == "corners":
         return generator.choice(_CORNERS, shape)
     if kind == "bits":
@@ -28,7 +28,7 @@ def draw(generator, kind, *shape):
 
 
 def tile_of(generator, kind, *, rows, columns, rounds, initial, tile, bubbles=0.0):
-    """Beats of one tile: ``rows`` initial rounds if wanted, and rounds of products with some rows left out.
+    """Beats of one tile: initial rounds if requested, then rounds of products with some rows omitted.
 
     A tile without rounds of either kind has one round without participating rows.
     """
@@ -56,9 +56,9 @@ def rows_of(beats):
 
 
 def scales_of(model, exponents):
-    """Scales of blocks of a golden format, as the array has them: an exponent, and above it a fraction for NVFP4."""
+    """Scales of blocks of a golden format in the array's encoding: an exponent, for NVFP4 with a fraction above."""
     if not isinstance(model, NVFP4):
         return np.where(exponents == model.nan, ONES, exponents + model.lowest)
     number, power = model.scales(exponents)
-    spare = 4 - np.frexp(number)[1]  # shift to the left that makes the number at least 8
+    spare = 4 - np.frexp(number)[1]  # left shift that makes the number at least 8
     return np.where(exponents == model.nan, ONES, power + 127 + 1 - spare) | ((number << spare) - 8) << 8

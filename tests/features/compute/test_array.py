@@ -15,7 +15,7 @@ from tests.features.compute.terms import KINDS, draw, rows_of, tile_of
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers, under_cocotb
 from tests.refusals import refused
 
-#: Rows, columns, DSP blocks and operands of the arrays that are simulated.
+#: Rows, columns, DSP blocks and operands of the simulated arrays.
 ARRAYS = ((1, 4, 1, "fp32"), (2, 8, 2, "fp32"), (4, 4, 4, "fp32"), (2, 4, 1, "bf16"))
 NAN = 0x7FC0_0000
 
@@ -27,7 +27,7 @@ def _golden(rows, columns, dsps, operands, _=None):
 
 
 def _bfloat16(x):
-    """Numbers rounded by an independent library."""
+    """Numbers rounded to bfloat16 by an independent library."""
     return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
@@ -58,7 +58,7 @@ def _make(rows, columns, dsps, operands, _=None):
     return MacArray(rows=rows, columns=columns, dsps=dsps, operands=operands)
 
 
-#: Native units are simulated by the processor's own arithmetic, which changes no cycle and no bit.
+#: Native units are simulated with the processor's own arithmetic, which changes no cycle and no bit.
 BENCH = UnitBench(_make, _model, _drive, rate=0.8, simulate=lambda component, *case: Unit(
     component, arithmetic=Arithmetic.NATIVE if len(case) > 4 else Arithmetic.GATEWARE))
 test_lockstep = BENCH.lockstep(ARRAYS, least=100)
@@ -96,7 +96,7 @@ def test_throughput(array):
 @pytest.mark.parametrize("tile", range(TILES))
 @pytest.mark.parametrize("array", ARRAYS)
 def test_matrix_product(array, tile):
-    """A tile of a matrix product has the bits of numpy's sums in order of k, from C or from zero."""
+    """A tile of a matrix product has the bits of numpy's sums in order of k, starting from C or from zero."""
     rows, columns, _, operands = array
     generator = np.random.default_rng(tile)
     m, n, k = rows << tile, columns * (SLOTS >> tile), 33
@@ -145,7 +145,7 @@ def test_matrix_product(array, tile):
     ([-1.5], 1.5, 0x0000_0000),
 ])
 def test_known_answers(terms, initial, want):
-    """Sums of terms times one, k ascending, with and without rounds of bubbles between all terms."""
+    """Terms times one are summed with k ascending, with and without rounds of bubbles between all terms."""
     rows, columns, *_ = array = ARRAYS[2]
     starts = [] if initial is None else [initial] * rows
     for spread in (1, 3):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Drain of results to C: hdl/features/compute/drain.py. test_gemm has its cycles in a product."""
+"""Drain of results to C: hdl/features/compute/drain.py. Its cycles within a product are tested in test_gemm."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ from tests.features.compute.memories import arrays
 from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import packed
 
-#: Rows and lanes of the units that are simulated, and cycles from a request to the answer.
+#: Rows and lanes of the simulated units, and cycles from a request to the answer.
 UNITS = ((1, 4), (4, 8))
 LATENCY = 3
 
@@ -37,7 +37,7 @@ def _unit(rows, lanes):
 
 
 def _results(unit_of, job, generator, kind):
-    """Tiles of a job, and their rows of results: fields of the input, and of the writes, which are inside C only."""
+    """Tiles of a job, and their result rows: fields of the input, and of the writes, which are inside C only."""
     rows, lanes = unit_of
     tiles = [tile for step in GemmCycles(rows=rows, lanes=lanes).loops.steps(job.loops)
              for tile, _ in step.tiles if tile is not None]
@@ -96,7 +96,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """A row of results per cycle, each offered ``latency`` cycles after it is taken; gates are read in time."""
+    """One result row per cycle, each offered ``latency`` cycles after it is accepted; gates are read in time."""
     rows, lanes = unit_of
     _unit(*unit_of).reset()
     job = GemmJob(m=rows, n=32 * lanes, k=1, gated=1, column_tiles=2, a=Matrix(0, 0, 1), b=Matrix(1, 0, 32),
@@ -114,7 +114,7 @@ def test_throughput(unit_of):
 
 
 def _begin(generator, job, cut):
-    """Tiles, and gates on their way."""
+    """Tiles with pending gate reads."""
     job = dataclasses.replace(job, gated=1)
     tiles, inputs, _ = _results(UNITS[0], job, generator, "ordinary")
     held = pack(gemm_job_layout(ROWS), arrays(job.fields()))

@@ -71,7 +71,7 @@ def product(a, b, c, *, strides, start=None, gate=None, **fields):
     return pack(gemm_layout(), members)
 
 
-# A network of 8 inputs, 12 hidden units and 5 outputs, with its gradients where its weights are.
+# A network of 8 inputs, 12 hidden units and 5 outputs; its gradients are stored in place of its weights.
 INPUTS, HIDDEN, OUTPUTS, ROWS = 8, 12, 5, 6
 X, LABELS, LOSS, Y, SCORES, DELTA, HIDDEN_DELTA = (at(Place.ACTIVATIONS, base, relative=1)
                                                    for base in (0, 49, 63, 64, 136, 184, 232))
@@ -93,7 +93,7 @@ BACKWARD = [
 
 
 def network(generator, base, lists):
-    """Memories with examples, weights and labels, and consecutive lists; the addresses of the lists."""
+    """Memories with examples, weights and labels, and consecutive lists; returns the addresses of the lists."""
     memories = random_memories(generator)
     memories[Place.ACTIVATIONS][base + 49:base + 49 + ROWS] = generator.integers(OUTPUTS, size=ROWS)
     address, addresses = LIST, []
@@ -107,7 +107,7 @@ def network(generator, base, lists):
 
 @pytest.mark.parametrize("pattern", STALLS)
 def test_network(node, pattern):
-    """A whole step in one list: activations, loss and gradients, event, and counters of its parts."""
+    """A whole step in one list gives the right activations, loss, gradients, event and counters."""
     generator = np.random.default_rng(STALLS.index(pattern))
     memories, (address,) = network(generator, 8, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     ended, (command, gemm, vector) = run_list(node, memories, address, base=8, tag=7, note=f"{pattern=}",
@@ -120,7 +120,7 @@ def test_network(node, pattern):
 
 
 def test_lists_behind_each_other(node):
-    """The same step as three commands, with flags between them, next to commands of another engine."""
+    """The same step works as three commands with flags between them, next to commands of another engine."""
     generator = np.random.default_rng(5)
     memories, addresses = network(generator, 0, [FORWARD, CROSS_ENTROPY, BACKWARD])
     copy = push(operation=Operation.COMPUTE, gradient_base=224, state_base=0, length=32, duration=0, tag=9)
@@ -139,7 +139,7 @@ def test_lists_behind_each_other(node):
 
 
 def test_the_host_reads_and_writes_beside_it(node):
-    """Requests of the host to all memories during a command change no bit, and are answered."""
+    """Host requests to all memories during a command change no bit, and are answered."""
     generator = np.random.default_rng(6)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     words = generator.integers(1 << 32, size=32, dtype=np.uint32)
@@ -174,7 +174,7 @@ def label(generator, memories, command):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_lists(node, kind):
-    """Random lists, right and wrong ones, with row owners that persist from list to list: memories and events."""
+    """Random valid and invalid lists give the right memories and events; row owners persist between lists."""
     seed = 100 + KINDS.index(kind)
     generator = np.random.default_rng(seed)
     memories = random_memories(generator, kind)
@@ -214,7 +214,7 @@ def test_random_lists(node, kind):
 
 
 def test_statuses(node):
-    """Refused commands, refused lists, and good ones between them: nothing is written."""
+    """Rejected commands and lists, with valid ones between them, write nothing."""
     generator = np.random.default_rng(7)
     memories, (address, wrong) = network(generator, 0, [FORWARD, [*FORWARD, product(
         X, W1, W2, strides=(8, 8, 8), transpose_b=1, k=INPUTS, n=HIDDEN)]])
@@ -255,7 +255,7 @@ def test_a_wrong_label(node):
 
 @pytest.mark.parametrize("delay", [1, 4, 9, 20])
 def test_link_reset(node, delay):
-    """A reset of the links ends a command anywhere, and the next command runs normally."""
+    """A link reset ends a command at any point, and the next command runs normally."""
     generator = np.random.default_rng(delay)
     memories, (address,) = network(generator, 0, [[*FORWARD, *CROSS_ENTROPY, *BACKWARD]])
     control = register("CONTROL").address
@@ -318,7 +318,7 @@ def shared_layer(generator):
 
 
 def test_centroids(node):
-    """A layer with indices as weights: bits, multiplications, and the same numbers as dense products."""
+    """A layer with indices as weights has the right bits and multiplications, and equals dense products."""
     examples = 8
     for seed in range(3):
         memories, indices, by_index, dense = shared_layer(np.random.default_rng(seed))

@@ -39,7 +39,7 @@ from tests.hdl.host_requests import event, push, request
 
 __all__ = ["node"]
 
-#: Rows before the list, for buffers.
+#: Rows before the list, available for buffers.
 ROWS = LIST // LANES
 
 
@@ -72,7 +72,7 @@ class Model:
         """Exchange all requests, and compare events and memories."""
         responses = exchange(unit, *self.requests, cycles=cycles)
         assert {response[1] for response in responses} == {Status.OK}
-        responses = [response for response in responses if len(response) > 3]  # events and rows
+        responses = [response for response in responses if len(response) > 3]  # responses with events and rows only
         assert len(responses) == 4 * len(self.expected), note
         for number, (outcome, after) in enumerate(self.expected):
             ended, *memories = responses[4 * number:4 * number + 4]
@@ -82,7 +82,7 @@ class Model:
 
 
 def copied(source, target, *, rows=2, owners=(0, 0), **fields):
-    """Product that adds the rows of one matrix to the rows of another."""
+    """A product that adds the rows of one matrix to those of another."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": rows, "n": LANES, "k": rows,
         "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3,
@@ -91,7 +91,7 @@ def copied(source, target, *, rows=2, owners=(0, 0), **fields):
 
 
 def test_overlaps(node):
-    """An overlap in each of ten plans is found, and no pass of a good plan is stopped: events and all memories."""
+    """The overlap in each of ten plans is found, and valid plans are never stopped; events and memories match."""
     seed = 5
     generator = np.random.default_rng(seed)
     model, caught, passes = Model(generator), 0, 0
@@ -116,7 +116,7 @@ def test_lowest_row(node):
     dead = copied(32, 128, rows=18, owners=(255, 5))
     outcome = model.run(*stamps, dead, copied(128, 400, owners=(5, 6)))
     assert (outcome.status, outcome.detail) == (EventStatus.READ_DEAD, 32 // LANES << ROW_BIT | 3)
-    # The gate is read after operands, and is stored below them.
+    # The gate is read after the operands, and is stored below them.
     gated = copied(64, 128, owners=(1, 5), gated=1, gate=at(Place.ACTIVATIONS, 32) | {"owner": 1}, stride_gate=LANES)
     assert model.run(gated).detail == 32 // LANES << ROW_BIT
     assert model.run(copied(96, 128, owners=(255, 5))).status is EventStatus.OK
@@ -124,8 +124,7 @@ def test_lowest_row(node):
     model.check(node)
 
 
-#: Instructions on activations only, with the first row and the number of rows of each operand that is read or
-#: written.
+#: Instructions on activations only, with the first row and the row count of each operand.
 BASES = {"a": (0, 4), "b": (16, 4), "start": (32, 4), "gate": (48, 4), "c": (64, 4)}
 PRODUCT = gemm_layout(), {
     "kind": Kind.GEMM, "m": 4, "n": 4, "k": 4, "rounds": 2, "initial": 1, "gated": 1,
@@ -146,7 +145,7 @@ SOFTMAX = vector_layout(), {
 
 
 def of_rows(function, targets, *, rows=2, columns=5, **bases):
-    """Function of rows with two memory rows for each. Numbers are 0, so that only row 0 of a table is used."""
+    """A function of rows with two memory rows for each. Row numbers are 0, so that only row 0 of a table is used."""
     return row_layout(), {
         "kind": Kind.ROWS, "function": function, "rows": rows, "columns": columns, "count": 3,
         "started": int("start" in bases), **{f"stride_{name}": 2 * LANES for name in (
@@ -170,7 +169,7 @@ CLEARED = of_rows(RowFunction.CLEAR, ("target",), target=(0, 4))
     ids=["product", "function", "indexed", "softmax", "norm", "norm back", "gather", "copy", "scatter", "table",
          "clear"])
 def test_each_operand(node, layout, fields, bases, targets):
-    """A dead row of any single operand is found, the first and the last one; each target is stamped in all rows."""
+    """The first and last dead row of any single operand are found; each target is stamped in all rows."""
     model = Model(np.random.default_rng(4))
     places = {name: at(Place.ACTIVATIONS, LANES * row) for name, (row, _) in bases.items()}
 
@@ -195,7 +194,7 @@ def test_each_operand(node, layout, fields, bases, targets):
 
 
 def test_any(node):
-    """Rows that the host writes belong to any buffer, even if it writes one element; 0 reads and writes any."""
+    """Rows that the host writes, even one element, belong to any buffer; buffer 0 reads and writes any row."""
     model = Model(np.random.default_rng(2))
     assert model.run(copied(0, 64, owners=(9, 3)), copied(64, 96, owners=(0, 4))).status is EventStatus.OK
     assert model.run(copied(64, 128, owners=(4, 0))).detail == 64 // LANES << ROW_BIT
@@ -208,7 +207,7 @@ def test_any(node):
 
 
 def test_refused(node):
-    """A refused list stamps nothing, a wrong label only what ran; a label of a dead row is reported as dead."""
+    """A rejected list stamps nothing, a wrong label only what ran; a label of a dead row is reported as dead."""
     model = Model(np.random.default_rng(3))
     wrong = copied(0, 64, owners=(0, 3)), copied(0, 64, owners=(0, 3), order=3)
     assert model.run(*wrong).status is EventStatus.BAD_INSTRUCTION
@@ -229,7 +228,7 @@ def test_refused(node):
 
 @pytest.mark.parametrize("cycles", [700, 1_000, 1_300, 1_600])
 def test_reset(node, cycles):
-    """A reset keeps the owners of rows, as it keeps elements, and forgets errors; the host may take the rows over."""
+    """A reset keeps row owners and elements, and clears errors; afterwards the host can take over the rows."""
     model = Model(np.random.default_rng(cycles))
     model.run(copied(0, 64, owners=(0, 3)))
     model.run(copied(64, 96, owners=(4, 4)))
@@ -251,7 +250,7 @@ def test_reset(node, cycles):
 
 @pytest.mark.parametrize("delay", [1, 3, 6])
 def test_link_reset(node, delay):
-    """A command ended by a reset of the links leaves no dead read for the next one."""
+    """A command ended by a link reset leaves no dead read for the next command."""
     model = Model(np.random.default_rng(delay))
     control = register("CONTROL").address
     node.reset()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The check of instructions against the golden model, cycle by cycle: hdl/features/compute/instruction_checker.py."""
+"""Instruction checks against the golden model, cycle by cycle: hdl/features/compute/instruction_checker.py."""
 
 import numpy as np
 import pytest
@@ -47,11 +47,11 @@ def _beats(instructions):
 
 
 def _run(lanes, command, instructions, *, source, sink, seed):
-    """Check a list and compare every cycle; return the number of valid instructions, and flags of a wrong one."""
+    """Check a list, comparing every cycle; return the number of valid instructions, and flags of an invalid one."""
     name, unit = f"checker_{lanes}", units()
     cycles = 90 * (len(instructions) + 1) if source == sink == "none" else 1_500
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
-    # Instructions after a wrong one are not offered.
+    # Instructions after an invalid one are not offered.
     jobs, fault = golden_list(lanes, command, instructions)
     ends_wrong = fault is not None and fault == len(jobs)
     offered = instructions[:len(jobs) + 1]
@@ -108,7 +108,7 @@ def _compare(fields, expected, job, note):
     *((lanes, "none", "none") for lanes in ROWS), (4, "geometric", "alternating"), (4, "freeze", "freeze"),
     (4, "alternating", "geometric")])
 def test_lists(lanes, source, sink):
-    """Verdicts, jobs and cycles of random lists."""
+    """Random lists have the right verdicts, jobs and cycles."""
     valid = wrong = over = 0
     for number in range(LISTS):
         seed = 10_000 * lanes + 1_000 * STALLS.index(source) + number
@@ -124,7 +124,7 @@ def test_lists(lanes, source, sink):
 
 GRADIENTS, WEIGHTS, ACTIVATIONS, ONES = Place
 COMMAND = Command(list_base=768, state_base=16, length=5)
-#: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss; neither touches a limit.
+#: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss; neither is close to a limit.
 PRODUCT = {
     "kind": Kind.GEMM, "m": 0, "k": 8, "n": 6, "initial": Initial.MATRIX, "gated": 1, "rounds": 3,
     "a": at(ACTIVATIONS, 0), "stride_a": 8, "b": at(WEIGHTS, 64), "stride_b": 8, "c": at(ACTIVATIONS, 128),
@@ -133,7 +133,7 @@ LOSS = {
     "kind": Kind.VECTOR, "function": 0, "rows": 0, "columns": 6, "source": at(ACTIVATIONS, 128), "stride_source": 8,
     "labels": at(ACTIVATIONS, 201), "stride_labels": 1, "target": at(GRADIENTS, 32), "stride_target": 8,
     "loss": at(GRADIENTS, 255)}
-#: Changes that make the product, or the loss, wrong.
+#: Changes that make the product, or the loss, invalid.
 WRONG_PRODUCTS = [
     {"kind": 3}, {"kind": 4}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
     {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 3}, {"reserved_3": 1 << 5}, {"reserved_11": 1},
@@ -163,7 +163,7 @@ WRONG_LOSSES = [
     {"loss": at(GRADIENTS, 256)}, {"loss": at(GRADIENTS, 32)}, {"loss": at(GRADIENTS, 69)},
     {"loss": at(ACTIVATIONS, 128)}, {"loss": at(ACTIVATIONS, 165)}, {"loss": at(ACTIVATIONS, 201)},
     {"loss": at(ACTIVATIONS, 205)}, {"target": at(ACTIVATIONS, 200)}]
-#: Changes that keep it valid, at the limits.
+#: Changes, up to the limits, that keep it valid.
 VALID_PRODUCTS = [
     {}, {"a": at(ACTIVATIONS, 984)}, {"a": at(ACTIVATIONS, 968, relative=1)}, {"m": 5}, {"b": at(WEIGHTS, 128)},
     {"k": 0, "stride_a": 8}, {"transpose_a": 1, "k": 5}, {"transpose_b": 1, "b": at(WEIGHTS, 144)},
@@ -216,7 +216,7 @@ VALID_DERIVATIVES = [
     {}, {"stride_target": 5}, {"table": at(ONES, 1)}, {"gate": at(7, 1)}, {"target": at(GRADIENTS, 240)},
     {"target": at(ACTIVATIONS, 104)}]
 
-#: A layer norm of 5 by 6 and a start, and a function with numbers of rows of a table of seven.
+#: A layer norm of 5 by 6 and a start, and a function with row numbers of a table of seven rows.
 NORM = {
     "kind": Kind.ROWS, "function": RowFunction.NORM, "started": 1, "columns": 6, "factor": 0x3E2A_AAAB,
     "x": at(ACTIVATIONS, 0), "stride_x": 8, "start": at(ACTIVATIONS, 40), "stride_start": 8,
@@ -277,14 +277,14 @@ VALID_SOFTMAXES = [{}, {"labels": at(7, 1)}, {"loss": at(WEIGHTS, 5)}, {"loss": 
 
 
 def _single(layout, fields, seed):
-    """Check of an instruction followed by an END: whether it is valid."""
+    """Whether an instruction followed by an END is accepted as valid."""
     valid, wrong, _ = _run(4, COMMAND, [pack(layout, fields), END], source="none", sink="none", seed=seed)
     assert valid + wrong == 1
     return not wrong
 
 
 def test_each_refusal():
-    """Each kind of error is found on its own, and instructions at the limit are not refused."""
+    """Each kind of error is detected separately, and instructions at the limit are accepted."""
     for layout, fields, wrong, valid in ((gemm_layout(), PRODUCT, WRONG_PRODUCTS, VALID_PRODUCTS),
                                          (vector_layout(), LOSS, WRONG_LOSSES, VALID_LOSSES),
                                          (centroid_layout(), CENTROID, WRONG_CENTROIDS, VALID_CENTROIDS),
@@ -302,7 +302,7 @@ def test_each_refusal():
 
 
 def test_neither_scaled_nor_masked():
-    """A node that cannot scale and mask refuses only the instructions that ask for it."""
+    """A node that cannot scale and mask rejects only the instructions that require it."""
     product = PRODUCT | {"scale": 1, "alternative": 1, "band": 1, "width": 0xFFF, "length_rows": 0xFFF}
     for changes, good in (({}, 1), ({"scaled": 1}, 0), ({"masked": 1}, 0)):
         instructions = [pack(gemm_layout(), product | changes), END]
@@ -310,20 +310,20 @@ def test_neither_scaled_nor_masked():
 
 
 def test_no_centroids():
-    """A node without centroids refuses a product with them, like any unknown kind."""
+    """A node without centroids rejects a product with them, like any unknown kind."""
     instructions = [pack(centroid_layout(), CENTROID), END]
     assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
 
 def test_no_sequences():
-    """Without functions of sequences ROWS is refused like any unknown kind, and SOFTMAX like any unknown function."""
+    """Without sequence functions, ROWS is rejected like any unknown kind, and SOFTMAX like an unknown function."""
     for layout, fields in ((row_layout(), NORM), (vector_layout(), LOSS | {"function": VectorProgram.SOFTMAX})):
         instructions = [pack(layout, fields), END]
         assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (0, 1)
 
 
 def test_targets_over_the_list():
-    """The instruction with the lowest target is at fault, and the list ends with its END."""
+    """If a target overlaps the list, the instruction with the lowest target is at fault; the list ends at its END."""
     first = pack(gemm_layout(), PRODUCT)
     for base, fault in ((736, 1), (768 + 48 - 4, 1), (768 + 48, None), (768 - 40, None)):
         second = pack(gemm_layout(), {**PRODUCT, "c": at(ACTIVATIONS, base)})
@@ -342,7 +342,7 @@ def test_targets_over_the_list():
 
 
 def test_without_a_check():
-    """Nothing is compared, and a job is offered after a cycle for each operand."""
+    """Without a check nothing is compared, and a job is offered after one cycle per operand."""
     generator = np.random.default_rng(5)
     command = draw_command(generator)
     name, unit = "checker_4", units()

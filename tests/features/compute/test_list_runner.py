@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The runner of lists and its reader, between a memory and any units: hdl/features/compute/list_runner.py."""
+"""The list runner and its reader, between a memory and any units: hdl/features/compute/list_runner.py."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ LENGTH = {"length": 3, "state_base": 0}
 
 
 def _fill(lanes, words):
-    """Write the whole memory of activations."""
+    """Write the whole activation memory."""
     last = np.arange(len(words)) == len(words) - 1
     units().lockstep(cycles=len(words) + 8, sinks={}, sources={
         f"walk_{lanes}__host_write": Feed(pack(access_layout(), {
@@ -40,7 +40,7 @@ def _fill(lanes, words):
 
 
 def _memory(generator, command, instructions):
-    """Activations with a list that may extend beyond them."""
+    """Activation memory with a list that may extend beyond its end."""
     memory = generator.integers(1 << 32, size=WORDS[2], dtype=np.uint32)
     words = np.concatenate(instructions)
     end = min(command.list_base + len(words), WORDS[2])
@@ -49,7 +49,7 @@ def _memory(generator, command, instructions):
 
 
 def _listed(memory, base):
-    """Instructions in memory from an address up to the first END or to the limit."""
+    """Instructions in memory from an address to the first END or to the limit."""
     instructions = []
     while len(instructions) < MAX_INSTRUCTIONS and base + INSTRUCTION_WORDS * (len(instructions) + 1) <= len(memory):
         instructions.append(memory[base + INSTRUCTION_WORDS * len(instructions):][:INSTRUCTION_WORDS])
@@ -59,7 +59,7 @@ def _listed(memory, base):
 
 
 def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, start=3):
-    """Run a list with jobs that end at random, compare every cycle, and return how it has ended."""
+    """Run a list with jobs that end at random times, compare every cycle, and return how it ended."""
     name, unit = f"walk_{lanes}", units()
     generator = np.random.default_rng(seed)
     units_ready = ("gemm", "vector", *(("centroid",) if lanes in CENTROIDS else ()),
@@ -76,7 +76,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
     listed = _listed(memory, command.list_base)
     read = layer_list.read_cycles(lanes=lanes, answer=MemoryAccess.latency)
 
-    # The first pass.
+    # The first pass over the list.
     now, count = start, 0
     for words in listed:
         now += read + layer_list.check_cycles(words, command.length, lanes=lanes, centroids=CENTROIDS.get(lanes, 0),
@@ -84,7 +84,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
         count += 1
         if wrong is not None and count == len(jobs) + 1:
             break
-    if wrong is not None and count == len(jobs):  # an instruction is missing
+    if wrong is not None and count == len(jobs):  # fails if an instruction is missing
         now += 2
     ended, fault, offers = now + 1, wrong, []
     runs = {unit_name: np.zeros(cycles, bool) for unit_name in ready}
@@ -138,14 +138,14 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
 @pytest.mark.parametrize("kinds", [("none", "none"), ("geometric", "alternating"), ("alternating", "geometric")])
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_lists(lanes, kinds):
-    """Random lists: both passes to the cycle, refusals before the first job, and units that abort."""
+    """Random lists: both passes match in every cycle, invalid lists are rejected before any job, and units abort."""
     faults, offers = 0, 0
     for number in range(20):
         seed = 1_000 * lanes + 100 * len(kinds[0]) + number
         generator = np.random.default_rng(seed)
         command = draw_command(generator)
         instructions = draw_list(generator, lanes, command, int(generator.integers(1, 5)), flaws=0.03, bits=0.02)
-        if number % 5 == 4:  # no END
+        if number % 5 == 4:  # this list has no END
             instructions = [*instructions[:-1], *instructions[:-1]]
         fault, count = _run(lanes, command, _memory(generator, command, instructions), seed=seed, kinds=kinds)
         faults, offers = faults + (fault is not None), offers + count
@@ -154,13 +154,13 @@ def test_lists(lanes, kinds):
 
 
 def test_ends_of_lists():
-    """Lists without an END: with the most instructions, and up to the end of memory; and a list after it."""
+    """Lists without an END stop at the maximum length and at the end of memory; the next list runs normally."""
     generator = np.random.default_rng(1)
     command = Command(list_base=0, **LENGTH)
     instruction = draw_list(generator, 4, Command(list_base=1024, **LENGTH), 1, flaws=0, bits=0)[0]
     assert WORDS[2] == MAX_INSTRUCTIONS * INSTRUCTION_WORDS
     memory = np.tile(instruction, MAX_INSTRUCTIONS)
-    # Its targets overlap the list, but the missing END is detected first.
+    # The list's targets overlap it, but the missing END is detected first.
     assert _run(4, command, memory, seed=1, cycles=8_000) == (MAX_INSTRUCTIONS, 0)
     for base, fault in ((WORDS[2] - 16, 1), (WORDS[2], 0), (WORDS[2] - 32, 2)):
         assert _run(4, Command(list_base=base, **LENGTH), memory, seed=2) == (fault, 0)

@@ -26,9 +26,9 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers, packed
 from tests.refusals import refused
 
-#: Rows, lanes, blocks and terms of the loop nests that are simulated.
+#: Rows, lanes, blocks and terms of the simulated loop nests.
 NESTS = ((1, 4, 32, 1), (4, 4, 128, 1), (2, 8, 16, 16))
-#: Numbers of terms that formats of operands have, without duplicates.
+#: Numbers of terms in operand formats, without duplicates.
 TERMS = tuple(dict.fromkeys(form.terms for form in OPERANDS.values()))
 STREAMS = ("panels", "tiles", "o")
 
@@ -61,7 +61,7 @@ def _fixed(nest, jobs):
 
 
 def _drive(generator, *nest, most=24):
-    """Jobs of all kinds, and refused ones."""
+    """Jobs of all kinds, including ones that are rejected."""
     golden = _golden(*nest)
     return _fixed(nest, [_draw(generator, golden, most=most, legal=index % 3 != 1) for index in range(8)])
 
@@ -71,7 +71,7 @@ def _model(_, drawn, willing, ready):
     want = _golden(*nest).trace(jobs, willing=willing["job"], ready=ready)
     layouts, beats = _layouts(*nest), {"o": want.beats, "panels": want.panels, "tiles": want.tiles}
     rows = {name: packed(layout, beats[name]) for name, layout in layouts.items()}
-    # Positions of operands have no meaning for initial values.
+    # Operand positions have no meaning for initial values.
     means = np.array([not beat.initial for beat in want.beats], np.uint64)
     bits = pack(layouts["o"], {
         name: ((1 << Shape.cast(shape).width) - 1) * (means if name in ("a", "b", "row", "part") else means * 0 + 1)
@@ -117,7 +117,7 @@ def test_closed_form(nest):
 
 
 def test_utilisation():
-    """256 by 256 by 256 takes a term of 16 units in every cycle; with partial sums, a few cycles more."""
+    """A product of 256 by 256 by 256 uses all 16 units in every cycle; partial sums cost a few cycles more."""
     golden = model.LoopNest(rows=4, lanes=4)
     inside = model.Job(m=256, n=256, k=256, tile=2, row_tiles=1, column_tiles=2, rounds=6)
     held = dataclasses.replace(inside, row_tiles=0, column_tiles=0)
@@ -127,7 +127,7 @@ def test_utilisation():
 
 
 def test_refusals():
-    """Sizes of zero, an unknown order, panels that do not fit or are not aligned: ``bad``, and nothing is offered."""
+    """Zero sizes, an unknown order, and panels that do not fit or align raise ``bad``; nothing is offered."""
     nest = NESTS[1]
     golden = _golden(*nest)
     good = model.Job(m=5, n=5, k=5, tile=1, rounds=2)
@@ -171,7 +171,7 @@ def test_legal_jobs():
 
 
 def test_alignment():
-    """A panel that is one of several begins at a multiple of the lanes, where memory rows run along it."""
+    """If there are several panels, each begins at a multiple of the lanes where memory rows run along it."""
     nest = NESTS[0]
     golden = _golden(*nest)
     good = model.Job(m=4, n=5, k=4, tile=1, rounds=1, row_tiles=1, align_m=1)
@@ -185,7 +185,7 @@ def test_alignment():
 
 
 def test_common():
-    """Initial values shared by all rows take one round, but partial results one for each row of units."""
+    """Initial values shared by all rows take one round, but partial results take one per row of units."""
     golden = model.LoopNest(rows=4, lanes=4)
     job = model.Job(m=32, n=16, k=40, tile=2, column_tiles=1, rounds=4, resume=1)
     assert golden.cycles(job) == 8 * 4 * (40 + 4 * 3)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rows of operands of products: hdl/features/compute/operand_fetch.py. test_gemm has its cycles in a product."""
+"""Operand rows of products: hdl/features/compute/operand_fetch.py. test_gemm tests their cycles in a product."""
 
 import dataclasses
 import functools
@@ -24,10 +24,10 @@ from tests.features.compute.gemm_jobs import ROWS, random_products, resets
 from tests.features.compute.memories import arrays
 from tests.hdl.unit_bench import packed
 
-#: Rows, lanes and blocks of the units that are simulated, and cycles from their requests to the answers.
+#: Rows, lanes and blocks of the simulated units, and cycles from a request to its answer.
 UNITS = ((1, 4, 32), (4, 8, 128))
 LATENCY = 3
-#: Cycles from a job to its first panel, or more.
+#: Minimum number of cycles from a job to its first panel.
 FIRST = 5
 
 
@@ -89,7 +89,7 @@ def _run(unit_of, job, *, kinds=("none",) * 4, seed):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """A panel is requested ``planned`` cycles after its announcement, then a row per cycle, and filled afterwards."""
+    """A panel is requested ``planned`` cycles after its announcement, one row per cycle, and filled afterwards."""
     _unit(*unit_of).reset()
     job = GemmJob(m=8, n=8 * unit_of[1], k=16, tile=0, row_tiles=3, rounds=3, a=Matrix(0, 5, 7), b=Matrix(1, 9, 11),
                   c=Matrix(2, 0, 8))
@@ -98,7 +98,7 @@ def test_throughput(unit_of):
     assert asked[0] == FIRST + OperandFetch.planned
     got = unpack(request_layout(ROWS), trace["request__payload"][asked])
     assert (got["place"][0], got["row"][0]) == (0, 5)
-    # All of A and B of the first panels, in parallel, except for the cycles when B's sequence is planned.
+    # The first panels of A and B are read in parallel, except in the cycles when B's sequence is planned.
     of_a = np.flatnonzero(got["place"] == 0)
     first = of_a[:np.flatnonzero(np.diff(of_a, append=len(asked) + 2) > 1)[0] + 1]
     assert np.diff(asked[first]).tolist() == [1] * (len(first) - 1)
@@ -107,7 +107,7 @@ def test_throughput(unit_of):
 
 
 def test_ones():
-    """An operand of ONES is 1.0 everywhere, and reads nothing."""
+    """An operand of ONES is 1.0 everywhere, and is not read from memory."""
     unit_of = UNITS[0]
     _unit(*unit_of).reset()
     base = GemmJob(m=6, n=7, k=5, rounds=2, a=Matrix(0, 3, 2), b=Matrix(1, 3, 4), c=Matrix(2, 0, 2))
@@ -121,7 +121,7 @@ def test_ones():
 
 
 def _begin(generator, job, cut):
-    """A panel, and rows on their way."""
+    """A panel with pending rows."""
     held = pack(gemm_job_layout(ROWS), arrays(job.fields()))
     return {"sources": {"panels": Feed(packed(panel_layout(), _want(UNITS[0], job)[0]))},
             "sinks": {"request": True, "fill_a": cut % 2 == 0, "fill_b": True},

@@ -9,12 +9,12 @@ from sim.verilated.vectors import Feed
 from tests.hdl.unit_bench import Drive, UnitBench, Want, offers
 from tests.refusals import refused
 
-#: Lanes, width and blocks of the buffers that are simulated.
+#: Lanes, width and blocks of the simulated buffers.
 BUFFERS = ((4, 4, 4), (4, 1, 8), (8, 2, 2), (2, 2, 128))
 
 
 def _fill(generator, lanes, blocks, *, whole):
-    """Rows of a panel in random order, each block by its rows or by its columns, or a few rows of either kind."""
+    """Rows of a panel in random order: each block by its rows or by its columns, or a few rows of either kind."""
     block, row = (grid.ravel() for grid in np.indices((blocks, lanes)))
     transposed = (generator.random(blocks) < 0.5)[block]
     order = generator.permutation(len(block))
@@ -49,7 +49,7 @@ def _fixed(lanes, width, blocks, fills, reads):
 
 
 def _drive(generator, lanes, width, blocks, panels=20):
-    # Both halves are written whole before parts of them are written again.
+    # Both halves are written in full before parts of them are overwritten.
     fills = [_fill(generator, lanes, blocks, whole=panel < 2) for panel in range(panels)]
     reads = [_read(generator, lanes, width, blocks, count=int(generator.integers(1, 3 * blocks * lanes)))
              for _ in fills]
@@ -92,7 +92,7 @@ def test_default_width():
 
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_throughput(buffer):
-    """A column is read in every cycle, of panel after panel, while rows are taken in every cycle."""
+    """A column is read in every cycle, panel after panel, while a row is accepted in every cycle."""
     generator = np.random.default_rng(1)
     lanes, width, blocks = buffer
     count = lanes * blocks
@@ -107,11 +107,11 @@ def test_throughput(buffer):
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_matrix(transposed):
-    """A matrix of 16 by 16, in either order of storage, is read column by column."""
+    """A matrix of 16 by 16, stored in either order, is read column by column."""
     buffer = lanes, width, blocks = 4, 4, 16
     matrix = np.arange(256, dtype=np.uint32).reshape(16, 16)
     unit = BENCH.unit(*buffer)
-    outer, inner = (grid.ravel() for grid in np.indices((16, 4)))  # memory rows: 16 of four pieces each
+    outer, inner = (grid.ravel() for grid in np.indices((16, 4)))  # memory rows: 16 lines of four rows each
     stored = matrix if transposed else matrix.T
     groups, places = (inner, outer) if not transposed else (outer // lanes, inner * lanes)
     fill = model.Fill(elements=stored[outer[:, None], inner[:, None] * lanes + np.arange(lanes)],

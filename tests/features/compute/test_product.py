@@ -22,9 +22,9 @@ from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import offers
 from tests.refusals import refused
 
-#: Rows, columns, DSP blocks, blocks and operands of the units that are simulated.
+#: Rows, columns, DSP blocks, blocks and operands of the simulated units.
 PRODUCTS = ((1, 4, 1, 32, "bf16"), (4, 4, 4, 128, "fp32"))
-#: Whether memory rows are pieces of rows of A, and of B.
+#: Whether memory rows are pieces of rows of A, and of rows of B.
 STORED = tuple(itertools.product((True, False), repeat=2))
 
 
@@ -54,7 +54,7 @@ def _fill_rows(layout, fills):
 
 
 def _run(unit_of, jobs, *, seed, kind="ordinary", stored=(True, True), rates=None, cycles=None):
-    """Run jobs, compare all tiles and results with the model, and return the cycle of each row of results."""
+    """Run jobs, compare all tiles and results with the model, and return the cycle of each result row."""
     _, unit, golden = _product(*unit_of)
     rows, columns, _, blocks, _ = unit_of
     generator = np.random.default_rng(seed)
@@ -118,7 +118,7 @@ test_offers_stand_for_all_time = offers(lambda: MatrixProduct(rows=1, columns=2,
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_products(unit_of, stored):
-    """Random shapes, factors and orders, consecutive jobs, in all four transposes: the model's bits."""
+    """Consecutive jobs of random shapes, factors and orders match the model's bits, in all four transposes."""
     _, _, golden = _product(*unit_of)
     for number, kind in enumerate(KINDS):
         seed = 1 + number + len(KINDS) * STORED.index(stored)
@@ -130,7 +130,7 @@ def test_products(unit_of, stored):
 
 @pytest.mark.parametrize("unit_of", PRODUCTS)
 def test_cycles(unit_of):
-    """Products with operands in time take exactly the cycles of the closed form."""
+    """Products with operands that arrive in time take exactly the cycles of the closed form."""
     _, _, golden = _product(*unit_of)
     rows, columns, *_ = unit_of
     generator = np.random.default_rng(1)
@@ -166,7 +166,7 @@ def test_reset():
 def test_orders_and_factors_change_no_bit(operands):
     """All orders, and the array of one row and of four, give the same product."""
     outcomes = set()
-    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # so that parts of k are whole blocks
+    several = max(4, OPERANDS[operands].terms.bit_length() - 1)  # makes each part of k whole blocks
     for rows in (1, 4):
         golden = product.MatrixProduct(rows=rows, columns=4, operands=operands)
         generator = np.random.default_rng(1)
@@ -174,7 +174,7 @@ def test_orders_and_factors_change_no_bit(operands):
         a, b, c = (draw(generator, "ordinary", *shape) for shape in ((9, 35), (35, 10), (9, 10)))
         for order, rounds, tile in itertools.product(range(3), (1, several), range(4)):
             chosen = dataclasses.replace(job, order=order, rounds=rounds, tile=tile)
-            if not golden.loops.legal(chosen):  # splits blocks
+            if not golden.loops.legal(chosen):  # these parts would split blocks
                 assert OPERANDS[operands].terms > 1
                 assert (order, rounds) == (2, 1)
                 continue
@@ -190,7 +190,7 @@ def test_orders_and_factors_change_no_bit(operands):
 
 
 def test_bench(monkeypatch):
-    """The bench finds numpy's sums, and counts loads."""
+    """The bench obtains numpy's sums, and counts loads."""
     monkeypatch.setattr(bench, "JOBS", (loop_nest.Job(m=32, n=16, k=40, tile=2, rounds=4),))
     row, = bench.rows()
     assert row["bound"] == 32 * 16 * 40 // 16

@@ -20,7 +20,7 @@ def test_parameters():
 
 
 def _step(generator):
-    """A step of the program, or any other one."""
+    """A step of the program, or any other step."""
     if generator.random() < 0.5:
         return dataclasses.replace(STEPS[generator.integers(len(STEPS))], take=Take.NOTHING)
     keep = bool(generator.random() < 0.4)
@@ -31,7 +31,7 @@ def _step(generator):
 
 
 class _Model:
-    """Threads and rows of a lane; ``control`` has the numbers of stored and read rows."""
+    """Threads and rows of a lane; ``control`` holds the numbers of stored and read rows."""
 
     def __init__(self):
         self.threads = Threads(THREADS)
@@ -52,7 +52,7 @@ class _Model:
 
 @pytest.mark.parametrize("dsps", [4, 2])
 def test_steps(dsps):
-    """Steps of all kinds, with rows and elements at random: result, total and difference of every cycle."""
+    """Random steps of all kinds, rows and elements give the right result, total and difference in every cycle."""
     unit = Unit(ProgramLane(dsps=dsps))
     generator = np.random.default_rng(dsps)
     model = _Model()
@@ -66,7 +66,7 @@ def test_steps(dsps):
     control["slot"][:] = np.arange(THREADS)
     for name in ("group", "chosen"):
         control[name][:] = generator.integers(THREADS, size=(frames, THREADS))
-    # First all memories are written: the largest elements, the numbers kept, the counts, and rows.
+    # First all memories are written: the largest elements, the stored numbers, the counts, and the rows.
     opening = (Step(a=Factor.ELEMENT, b=0x3F80_0000, keep=True), Step(count=Count.POWER, a=Factor.COUNT),
                Step(), Step())
     for frame in range(frames):
@@ -82,7 +82,7 @@ def test_steps(dsps):
             value = {"kept": step.b is None, "b": step.b or 0, "take": take}.get(name, getattr(step, name, 0))
             control[name][frame] = int(value)
         if frame % 10 == 0:
-            # Rows are stored after the last use of this frame, and before the first use of the next.
+            # Rows are stored after the last use in this frame, and before the first use in the next.
             slot = THREADS - 1
             group = int(generator.integers(THREADS))
             row["enable"][frame, slot], row["group"][frame, slot] = 1, group

@@ -11,7 +11,7 @@ IDLE = len(STEPS) - 1
 
 
 def _frames(groups, columns, *, brief=False):
-    """Steps of a program in order, and the first element or the column of each."""
+    """Steps of a program in order, each with the first element or with its column."""
     total = groups * columns
     for first in range(0, total, THREADS):
         yield from ((step, first) for step in range(len(EXPONENTIAL)))
@@ -21,7 +21,7 @@ def _frames(groups, columns, *, brief=False):
 
 
 def test_brief_programs():
-    """A program that ends with the totals, and another after it that does not."""
+    """A program that ends with the totals is followed by one that does not."""
     unit = Unit(ProgramSequencer(columns=8, sequences=True))
     for groups, count in ((1, 1), (3, 8), (16, 5)):
         for brief in (True, False):
@@ -38,7 +38,7 @@ def test_brief_programs():
 
 @pytest.mark.parametrize("columns", [2, 8])
 def test_programs(columns):
-    """Step, element or row of every cycle of programs of all sizes, and a program that another one replaces."""
+    """Programs of all sizes have the right step, element or row in every cycle, even if another replaces them."""
     unit = Unit(ProgramSequencer(columns=columns))
     for groups in (1, 2, 5, 15, 16):
         for count in range(1, columns + 1):

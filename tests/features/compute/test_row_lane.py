@@ -51,7 +51,7 @@ def _compute(control, scalars, buffers, work, before):
 
 @pytest.mark.parametrize("dsps", [4, 1])
 def test_elements(dsps):
-    """Elements of all operands and uses, one per cycle: result, sum and kept number, with their latencies."""
+    """All operands and uses, one element per cycle, give the right result, sum and kept number on time."""
     lane = RowLane(rows=ROWS, groups=GROUPS, dsps=dsps)
     unit, latency = Unit(lane), lane.latency
     for seed, kind in enumerate(KINDS):
@@ -68,8 +68,8 @@ def test_elements(dsps):
             "element": np.array([buffers[load][row, group].view(np.uint32) for load, row, group in loads]
                                 + [0] * (cycles - begin))})
 
-        # The buffer of work gets x first; then elements at random, which keep their results some cycles before
-        # they are read again.
+        # The work buffer first receives x, followed by random elements, which keep their results for some cycles
+        # before they are read again.
         filling = [{"a": A.X, "kept": 1, "row": row, "group": group}
                    for row in range(ROWS) for group in range(GROUPS)]
         controls = [{} for _ in range(begin)] + filling + [{} for _ in range(latency)]

@@ -14,7 +14,7 @@ LAYOUTS = row_sequence_layout(ROWS, MOST, LANES, 2), step_layout(ROWS, MOST, LAN
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Walk:
-    """Sequence: first row, rows from line to line, last line and group, lines and groups inside, and last mask."""
+    """First row, rows from line to line, last line and group, lines and groups inside, and last mask."""
 
     row: int
     pitch: int
@@ -48,7 +48,7 @@ def _steps(walk):
 
 
 def _model(unit, walks, willing, ready):
-    """A step is offered when the step before it departs."""
+    """A step is offered when the previous step departs."""
     feed, output = Feed(len(walks), willing["i"]), Output(ready["o"])
     for walk in walks:
         loaded = feed.accept(output.departed)
@@ -84,7 +84,7 @@ test_offers_stand_for_all_time = offers(lambda: RowSequence(rows=8, most=4, lane
 
 
 def test_throughput():
-    """A step per cycle, from sequence to sequence, the first step a cycle after its sequence."""
+    """One step per cycle, from sequence to sequence; the first comes one cycle after its sequence."""
     run = BENCH.check(count=6_000)
     count = sum((walk.line + 1) * (walk.group + 1) for walk in run.drive.drawn)
     assert run.moves().tolist() == list(range(RowSequence.latency, RowSequence.latency + count))

@@ -56,7 +56,7 @@ def _check(elements, cycles, note):
 
 @pytest.mark.parametrize("function", RowFunction)
 def test_order(unit, function):
-    """Elements of every pass, for all sizes, under stalls of results, roots and loads."""
+    """Elements of every pass are in order for all sizes, under stalls of results, roots and loads."""
     for seed in range(12):
         generator = np.random.default_rng(seed)
         rows, groups = int(generator.integers(1, ROWS + 1)), int(generator.integers(1, GROUPS + 1))
@@ -88,7 +88,7 @@ def test_order(unit, function):
         _check(elements, issued.tolist(), note)
         if elements and seed == 0:
             assert issued[0] == SEQUENCER.latency
-        # A stage separates the decision from the control.
+        # The decision and the control are one stage apart.
         for number, ((entry, row, group, half), cycle) in enumerate(zip(elements, issued.tolist(), strict=True)):
             if entry.result == Result.STORED:
                 assert free[cycle - 1], note

@@ -16,7 +16,7 @@ from tests.features.compute.row_jobs import ROWS, RowJob, draw_job, memories_of
 from tests.features.compute.terms import KINDS
 from tests.refusals import refused
 
-#: Lanes, maximum columns and DSP blocks of the units that are simulated.
+#: Lanes, maximum columns and DSP blocks of the simulated units.
 UNITS = ((4, 64, 4), (2, 16, 1))
 #: Cycles from a request to its answer.
 ANSWER = 5
@@ -49,7 +49,7 @@ def _run(parameters, jobs, memories, *, cycles, paces=None, note=""):
 
 
 def _quiet(parameters, job, memories, *, note=""):
-    """Run a job with memories that never make it wait, in exactly the cycles of the model; return the cycles."""
+    """Run a job with memories that never stall, in exactly the cycles of the model; return the cycles."""
     _, _, golden = _unit(*parameters)
     copies = [memory.copy() for memory in memories]
     want = golden.job(job.job, model.run(job.job, copies, columns=parameters[1]).blocks)
@@ -77,7 +77,7 @@ test_parameters = refused(RowUnit, {"lanes": 4, "memory_rows": 64}, [
 @pytest.mark.parametrize("function", RowFunction)
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit, function):
-    """Each function, for all shapes and kinds of numbers, in place and not: bits, order of accesses and cycles."""
+    """Each function, with any shapes and numbers, in place or not, has the right bits, accesses and cycles."""
     lanes, columns, _ = unit
     generator = np.random.default_rng(int(function))
     shapes = [(1, 1), (1, columns), (8 * lanes, columns), (8 * lanes + 1, lanes + 1), (16, lanes), (40, 3),
@@ -92,7 +92,7 @@ def test_cycles(unit, function):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive jobs, right and wrong ones, give the same bits and accesses under any stalls of the memories."""
+    """Consecutive valid and invalid jobs give the same bits and accesses however the memories stall."""
     lanes, columns, _ = unit
     for seed, (kind, rate) in enumerate((
             ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5)), start=1):
@@ -109,7 +109,7 @@ def test_stalls(unit):
 
 
 def test_speed():
-    """Sixteen rows of 32 columns, or 32 rows of 16: at most the cycles that the text model allows."""
+    """Sixteen rows of 32 columns, or 32 rows of 16, take at most the cycles that the text model allows."""
     generator = np.random.default_rng(1)
     limits = {
         (RowFunction.ADD, 16, 32, True): 320, (RowFunction.SCALE, 16, 32, False): 210,
@@ -126,7 +126,7 @@ def test_speed():
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38, 1e-45, -1e-39, 0.0, -0.0])
 def test_special_numbers(special):
-    """One special number at each position of a row, and rows of nothing else."""
+    """A special number is handled at each position of a row, and in rows that contain nothing else."""
     lanes = UNITS[0][0]
     generator = np.random.default_rng(1)
     for function in (RowFunction.ADD, RowFunction.SCALE, RowFunction.NORM, RowFunction.NORM_BACK,
@@ -142,7 +142,7 @@ def test_special_numbers(special):
 
 
 def test_equal_rows():
-    """Rows of equal elements have no deviation, and only the root of epsilon remains."""
+    """Rows of equal elements have no deviation, so that only the root of epsilon remains."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.NORM, 5, 8, started=False)
     fields = job.job
@@ -165,7 +165,7 @@ def test_equal_numbers():
 
 
 def test_numbers_of_a_table():
-    """Numbers up to the last row of the table are right, larger ones are wrong and leave no trace in the next job."""
+    """Numbers up to the last table row are valid; larger ones are invalid, and leave no trace in the next job."""
     generator = np.random.default_rng(1)
     for function in (RowFunction.GATHER, RowFunction.SCATTER):
         for started in (False, True)[:1 + (function == RowFunction.GATHER)]:
@@ -183,7 +183,7 @@ def test_numbers_of_a_table():
 
 
 def test_refused_jobs():
-    """A job with a size of zero, too many columns or another function is refused, and reads and writes nothing."""
+    """A job with a size of zero, too many columns or an unknown function is rejected without memory accesses."""
     unit, _, golden = _unit(*UNITS[1])
     assert unit.checked == golden.CHECKED
     generator = np.random.default_rng(1)
@@ -195,7 +195,7 @@ def test_refused_jobs():
 
 
 def test_long_sequence():
-    """The maximum number of rows of a job, in consecutive blocks."""
+    """A job can have the maximum number of rows, in consecutive blocks."""
     generator = np.random.default_rng(1)
     job, memories = _draw(generator, RowFunction.SCALE, 800, 3, started=False)
     assert _quiet(UNITS[0], job, memories) < 800 + 25 * 90

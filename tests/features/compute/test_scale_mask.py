@@ -22,13 +22,13 @@ from tests.features.compute.terms import KINDS, draw
 from tests.hdl.unit_bench import Drive, UnitBench, Want, numbers, offers, packed
 from tests.refusals import refused
 
-#: Rows, lanes and DSP blocks of the units that are simulated.
+#: Rows, lanes and DSP blocks of the simulated units.
 UNITS = ((2, 4, 1), (4, 8, 4))
-#: Maximum number of rows of results in flight in the unit.
+#: Maximum number of result rows in flight in the unit.
 ROWS = 17
 #: Rows and columns of C.
 SHAPE = (100, 200)
-#: A product before the tests, neither scaled nor masked.
+#: A product that runs before the tests, neither scaled nor masked.
 PLAIN = gemm.ScaleMask(scale=0x40000000, alternative=0x42280000, mask=Mask(triangle=True))
 
 
@@ -78,8 +78,8 @@ def _want(tiles, scale_mask):
 def _trace(counts, *, latency, announced, willing, ready):
     """Handshakes of results, cycle by cycle.
 
-    A row is taken when its tile has been announced in an earlier cycle, the last row of the tile before was taken in
-    an earlier cycle, and fewer than :data:`ROWS` are in flight at the start of the cycle.
+    A row is accepted when its tile has been announced in an earlier cycle, the last row of the previous tile was
+    accepted in an earlier cycle, and fewer than :data:`ROWS` are in flight at the start of the cycle.
     """
     tiles, rows = Offers(len(counts), announced), Offers(sum(counts), willing)
     end = rows.end
@@ -114,7 +114,7 @@ def _fixed(unit_of, tiles, scale_mask):
 
 
 def _drive(generator, *unit_of):
-    """Tiles of all forms, partial and final, of all kinds of numbers."""
+    """Tiles of all forms, partial and final, with all kinds of numbers."""
     tiles = list(_tiles(generator, *unit_of[:2], 8, KINDS[generator.integers(len(KINDS))]))
     return _fixed(unit_of, tiles, draw_scale_mask(generator, *SHAPE))
 
@@ -139,7 +139,7 @@ test_offers_stand_for_all_time = offers(lambda: ScaleMask(rows=1, lanes=2), dept
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_throughput(unit_of):
-    """A row of results per cycle, each offered ``latency`` cycles after it is taken."""
+    """One result row per cycle, each offered ``latency`` cycles after it is accepted."""
     run = BENCH.check(unit_of, drive=_fixed(unit_of, list(_tiles(np.random.default_rng(1), *unit_of[:2], 6)), PLAIN))
     count = len(run.drive.beats["i"])
     assert run.moves("i").tolist() == list(range(1, 1 + count))
@@ -148,14 +148,14 @@ def test_throughput(unit_of):
 
 @pytest.mark.parametrize("unit_of", UNITS)
 def test_known_answers(unit_of):
-    """The causal mask's boundary j <= i; rounded, canonical and subnormal products; and unchanged partial results."""
+    """Known values: the causal mask's boundary j <= i, rounded and subnormal products, unchanged partial results."""
     rows, lanes, _ = unit_of
     ones = np.ones((rows, lanes * SLOTS), np.float32)
     causal = gemm.ScaleMask(masked=1, alternative=0xC61C4000, mask=Mask(triangle=True))
     BENCH.check(unit_of, drive=_fixed(unit_of, [Tile(m=lanes, n=0, tile=0, partial=0, elements=ones)], causal))
     masked = next(_want([Tile(m=lanes, n=0, tile=0, partial=0, elements=ones)], causal))
     assert [int((row == 0x3F800000).sum()) for row in masked] == [lanes + 1 + i for i in range(rows)]
-    assert set(masked[masked != 0x3F800000].tolist()) == {0xC61C4000}  # -10,000
+    assert set(masked[masked != 0x3F800000].tolist()) == {0xC61C4000}  # the encoding of -10,000
     for scale, element, want in ((0x3EAAAAAB, 0x40400000, 0x3F800000), (0x00800000, 0x3F000000, 0x00400000),
                                  (0x7F800000, 0x00000000, 0x7FC00000), (0xBF800000, 0x00000000, 0x80000000),
                                  (0xFFC12345, 0x3F800000, 0x7FC00000)):

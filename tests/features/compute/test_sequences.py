@@ -26,7 +26,7 @@ ROWS = 6
 
 
 def sequence():
-    """Memories and instructions of a sequence: every function of rows, results in place of operands, padding."""
+    """Memories and instructions of a sequence: every function of rows, results in place of operands, and padding."""
     generator = np.random.default_rng(9)
     memories = {space: generator.standard_normal(words).astype(np.float32).view(np.uint32)
                 for space, words in zip(PLACES, WORDS, strict=True)}
@@ -68,7 +68,7 @@ def sequence():
 
 
 def unit_cycles(memories):
-    """Cycles of the units of all instructions, with memories that never make them wait."""
+    """Cycles that the units need for all instructions, with memories that never stall."""
     memories, total = {space: memory.copy() for space, memory in memories.items()}, 0
     for instruction in golden.check(memories, base=LIST, length=ROWS)[0]:
         job = layer_list.job(instruction, lanes=CONFIG.lanes, memory_rows=max(WORDS) // CONFIG.lanes)
@@ -81,13 +81,13 @@ def unit_cycles(memories):
             softmax = instruction.labels is None
             total += VectorCycles(answer=MemoryAccess.latency).job(
                 job["rows"], job["columns"], loss_lane=job.get("loss_lane", 0), softmax=softmax)
-            total += not softmax  # until the loss is in its memory
+            total += not softmax  # one more cycle until the loss is in memory
         assert instruction.run(memories)
     return total
 
 
 def test_every_function():
-    """Every function of sequences: bits, and cycles without the units' own; a wrong number ends the list."""
+    """Every sequence function gives the right bits and cycles, not counting its unit's; wrong numbers end a list."""
     node = node_unit()
     memories, instructions = sequence()
     for number, outcome in ((None, EventStatus.OK), (7, EventStatus.BAD_INSTRUCTION)):

@@ -14,7 +14,7 @@ from sim.verilated.vectors import Unit
 from tests.features.compute.vector_jobs import ANSWER, KINDS, MEMORY_ROWS, Case, draw, result_of, run
 from tests.refusals import refused
 
-#: Lanes, units, maximum columns, DSP blocks, interval and functions of sequences of the units that are simulated.
+#: Lanes, units, maximum columns, DSP blocks, interval and sequence functions of the simulated units.
 UNITS = ((4, 4, 64, 4, 2, True), (2, 2, 8, 1, 4, False), (2, 2, 8, 1, 4, True))
 
 
@@ -28,7 +28,7 @@ def _unit(lanes, units, columns, dsps, interval, sequences):
 
 
 def _quiet(unit_of, case, *, seed=1, before=None):
-    """Run a job with memories that never make it wait, in exactly the cycles of the model; return the cycles."""
+    """Run a job with memories that never stall, in exactly the cycles of the model; return the cycles."""
     _, unit, golden = _unit(*unit_of)
     want = golden.job(case.job.rows, case.job.columns, loss_lane=case.job.loss_lane, softmax=case.job.softmax)
     willing = np.arange(want + 1) >= 3 + ANSWER
@@ -52,7 +52,7 @@ test_parameters = refused(VectorUnit, {"lanes": 4, "memory_rows": 64}, [
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_cycles(unit):
-    """The closed form holds to the cycle, for numbers of all kinds, in one block of rows and in several."""
+    """The closed form is exact to the cycle, for numbers of all kinds, in one block of rows and in several."""
     lanes, units, columns, *_, sequences = unit
     generator = np.random.default_rng(1)
     shapes = [(1, 1), (1, columns), (16 * units, columns), (16 * units + 1, 3), (48 * units, 2), (30, 8), (29, 7)]
@@ -72,7 +72,7 @@ def test_share_of_digits():
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_stalls(unit):
-    """Consecutive jobs, right and wrong ones, give the same bits under any stalls of the memories."""
+    """Consecutive valid and invalid jobs give the same bits however the memories stall."""
     lanes, units, columns, *_, sequences = unit
     for seed, (kind, rate) in enumerate((
             ("none", 1.0), ("geometric", 0.5), ("geometric", 0.1), ("alternating", 0.5), ("freeze", 0.5))):
@@ -98,7 +98,7 @@ def _given(scores, labels, **places):
 
 
 def test_known_answers():
-    """Exponentials as gradients: a row (x, 0) has exp(x) in front of its total."""
+    """Exponentials appear as gradients: a row (x, 0) has exp(x) as the first term of its total."""
     powers = {-1e-6: 0x3F7F_FFEF, -0.5: 0x3F1B_4598, -1: 0x3EBC_5AB2, -10: 0x383E_6BCE, -87.5: 0x006C_B2BC, -10000: 0}
     scores = np.array([[x, 0] for x in powers], np.float32)
     case = _given(scores, [1] * len(powers))
@@ -110,7 +110,7 @@ def test_known_answers():
 
 
 def test_masked_rows():
-    """Rows with only scores of -10,000 have a weight of 1 / N each."""
+    """In rows where every score is -10,000, each of the N columns has a weight of 1 / N."""
     for count in (1, 2, 3, 10, 64):
         case = _given(np.full((5, count), -10000), [0, count - 1, count // 2, 0, 0])
         gradient = cross_entropy(case.scores, case.labels).gradient.view(np.float32)
@@ -120,7 +120,7 @@ def test_masked_rows():
 
 
 def _special(number):
-    """Rows with a special number at each position, and rows of nothing else."""
+    """Rows with a special number at each position, and rows with nothing else."""
     return np.concatenate([np.where(np.eye(6, dtype=bool), np.float32(number), np.float32(0.5)),
                            np.full((1, 6), number), np.full((1, 6), -number)])
 
@@ -154,7 +154,7 @@ def test_special_softmax(special):
 
 
 def test_padding():
-    """Rows of padding have zeros and no loss, for any scores, and are right; without sequences, wrong."""
+    """Rows of padding are zero and have no loss, whatever the scores; without sequences they are errors."""
     generator = np.random.default_rng(2)
     scores = generator.standard_normal((20, 5)).astype(np.float32)
     scores[3], scores[4, 2] = np.nan, np.inf
@@ -171,7 +171,7 @@ def test_padding():
 
 
 def test_refused_jobs():
-    """A job with a size of zero, too many columns or another function is refused, and reads and writes nothing."""
+    """A job with a size of zero, too many columns or an unknown function is rejected without memory accesses."""
     generator = np.random.default_rng(1)
     for of in UNITS[1:]:
         component, unit, _ = _unit(*of)

@@ -25,7 +25,7 @@ def _logarithms(x):
 
 
 def test_exponential():
-    """The steps have the bits of the golden model, for numbers of all magnitudes and all special ones."""
+    """The steps have the golden model's bits, for numbers of all magnitudes and all special ones."""
     generator = np.random.default_rng(1)
     special = np.array([0, -0.0, -1e-45, -87.5, -104, -103.99, -110, -10000, -np.inf, np.nan], np.float32)
     wide = -np.abs(generator.standard_normal(50_000)) * 2.0 ** generator.integers(-40, 8, 50_000)
@@ -50,7 +50,7 @@ def test_logarithm():
 
 
 def test_cross_entropy():
-    """All steps in order: loss and totals of a row in each thread."""
+    """All steps, run in order, give the loss and totals of one row per thread."""
     generator = np.random.default_rng(3)
     scores = (4 * generator.standard_normal((THREADS, 10))).astype(np.float32)
     labels = generator.integers(10, size=THREADS)

@@ -23,7 +23,7 @@ _CORNERS = np.array([0, -0.0, 1e-45, -1e-45, 1, -87.5, -10000, 3e38, -3e38, 1.18
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Job with its scores as bit patterns and its labels."""
+    """A job with its scores as bit patterns, and its labels."""
 
     job: model.Job
     scores: np.ndarray
@@ -31,7 +31,7 @@ class Case:
 
 
 def draw_scores(generator, kind, rows, columns):
-    """Scores of a kind: near zero, of all magnitudes, equal in a row, with special values, or any bits."""
+    """Scores of a kind: near zero, of all magnitudes, equal within a row, with special values, or any bits."""
     if kind == "bits":
         return generator.integers(1 << 32, size=(rows, columns), dtype=np.uint32)
     if kind == "corners":
@@ -45,7 +45,7 @@ def draw_scores(generator, kind, rows, columns):
 
 
 def draw(generator, kind, rows, columns, *, lanes, wrong=0.0, function=0):
-    """A case at random positions; its strides leave gaps, at least if it has no more than 64 columns."""
+    """A case at random addresses; its strides leave gaps, at least if it has no more than 64 columns."""
     def place(extent):
         return int(generator.integers(4)), int(generator.integers(MEMORY_ROWS - extent))
 
@@ -78,7 +78,7 @@ def job_rows(cases, lanes):
 
 
 def answers(generator, cases, lanes):
-    """Rows of the port ``response``: the answers to the reads of all jobs, and noise in all other lanes."""
+    """Rows of the port ``response``: the answers to the reads of all jobs, and random bits in all other lanes."""
     beats = []
     for case in cases:
         for read in model.reads(case.job, lanes):
@@ -104,8 +104,8 @@ def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True
         sequences=False):
     """Run jobs one after another, compare reads and writes with the model, and return the ports.
 
-    ``willing`` and ``ready`` are the cycles of input and of output streams, by name. Another job may come ``before``,
-    with a number of cycles after which a reset cuts it off.
+    ``willing`` and ``ready`` are the cycles of input and of output streams, by name. ``before`` may give another job,
+    and the number of cycles after which a reset cuts it off.
     """
     legal = [case for case in cases if case.job.legal(columns, sequences=sequences)]
     generator = np.random.default_rng(seed)

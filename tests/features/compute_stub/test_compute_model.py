@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The compute stub, against a model of every cycle and between memories."""
+"""The compute stub, compared with a model of every cycle and run between memories."""
 
 import functools
 import random
@@ -36,7 +36,7 @@ def unit(lanes):
 
 
 def pattern(row, lanes):
-    """Elements of a row of memory: each is its own address, and some noise."""
+    """Elements of a memory row: each is its own address, with some random bits."""
     return [0x9E370001 * (lanes * row + lane + 1) & 0xFFFFFFFF for lane in range(lanes)]
 
 
@@ -115,7 +115,7 @@ def test_between_memories(lanes):
 
 
 def test_the_host_reads_beside_it():
-    """Reads of the host make it wait now and then; a slow command keeps its pace all the same."""
+    """Host reads delay a command now and then; a slow command keeps its pace nevertheless."""
     memory = np.arange(WORDS, dtype=np.uint32)
     bench = unit(4)
     bench.reset()

@@ -1,4 +1,4 @@
-"""Golden model of :mod:`hdl.features.far.guard`, cycle by cycle; rows are the engine's, or the far memory's."""
+"""Golden model of :mod:`hdl.features.far.guard`, cycle by cycle; rows are the engine's or the far memory's."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Golden model of :mod:`hdl.features.far.memories`, every port of them, cycle by cycle."""
+"""Golden model of :mod:`hdl.features.far.memories`, with every port, cycle by cycle."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ OUTSTANDING = 65
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """Request of a port, with a row of its memory, or of the far memory."""
+    """Request of a port, with a row of its own memory, or of the far memory."""
 
     row: int
     keep: int = 0
@@ -45,7 +45,7 @@ class _Port:
     base: int
     group: int
     host: bool
-    rows: int | None = None  # of its window, if it is guarded
+    rows: int | None = None  # rows of its window, if it is guarded
     queue: int = 0
 
     def is_outside(self, request: Request) -> bool:
@@ -55,7 +55,7 @@ class _Port:
 class FarMemories:
     """Model of the unit.
 
-    Ports are in the order of memories; at each memory the unit's ports come first, in order, and the host's is last.
+    Ports are in the order of memories; each memory has the unit's ports in order, then the host's.
     """
 
     def __init__(self, bases: Mapping[str, int], readers: Mapping[str, Sequence[int]],
@@ -75,12 +75,12 @@ class FarMemories:
                     for queue in owners[name][kind]:
                         port = next(engines)
                         port.base, port.rows, port.queue = port.base + first, rows, queue
-        self._strays, self._blank = 0, False  # whether the owed row is outside
-        #: Writers by priority.
+        self._strays, self._blank = 0, False  # whether the owed row is outside the window
+        #: Writers in order of priority.
         self._order = sorted(range(len(self.writers)), key=lambda n: self.writers[n].host)
         self._far: Request | None = None
         self._served, self._wrote = 0, False
-        #: Readers that the far memory owes a row, the oldest first, and whether the row is still wanted.
+        #: Readers to which the far memory owes a row, the oldest first, and whether the row is still wanted.
         self._owed: collections.deque[list[int]] = collections.deque()
         self._responses = [False] * len(self.readers)
         self._elements = 0
@@ -101,7 +101,7 @@ class FarMemories:
         silent = self._silent
         forgets = inputs.link_reset and silent and not speaks and not self.guarded
 
-        # Grants.
+        # Grants in this cycle.
         free = self._far is None or inputs.ready
         count = len(self.readers)
         turns = [(self._served + 1 + n) % count for n in range(count)]
@@ -116,7 +116,7 @@ class FarMemories:
         read = reads if free and (self._wrote or writes is None) else None
         write = writes if free and not (reads is not None and self._wrote) else None
         read_ready = [n == read or (port.host and silent) for n, port in enumerate(self.readers)]
-        # A writer is ready when it would be the first one, even without a request.
+        # A writer is ready when it would come first, even without a request.
         goes, write_ready = write is not None, [False] * len(self.writers)
         for n in self._order:
             write_ready[n] = goes
@@ -124,7 +124,7 @@ class FarMemories:
                 goes = False
         write_ready = [ready or (port.host and silent) for ready, port in zip(write_ready, self.writers, strict=True)]
 
-        # The host while the far memory is silent.
+        # The host's requests while the far memory is silent.
         hosts = [n for n, port in enumerate(self.readers) if port.host]
         asks = [n for n in hosts if inputs.reads[n] is not None]
         given_zeros = silent and bool(asks)
@@ -135,7 +135,7 @@ class FarMemories:
                         elements=self._elements, far=self._far, silent=silent,
                         lost=given_zeros or left > 0 or drops, strays=self._strays)
 
-        # Answers.
+        # Answers in this cycle.
         self._responses = [False] * count
         waits = self._far is not None or bool(self._owed)
         for entry in self._owed:

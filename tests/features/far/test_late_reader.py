@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Readers, a writer and the host's access at memories that answer late."""
+"""Readers, a writer and the host's access, with memories that answer late."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ ROWS, ELEMENTS = 64, 160
 
 
 class Bench(wiring.Component):
-    """The weights of a server of two readers, a writer and the host, in a far memory."""
+    """The weights of a server in a far memory, with two readers, a writer and the host."""
 
     def __init__(self, lanes, latency):
         self._lanes, self._latency = lanes, latency
@@ -94,7 +94,7 @@ def kept(beats, lanes):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "alternating", "freeze"])
 def test_contents(bench, pattern):
-    """Readers and the host get the written elements, under any stalls of theirs and of the far memory."""
+    """Readers and the host get the written elements, however they and the far memory stall."""
     lanes, _, unit = bench
     generator = np.random.default_rng(lanes)
     content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
@@ -123,7 +123,7 @@ def test_contents(bench, pattern):
 
 
 def test_pace(bench):
-    """A reader gives the number of rows that its queue holds in the cycles of an answer and 4."""
+    """A reader delivers one queue of rows per latency of an answer plus 4 cycles."""
     lanes, latency, unit = bench
     unit.reset()
     count = min(ELEMENTS, ROWS * lanes)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The memories of a server inside its far memory: every cycle of every port against their model."""
+"""The memories of a server inside its far memory: every port compared with the model in every cycle."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ PORTS = {
     1: ({"weights": (0,)}, {"weights": 1}),
 }
 
-#: Windows in guarded memories of two lanes, in groups, and the queues of their ports.
+#: Windows in guarded memories of two lanes, in groups of rows, and the queue depths of their ports.
 WINDOWS = {"weights": (1, 2), "state_0": (0, 0), "state_1": (1, 1)}
 OWNERS = {"weights": ((0, 1), (1, 0)), "state_0": ((0,), (0,)), "state_1": ((1,), (1,))}
 
@@ -68,7 +68,7 @@ def names(lanes, kind):
 
 
 def compare(lanes, unit, cycles, where, windows=None):
-    """Run the unit with the inputs of cycles, and compare its outputs."""
+    """Run the unit with the inputs of all cycles, and compare its outputs."""
     driven, shown = zip(*cycles, strict=True)
     noise = np.random.default_rng(len(cycles)).integers(0, 1 << 32, len(cycles), dtype=np.uint64)
 
@@ -137,7 +137,7 @@ def test_constructor_errors():
 
 
 def random_traffic(lanes, unit, windows=None, *, seed, **options):
-    """Random traffic, with the unit compared in every cycle."""
+    """Run random traffic, and compare the unit in every cycle."""
     unit_model, rows = model(lanes, windows)
     traffic = Traffic(seed=seed, model=unit_model, rows=rows, lanes=lanes, **options).run(6000)
     compare(lanes, unit, traffic.cycles, f"seed {seed}", windows)
@@ -158,7 +158,7 @@ def test_every_cycle(bench, pattern, latency, rates):
 @pytest.mark.parametrize(("pattern", "latency", "rates"), [
     ("none", 1, (0.5, 0.3)), ("geometric", 40, (0.2, 0.2)), ("freeze", 16, (0.1, 0.1))])
 def test_guarded_memories(guarded, pattern, latency, rates):
-    """Rows outside read as zeros, and are not written; the host's rows are relative to the memory."""
+    """Rows outside a window read as zeros and are not written; the host's rows are relative to the memory."""
     traffic = random_traffic(2, guarded, WINDOWS, seed=latency, latency=latency, pattern=pattern, rates=rates)
     assert traffic.counts["outside"] > 100, traffic.counts
     assert not traffic.counts["forgotten"]
@@ -166,7 +166,7 @@ def test_guarded_memories(guarded, pattern, latency, rates):
 
 
 def idle(unit_model, **changes):
-    """Inputs of an idle cycle, apart from ``changes``."""
+    """Inputs of an idle cycle, except for ``changes``."""
     return golden.Inputs(**{
         "reads": [None] * len(unit_model.readers), "writes": [None] * len(unit_model.writers), "ready": True,
         "answer": None, "abandon": [False] * unit_model.groups, "link_reset": False, "timeout": 20} | changes)
@@ -179,19 +179,19 @@ def play(lanes, changes):
 
 
 def read(lanes, number, row):
-    """Change of the inputs: one port reads."""
+    """Change of the inputs that makes one port read."""
     count = len(model(lanes)[0].readers)
     return {"reads": [golden.Request(row=row) if n == number else None for n in range(count)]}
 
 
 def test_latency(bench):
-    """An answer of the far memory comes a cycle after its request, and reaches the reader another cycle later."""
+    """A far memory's answer, one cycle after its request, reaches the reader another cycle later."""
     lanes, unit = bench
     cycles = play(lanes, [read(lanes, 0, 5), {}, {"answer": 77}, {}, {}])
     compare(lanes, unit, cycles, "latency")
     assert [outputs.far is not None for _, outputs in cycles] == [False, True, False, False, False]
     when = [outputs.responses[0] for _, outputs in cycles].index(True)
-    assert when == 2 + FarMemories.latency - 1  # the far memory has answered a cycle after its request
+    assert when == 2 + FarMemories.latency - 1  # the far memory answers one cycle after its request
     assert cycles[when][1].elements == 77
 
 
@@ -209,9 +209,9 @@ def test_reset_drops_answers(bench):
 
 
 def test_silence(bench):
-    """The host gets zeros after ``timeout`` cycles, then at once, until the far memory answers again."""
+    """The host gets zeros after ``timeout`` cycles, then immediately, until the far memory answers again."""
     lanes, unit = bench
-    number = len(PORTS[lanes][0]["weights"])  # the host's port at the weights
+    number = len(PORTS[lanes][0]["weights"])  # number of the host's port at the weights
     quiet = {"ready": False}
     cycles = play(lanes, [
         read(lanes, number, 5), *[quiet] * 30, quiet | read(lanes, number, 6), *[quiet] * 3, {}, {}, {"answer": 8},
@@ -222,7 +222,7 @@ def test_silence(bench):
 
 
 def test_forgets_when_links_are_reset(bench):
-    """A link reset in silence forgets the owed rows, and only then."""
+    """Owed rows are forgotten only after a link reset while the far memory is silent."""
     lanes, unit = bench
     away = {"abandon": [True] * model(lanes)[0].groups}
     quiet, reset = {"ready": False} | away, {"ready": False, "link_reset": True} | away
@@ -233,7 +233,7 @@ def test_forgets_when_links_are_reset(bench):
 
 
 def test_a_row_in_each_cycle(bench):
-    """Readers together get a row in each cycle while nothing makes them wait."""
+    """All readers together get one row per cycle as long as nothing stalls them."""
     lanes, unit = bench
     unit_model, rows = model(lanes)
     traffic = Traffic(seed=1, model=unit_model, rows=rows, lanes=lanes, latency=1, pattern="none", rates=(1, 0),

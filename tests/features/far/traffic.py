@@ -1,4 +1,4 @@
-"""Random traffic at memories that are in a far memory, for their model, and a scoreboard of the ports' answers."""
+"""Random traffic for the model of memories within a far memory, and a scoreboard of the ports' answers."""
 
 import collections
 import random
@@ -8,14 +8,14 @@ from tests.features.far.memories_model import FarMemories, Inputs, Request
 
 
 class Traffic:
-    """Run the model with random requests, a far memory that is slow and late, resets of groups and silences.
+    """Run the model with random requests, a slow far memory with late answers, resets of groups, and silences.
 
-    Every answer at a port is compared with the content at the time of its grant, after all writes that were granted
-    before it. A port of a group that was reset gets no answers to earlier requests.
+    Every answer at a port is compared with the content at its grant, including all writes granted earlier. A port of
+    a group that was reset gets no answers to earlier requests.
 
-    Memories have ``rows`` at each read port, and at each write port; the far one stalls in a pattern, and answers in
-    at most ``latency`` cycles. ``rates`` are the chances of a port to read and to write; ``resets`` is the chance of
-    a group's reset in a cycle, a tenth of it the chance of the links' reset, and a half of it that a silence begins.
+    ``rows`` gives the memory's rows at each read port and at each write port; the far memory stalls in a pattern, and
+    answers within ``latency`` cycles. ``rates`` are the probabilities that a port reads and writes in a cycle, and
+    ``resets`` that a group is reset; a tenth of it applies to a link reset, and half of it to the start of a silence.
     """
 
     def __init__(self, *, seed, model: FarMemories, rows, lanes, latency, pattern, rates=(0.5, 0.3), timeout=100,
@@ -23,11 +23,11 @@ class Traffic:
         self._random, self._model, self._rows, self._lanes = random.Random(seed), model, rows, lanes
         self._latency, self._rates, self._timeout, self._resets = latency, rates, timeout, resets
         self._stalls = stalls(pattern, seed=seed)
-        self._content, self._far = {}, {}  # as of grants, and as of requests that were taken
+        self._content, self._far = {}, {}  # contents by granted writes, and by accepted writes
         self._owed = collections.deque()  # answers of the far memory, and their cycles
         self._expected = [collections.deque() for _ in model.readers]
         self._cycle, self._quiet, self._away, self._held = 0, 0, [0] * model.groups, 0
-        #: Answers that were given, dropped and made up, silences, forgotten rows, and rows outside of windows.
+        #: Counts of answers given, dropped and invented, of silences, forgotten rows, and rows outside of windows.
         self.cycles, self.counts = [], collections.Counter()
 
     def run(self, cycles):
@@ -53,7 +53,7 @@ class Traffic:
                 self._away[group] = generator.choice([1, 3, 40])
 
         def requests(ports, rows, chance, make):
-            # The host requests one memory at a time, and another after all answers have come.
+            # The host requests one memory at a time, and changes to another only after all answers have come.
             hosts = [n for n, port in enumerate(ports) if port.host]
             host = next((n for n in hosts if ports is self._model.readers and self._expected[n]),
                         generator.choice(hosts))
@@ -81,7 +81,7 @@ class Traffic:
             wanted = self._expected[n]
             if not port.host and inputs.abandon[port.group]:
                 self.counts["dropped"] += len(wanted)
-                wanted.clear()  # a response in this cycle finds a reader in reset
+                wanted.clear()  # the reader is in reset when a response arrives in this cycle
             elif shown.responses[n]:
                 elements = wanted.popleft()
                 made_up = elements is None or (port.host and shown.elements != elements)

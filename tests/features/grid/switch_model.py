@@ -1,12 +1,12 @@
 """Golden model of the switch between a node's ports and its links, cycle by cycle.
 
-Wires of a link are two tuples: wires that lead forward, ``valid`` first, and wires that lead back.
+Wires of a link are two tuples: forward wires, ``valid`` first, and return wires.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
-#: Sources of a sending port; the third is the bypass from port 0, and the next number is the bypass from port 1.
+#: Sources of a sending port; BYPASS stands for port 0, and the next number for the bypass from port 1.
 OFF, ENGINE, BYPASS = range(3)
 
 Wires = tuple[int, ...]
@@ -20,7 +20,7 @@ class Setting:
     listens: tuple[bool, bool] = (False, False)
 
     def passes(self, port: int) -> int | None:
-        """Port that sends on the words received by a port, or None."""
+        """Port that forwards the words received by a port, or None."""
         return next((other for other in range(2) if self.sources[other] == BYPASS + port), None)
 
 
@@ -35,7 +35,7 @@ class LinkSwitch:
                 for port, word in enumerate(words)]
 
     def answered(self, setting: Setting, port: int, answers: Sequence[Wires]) -> Wires:
-        """Wires that lead back to the transmitter, which sends by ``port``, in this cycle."""
+        """Return wires to the transmitter, which sends by ``port``, in this cycle."""
         return answers[port] if setting.sources[port] == ENGINE else (0,) * len(answers[port])
 
     def tick(self, setting: Setting, port: int, words: Sequence[Wires], answers: Sequence[Wires], sent: Wires,

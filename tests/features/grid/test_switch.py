@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The switch between ports and links, against its model in every cycle: hdl/features/grid/switch.py."""
+"""The switch between ports and links, compared with its model in every cycle: hdl/features/grid/switch.py."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ CYCLES = 6000
 
 
 class WiderSignature(wiring.Signature):
-    """A link with more wires both ways."""
+    """A link with more wires in both directions."""
 
     def __init__(self):
         super().__init__({"valid": Out(1), "data": Out(32), "last": Out(1), "kind": Out(1), "check": Out(8),
@@ -31,7 +31,7 @@ SIGNATURES = {"credits": LinkSignature(), "wider": WiderSignature()}
 
 
 def split(signature):
-    """Names of the wires that lead forward, the valid one first, and of the wires that lead back."""
+    """Names of the forward wires, ``valid`` first, and of the return wires."""
     members = signature.members.items()
     return ([name for name, member in members if member.flow == Out],
             [name for name, member in members if member.flow == In])
@@ -53,7 +53,7 @@ def test_parameters(signature, kind, message):
 
 
 def random_rows(generator, signature, *, hold):
-    """Inputs of many cycles: words on all ports, and settings that hold for ``hold`` cycles."""
+    """Inputs of many cycles: words on all ports, and settings that are held for ``hold`` cycles."""
     forward, back = split(signature)
     bits = widths(signature)
     rows = {}
@@ -135,7 +135,7 @@ def high(values):
 @pytest.mark.parametrize("sink", [0, 1])
 @pytest.mark.parametrize("source", [0, 1])
 def test_bypass_takes_one_cycle(source, sink):
-    """Words go from port to port in one cycle, and credits back; the receiver has neither."""
+    """Words pass from port to port in one cycle, and credits return; the receiver sees neither."""
     setting = {"sources": [Source.OFF, Source.OFF], "listens": 3}
     setting["sources"][sink] = (Source.BYPASS_0, Source.BYPASS_1)[source]
     outputs = pulse(setting, **{f"ring_i__{source}__valid": 1, f"ring_i__{source}__data": 99,
@@ -150,7 +150,7 @@ def test_bypass_takes_one_cycle(source, sink):
 
 @pytest.mark.parametrize("port", [0, 1])
 def test_engine(port):
-    """Words of the transmitter leave by its port a cycle later, and credits come back at once."""
+    """Words of the transmitter leave by its port one cycle later, and credits return immediately."""
     setting = {"sources": [Source.ENGINE, Source.ENGINE], "listens": 0}
     outputs = pulse(setting, port=port, transmitter__valid=1, transmitter__data=7, **{f"ring_o__{port}__credit": 1})
     assert high(outputs[f"ring_o__{port}__valid"]) == [4]
@@ -160,7 +160,7 @@ def test_engine(port):
 
 
 def test_off():
-    """No wire of a port that is off changes, for any inputs, nor does a wire that leads back where nobody listens."""
+    """Wires of a port that is off never change, whatever the inputs; neither do return wires without a listener."""
     generator = np.random.default_rng(4)
     for kind, signature in SIGNATURES.items():
         forward, back = split(signature)
@@ -184,8 +184,8 @@ def wires_of(switch, *, flow, prefixes):
 
 
 class Parting(wiring.Component):
-    """Two switches with the same inputs in all cycles before this one, and any inputs in this one: their
-    outputs of given names agree. So none of these outputs follows an input in the same cycle."""
+    """Two switches with equal inputs in earlier cycles and any inputs in this one. Their outputs of the given names
+    agree, so none of these outputs follows an input in the same cycle."""
 
     def __init__(self, signature, outputs):
         self._signature = signature
@@ -209,10 +209,10 @@ class Parting(wiring.Component):
 
 @pytest.mark.parametrize("kind", SIGNATURES)
 def test_no_combinational_way(kind):
-    """No wire to another node follows an input in the same cycle: proven for all settings and wires."""
+    """Proof for all settings and wires that no wire to another node follows an input in the same cycle."""
     formal.prove(Parting(SIGNATURES[kind], ("ring_i", "ring_o")), depth=2)
 
 
 def test_proof_finds_a_combinational_way():
-    """The wires of a receiver do follow inputs, and the same specification refutes it for them."""
+    """The specification is refuted for the wires of a receiver, which do follow inputs combinationally."""
     refuted(Parting(LinkSignature(), ("ring_i", "ring_o", "receivers")), depth=2, mode="prove")

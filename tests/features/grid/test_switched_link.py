@@ -21,11 +21,11 @@ REPLAY = NodeConfig(segment=32, topology=Grid(), link=Replay(ingress=2))
 CONTROLS = ("control_i", "control_o")
 ROWS = COLUMNS = 2
 NODES = ROWS * COLUMNS
-WIRES = 3  # registers between nodes
+WIRES = 3  # number of registers between nodes
 
 
 class Node(wiring.Component):
-    """A switched link and an engine that sends and receives ``quota`` packets in each phase, with its parity."""
+    """A switched link with an engine that sends and receives ``quota`` packets per phase, marked by its parity."""
 
     def __init__(self, config):
         self.config = config
@@ -128,20 +128,20 @@ def quotas(*each):
     return {f"quota_{node}": quota for node, quota in enumerate(each)}
 
 
-#: More packets than a phase has.
+#: Quotas larger than the number of packets in a phase.
 QUIET = quotas(*[10] * NODES)
 
 
 class Bench:
-    """The Verilated grid: setting of switches, and packets in phases."""
+    """The Verilated grid: it loads settings of switches, and sends packets in phases."""
 
     def __init__(self, config=CONFIG):
         self.unit = Unit(SwitchedGrid(config), name="SwitchedGrid")
         self.plan = None
-        self.slow = 3 if config.link.replay else 1  # for a start, and for acknowledgements of words
+        self.slow = 3 if config.link.replay else 1  # for the start and the acknowledgements of words
 
     def switch(self, plan):
-        """Load seats, and run until all is quiet."""
+        """Load seats, and run until the grid is quiet."""
         self.plan = plan
         self.unit.run({name: value for node in range(NODES) for name, value in (
             (f"load_{node}", np.arange(40) == 20), (f"seats_{node}", self.seats(plan, node)))})
@@ -158,7 +158,7 @@ class Bench:
                                      "receives": receives, "sends": sends}).as_value().value
 
     def ring_of(self, node, phase):
-        """Ring that a node is in during a phase."""
+        """Ring that a node belongs to during a phase."""
         grid = self.plan.shape is Shape.GRID
         which = phase % 2 if grid else 0
         return next(ring for ring in self.plan.rings if node in ring
@@ -190,7 +190,7 @@ class Bench:
         return trace
 
     def pass_on(self, rows=None, *, node=0, to=1, ready=True, cycles=60, quotas=QUIET):
-        """Offer rows of packets at a node, and take the packets at another one."""
+        """Offer rows of packets at a node, and accept the packets at another node."""
         return self.unit.lockstep(sources={} if rows is None else {f"i_{node}": Feed(rows)}, sinks={f"o_{to}": ready},
                                   cycles=cycles, inputs=quotas)
 
@@ -223,7 +223,7 @@ PLANS = [("", Shape.FLAT), ("node3", Shape.FLAT), ("node0", Shape.FLAT), ("card1
 
 @pytest.mark.parametrize(("disabled", "shape"), PLANS)
 def test_packets_follow_rings(either, disabled, shape):
-    """Each node gets its predecessor's packets in its ring, through any nodes between; unused ports stay constant."""
+    """Each node gets its ring predecessor's packets, through any nodes in between; unused ports stay constant."""
     generator = np.random.default_rng(len(disabled) + 10 * len(shape.value))
     plan = Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
     either.switch(plan)
@@ -242,7 +242,7 @@ def test_packets_follow_rings(either, disabled, shape):
 
 
 def test_every_change(either):
-    """From every plan to every other: no word is lost or doubled, and nothing is left over."""
+    """From every plan to every other, no word is lost or duplicated, and no word remains."""
     generator = np.random.default_rng(5)
     plans = [Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
              for disabled, shape in PLANS]
@@ -284,15 +284,15 @@ def test_control_words(replaying, shape):
 
 
 def test_not_while_words_move(bench):
-    """A setting that comes while packets are under way changes nothing."""
+    """A setting that arrives while packets are in flight changes nothing."""
     generator = np.random.default_rng(6)
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
     bench.switch(plan)
-    rows = beats(range(6))  # more than fit after a receiver
+    rows = beats(range(6))  # more words than fit after a receiver
     other = Topology(ROWS, COLUMNS).plan(Shape.HORIZONTAL)
-    # Node 1 receives from node 0 and holds its packet; neither is still, from the first word on.
+    # Node 1 receives from node 0 and holds its packet; from the first word on, neither is still.
     trace = bench.pass_on(rows, ready=np.zeros(60, bool))
     still = {node: trace[f"still_{node}"].astype(bool) for node in range(NODES)}
     start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
@@ -316,20 +316,20 @@ def test_not_while_words_move(bench):
 
 
 def test_short_packet_behind_a_receiver(bench):
-    """Two words fit into the buffer after a receiver: credits are back, but the node with the words is not still."""
+    """Two words fit into the buffer after a receiver: credits return, but the node with the words is not still."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats([1, 2]), ready=np.zeros(60, bool))
     assert trace["still_0"][-1]
     start = int(np.flatnonzero(trace["i_0__valid"] & trace["i_0__ready"])[0])
-    assert not trace["still_1"][start + 3 + 1 + WIRES:].any()  # also on the way through the receiver
+    assert not trace["still_1"][start + 3 + 1 + WIRES:].any()  # also while it passes through the receiver
     trace = bench.pass_on(cycles=10)
     assert trace["o_1__valid"].sum() == 2
     assert trace["still_1"][-1]
 
 
 def test_packets_that_are_not_expected_wait(bench):
-    """The third packet waits at its input, while two are expected."""
+    """The third packet waits at its input, since only two are expected."""
     plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
     bench.switch(plan)
     trace = bench.pass_on(beats(range(12), np.arange(12) % 4 == 3), cycles=100, quotas=quotas(10, 2, 10, 10))
@@ -343,11 +343,11 @@ def test_packets_that_are_not_expected_wait(bench):
 
 
 def test_latency(bench):
-    """A word takes the transmitter's cycles and one to the port, and the same number from there to the other node."""
+    """A word takes the transmitter's cycles plus one to the port, and the same from there to the other node."""
     plan = Topology(ROWS, COLUMNS).disable(Part.parse("node3")).plan(Shape.FLAT)
     assert plan.rings == ((0, 1, 2),)
     bench.switch(plan)
-    for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # node 0 is passed, too
+    for node, port, other, hops in ((0, 0, 1, 1), (1, 0, 2, 2), (2, 1, 0, 1)):  # the last case passes node 0
         trace = bench.pass_on(beats([1, 2]), node=node, to=other, cycles=80)
         start = int(np.flatnonzero(trace[f"i_{node}__valid"] & trace[f"i_{node}__ready"])[0])
         assert np.flatnonzero(trace["words"] >> (2 * node + port) & 1)[0] == start + 3 + 1

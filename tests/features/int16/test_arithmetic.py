@@ -30,7 +30,7 @@ def check(unit, factor, value, base, addend, term):
 
 @pytest.mark.parametrize("term", [term.value for term in Term])
 def test_every_value(unit, term):
-    """Results are right for every value, with factors and bases at and around the ends of their ranges."""
+    """Results are right for every value, with factors and bases at and around their limits."""
     for factor in FACTORS:
         for base in ENDS:
             check(unit, factor, np.arange(-32768, 32768), base, 0, term)

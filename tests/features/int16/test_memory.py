@@ -22,7 +22,7 @@ test_errors = refused_values(ElementMemory, {}, "words", [1, 0, 16385, "96", Non
 
 @pytest.mark.parametrize("busy", [0.0, 0.3, 1.0])
 def test_the_engine_comes_first(busy):
-    """A read gives its element in the next cycle, and the host is served whenever the engine is not."""
+    """A read returns its element in the next cycle, and the host is served whenever the engine is idle."""
     generator = np.random.default_rng(1)
     cycles, words = 20_000, WORDS[0]
     memory = Unit(ElementMemory(words=words))
@@ -51,7 +51,7 @@ def test_the_engine_comes_first(busy):
 
 
 class Served(wiring.Component):
-    """The host's access with its memories; an engine uses the first one at times."""
+    """The host's access with its memories; an engine uses the first memory at times."""
 
     requested: In(stream.Signature(access_layout()))
     writing: In(stream.Signature(access_layout()))
@@ -87,7 +87,7 @@ def accesses(*places):
 
 
 def fill(served, contents):
-    """Write both memories, a word per cycle."""
+    """Write both memories, one word per cycle."""
     words = np.concatenate(contents)
     last = np.zeros(len(words), bool)
     last[[len(contents[0]) - 1, -1]] = True
@@ -104,7 +104,7 @@ def fill(served, contents):
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 @pytest.mark.parametrize("busy", [0.0, 0.4])
 def test_bursts(served, pattern, busy):
-    """The host reads the words that it wrote, extended by their sign, while an engine uses a memory at times."""
+    """The host reads back the words that it wrote, sign-extended, while an engine uses a memory at times."""
     generator = np.random.default_rng(2)
     contents = [generator.integers(0, 1 << 32, size, dtype=np.uint32) for size in WORDS]
     served.reset()

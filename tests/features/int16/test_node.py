@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The int16 node, through its host's ports only, against the golden model: hdl/features/int16/."""
+"""The int16 node, through its host ports only, compared with the golden model: hdl/features/int16/."""
 
 import dataclasses
 
@@ -109,7 +109,7 @@ def test_mask_of_every_set_of_kinds(node, kinds):
     {"first_row": 4096}, {"end_row": 4096}, {"first_column": 4096}, {"end_column": 65535}, {"width": 4096},
 ])
 def test_wrong_jobs(node, wrong):
-    """The jobs before a wrong one are run and the wrong one is not; the next command works."""
+    """The jobs before a wrong one are run but the wrong one is not; the next command works."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(triangle_inverse=True, diagonal=-4096))]
     case = Masked(jobs, 3, **wrong)
@@ -135,7 +135,7 @@ def test_wrong_jobs(node, wrong):
     ({"length": 0}, EventStatus.OK, 0),
 ])
 def test_lists(node, options, status, detail):
-    """Lists get the expected verdicts for their address and length, with zeros or the memory's end after them."""
+    """Lists get the expected verdicts for their address and length, followed by zeros or the end of memory."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(band=True, width=1))]
     case = Masked(jobs, 3)
@@ -150,7 +150,7 @@ def test_lists(node, options, status, detail):
 
 
 def test_list_that_fills_the_memory(node):
-    """A list may end where the memory ends; with a length of one element more, a job is missing."""
+    """A list may end at the end of memory; if the length is one element more, a job is missing."""
     jobs = [masking.Job(rows=2, columns=3, mask=masking.Mask(triangle=True))] * 4
     case = Masked(jobs, 8)
     case.model.memories[1][736:] = listed(jobs)
@@ -184,7 +184,7 @@ def test_operations_that_are_left_out(least):
 
 
 def test_registers(node):
-    """Constants and settings read back; registers that the node lacks are zero, and stay so."""
+    """Constants and settings can be read back; registers that the node lacks read as zero, and stay so."""
     node.reset()
     settings = [entry for entry in REGISTERS if entry.access.writable and entry.name not in ("CONTROL", "FLAGS")]
     present = {"OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0, "MASK_ALTERNATIVE": 1 << 15,
@@ -223,7 +223,7 @@ def test_ranges(node, size):
 
 
 def test_flags(node):
-    """Commands wait for flags, take them and set them; a wait can time out, and the rule is checked after it."""
+    """Commands wait for flags, consume them and set them; a wait can time out, and the rule is checked afterwards."""
     node.reset()
     flags = register("FLAGS").address
     responses = exchange(
@@ -235,7 +235,7 @@ def test_flags(node):
         write_register("TIMEOUT", 100), push(operation=0, wait=0x8018, signal=1, tag=3), POP,
         read_register("LAST_ERROR"), request(Opcode.READ_REGISTER, 1, flags))
     values = [response[2:] for response in responses]
-    assert values[1][0] & 3 == 2  # the command waits
+    assert values[1][0] & 3 == 2  # the command is waiting
     assert values[1][0] >> 16 == 1
     assert [values[3], values[6], values[11], values[16]] == [[1], [4], [12], [12]]
     ended = [event(responses[n]) for n in (5, 10, 14)]
@@ -262,7 +262,7 @@ def test_link_reset(node):
 
 
 def test_full_queues(node):
-    """No command or event is lost while one command runs, eight commands wait, and eight events wait."""
+    """No command or event is lost with one command running, eight commands waiting, and eight events waiting."""
     node.reset()
     flags = register("FLAGS").address
     blocked = [push(operation=0, wait=1, tag=tag) for tag in range(9)]
@@ -317,7 +317,7 @@ def test_settings_are_those_of_the_start(node):
     expected = []
     memories = [case.model.memories[0].copy(), case.model.memories[1].copy()]
     for n, command in enumerate(commands):
-        # Compare with the memories as earlier commands have left them.
+        # Compare with the memories as earlier commands left them.
         for model_memory, memory in zip(case.model.memories, memories, strict=True):
             model_memory[:] = memory
         values = [0x1_0000 + 77 * n, 0x8000 + n, 1000 + n, 3 + n]
@@ -337,7 +337,7 @@ def test_settings_are_those_of_the_start(node):
 @pytest.mark.parametrize("config", [
     BOARDS["icebreaker"].node, CONFIG.replace(memories={"gradient": 32, "weight": 32})])
 def test_whole_memories(config):
-    """Commands work over the whole of the largest and of the smallest memories."""
+    """Commands work on the whole memory, for the largest and the smallest memories."""
     generator = np.random.default_rng(5)
     sizes = config.memory_map.words
     model = Model(sizes)

@@ -1,4 +1,4 @@
-"""Golden model of the cycles of encoders and decoders of blocks, and of the words that each beat completes."""
+"""Golden model of the cycles of block encoders and decoders, and of the words that each beat completes."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _WORD = 32
 
 
 def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tuple[int, int, bool]]]:
-    """Words that a packer completes with each beat of each packet, by its count of blocks: from, to, and last."""
+    """Words that a packer completes with each beat of each packet, by its block count: from, to, and last."""
     packets = []
     for blocks in counts:
         beats: list[tuple[int, int, bool]] = []
@@ -28,7 +28,7 @@ def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tup
 
 
 def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> list[list[tuple[bool, bool, bool]]]:
-    """Beats of an unpacker for each packet, by its count of words: takes words, lacks some, and is the last."""
+    """Beats of an unpacker for each packet, by its word count: consumes words, lacks some, and is the last."""
     packets = []
     for total in counts:
         beats: list[tuple[bool, bool, bool]] = []
@@ -38,7 +38,7 @@ def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> 
             bits += lanes * model.code_bits + (model.header_bits if index == 0 else 0)
             takes = bits > taken * _WORD and taken < total
             taken += words if takes else 0
-            # The packet's end is seen after its last words have been taken.
+            # The packet's end is recognized after its last words have been accepted.
             ended = taken >= total
             lacks = ended and bits > total * _WORD
             beats.append((takes, lacks, final and ended and bits + _WORD > total * _WORD))
@@ -54,7 +54,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
     feed, output = stream.Feed(len(ends), willing), stream.Output(ready)
     end, beats = output.end, model.block // lanes
     blocks = -(-np.diff(np.flatnonzero(ends) + 1, prepend=0) // beats)
-    # The last packet may be followed by the beginning of one without an end.
+    # The last packet may be followed by the beginning of an unfinished one.
     completes = iter([stop > start for packet in join(model, blocks.tolist(), lanes) for start, stop, _ in packet]
                      + [False] * len(ends))
     i_ready = np.ones(end, np.bool_)
@@ -84,7 +84,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
             if next(completes) and free < end:
                 output.load(free)
             i_ready[now + 1:free] = False
-        # While zeros enter, nothing else does.
+        # While zeros enter, no input is accepted.
         if padding:
             i_ready[now + 1:max(now + 1, free) + 1] = False
     return stream.Trace(feed.valid, i_ready, output.offered >= 0, output.offered)

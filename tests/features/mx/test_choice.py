@@ -35,7 +35,7 @@ def unit_of(kind, lanes=LANES):
 
 
 def run(kind, choice, vectors, *, cycles, lanes=LANES, willing=None, ready=True, reset=False, seed=1):
-    """Output packets for packets, the rest of one more, and the trace of the run."""
+    """Output packets for input packets, the rest of an unfinished one, and the trace of the run."""
     words, unit = component(kind, lanes).words, unit_of(kind, lanes)
     inside, outside = (lanes, words) if kind is Encoder else (words, lanes)
     if reset:
@@ -47,7 +47,7 @@ def run(kind, choice, vectors, *, cycles, lanes=LANES, willing=None, ready=True,
 
 
 def random_vectors(generator, count):
-    """Packets of numbers near one another at any exponent, and some of any kind."""
+    """Packets of nearby numbers at any exponent, and some of any kind."""
     vectors = []
     for _ in range(count):
         length = int(generator.integers(1, 80))
@@ -61,7 +61,7 @@ def random_vectors(generator, count):
 
 
 def found(trace, vectors, lanes=LANES):
-    """Zeros and saturations of packets by the flags, for existing elements only."""
+    """Zeros and saturations of packets according to the flags, for existing elements only."""
     flags = unpack(flags_layout(lanes), trace["flags"])
     when = np.flatnonzero(flags["valid"])
     totals, start = [], 0
@@ -91,7 +91,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[::-1], strict=True), ("geometric", "geometric")])
 def test_random(source, sink):
-    """Consecutive formats with any stalls: words, elements and flags of the golden codecs."""
+    """Consecutive formats with any stalls give the words, elements and flags of the golden codecs."""
     seed = STALLS.index(source) + 4 * STALLS.index(sink)
     generator = np.random.default_rng(seed)
     cycles, note = 1_500, f"{seed=}"
@@ -104,7 +104,7 @@ def test_random(source, sink):
             words = [golden.encode(vector) for vector in vectors]
             willing, ready = (stall_array(item, cycles, seed=seed + n) for n, item in enumerate((source, sink)))
             sent, wanted = (vectors, words) if kind is Encoder else (words, list(map(golden.decode, words)))
-            willing[cycles - 300:] = ready[cycles - 300:] = True  # so that nothing is left when the format changes
+            willing[cycles - 300:] = ready[cycles - 300:] = True  # empties the unit before the format changes
             got, rest, trace = run(kind, choice, sent, cycles=cycles, willing=willing, ready=ready, seed=seed + step)
             assert [part.tolist() for part in got] == [part.tolist() for part in wanted], note
             assert len(rest) == 0, note
@@ -118,7 +118,7 @@ def test_random(source, sink):
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_every_exponent(choice, lanes):
-    """Every exponent next to ones 0 to 16 less, with fractions around rounding thresholds; then decoded."""
+    """Exponents next to ones 0 to 16 less, with fractions around rounding thresholds, are encoded and decoded."""
     golden = GOLDEN[choice]
     exponents = np.repeat(np.arange(256), 16)
     fractions = np.array([0, 1, 0x40_0000, 0x40_0001, 0x3F_FFFF, 0x60_0000, 0x7F_FFFF, 0x7C_0000, 0x7B_FFFF,
@@ -146,7 +146,7 @@ def test_every_exponent(choice, lanes):
 
 @pytest.mark.parametrize("choice", range(3), ids=NAMES)
 def test_latency_and_throughput(choice):
-    """A beat per cycle in and out, for any format, with the latencies of a single format."""
+    """One beat per cycle enters and leaves, for any format, with the latencies of a single format."""
     vectors = [np.full(16 * blocks, 0x3F80_0000, np.uint32) for blocks in (2, 4, 1, 5)]
     beats = 12 * 16 // LANES
     got, _, trace = run(Encoder, choice, vectors, cycles=beats + 30, reset=True)

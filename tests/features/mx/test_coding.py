@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """Numbers to packets of blocks and back: hdl/features/mx/coding.py.
 
-test_shared_exponent.py and test_microscaling.py have every cycle and every value of the formats.
+Every cycle and every value of the formats is tested in test_shared_exponent.py and test_microscaling.py.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression import packets
 from tests.refusals import refuses
 
-#: A block is an exponent, and eight magnitudes of three bits with their signs: 40 bits.
+#: A block consists of an exponent and eight three-bit magnitudes with signs: 40 bits.
 CODEC = SharedExponent(block=8, difference_bits=0, mantissa_bits=3)
 
 
@@ -65,7 +65,7 @@ def _run(kind, packet):
 
 
 def test_known():
-    """One block by the rules: ties to even, magnitudes that saturate, small numbers that keep their sign."""
+    """One block follows the rules: ties to even, saturating magnitudes, small numbers that keep their sign."""
     numbers = np.array([1, -1.5, .25, 1.9375, -.75, .125, -2.0 ** -20, 0], np.float32).view(np.uint32)
     codes = [4, 8 + 6, 1, 7, 8 + 3, 0, 8, 0]
     bits = 127 | sum(code << 8 + 4 * index for index, code in enumerate(codes))

@@ -70,7 +70,7 @@ def test_parameters_of_rounding():
 def test_bits(codec, code, subsets, header, block):
     assert (codec.code_bits, codec.subsets, codec.header_bits, codec.block_bits) == (code, subsets, header, block)
     assert codec.block_words == block / 32
-    # Without gaps between blocks, and the last word filled up.
+    # Blocks have no gaps between them, and the last word is padded.
     for count in (1, codec.block, codec.block + 1, 7 * codec.block - 1, 32 * codec.block):
         blocks = -(-count // codec.block)
         assert 32 * (codec.words(count) - 1) < blocks * block <= 32 * codec.words(count)
@@ -104,7 +104,7 @@ def test_layout():
 
 
 def test_random_state():
-    """Two numbers of splitmix64; the known ones are from its author."""
+    """Two numbers of splitmix64; the known values are from its author."""
     mask = (1 << STATE_BITS) - 1
     assert random_state(0) == (0x6E78_9E6A_A1B9_65F4 << 64 | 0xE220_A839_7B1D_CDAF) & mask
     assert random_state(1234567) == (3203168211198807973 << 64 | 6457827717110365317) & mask

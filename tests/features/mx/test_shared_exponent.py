@@ -7,14 +7,14 @@ from tests.hdl.compression import blocks
 
 LANES = (1, 4, 8)
 KINDS = (Encoder, Decoder)
-#: One format with each number of lanes, other formats with one of them; tests/hdl/compression/test_every_codec.py has
-#: all named formats with four.
+#: One format with each number of lanes, other formats with one of them; tests/hdl/compression/test_every_codec.py
+#: tests all named formats with four.
 CASES = [*(("MX9", lanes) for lanes in LANES), ("MX6", 8), ("MX4", 1), ("flat", 4), ("deep", 8), ("narrow", 1),
          ("small", 4), ("long", 8), ("single", 1), ("MX9 stochastic", 4), ("single stochastic", 8)]
 NAMED = [(name, lanes) for name, lanes in CASES if name in ("MX9", "MX6", "MX4")]
 SPECIAL = (0, 0x8000_0000, 1, 0x807F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0001)
 
-# --- every cycle against the model
+# --- every cycle compared with the model
 
 
 test_lockstep = blocks.BENCH.lockstep([(kind, "MX9", lanes) for kind in KINDS for lanes in LANES], count=2_500,

@@ -19,7 +19,7 @@ from tests.traces import taken
 
 @pytest.mark.parametrize(("format", "power"), [(FP32, 0), (FP32, -115), (BF16, 116)])
 def test_every_code(format, power):
-    """Every element below every scale, NaNs among them, on time."""
+    """Every element at every scale, including NaNs, is decoded on time."""
     codec, golden = NVFP4(tensor_scale=2.0 ** power), model.NVFP4(tensor_scale=2.0 ** power)
     scales, codes = np.repeat(np.arange(256), 4), np.tile(np.arange(16).reshape(4, 4), (256, 1))
     beats = pack(block_layout(codec, 4), {

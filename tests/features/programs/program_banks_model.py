@@ -1,9 +1,9 @@
 """Golden model of a node's two banks of programs: their contents, accepted edits, and runs.
 
-A set is a pass; the set of a run is the number of passes before it. LOAD_PROGRAM writes the current bank, and is
-then refused during a run, or the idle one. A load of slot 0 of queue 0 for the idle bank empties it and
-begins its digest, the CRC-32 of the words of all loads for it, headers included. EDIT makes the idle bank the program
-from the next set on, RUN of that set changes banks, and any load for the idle bank cancels the edit.
+A set is a pass; the set of a run is the number of passes before it. LOAD_PROGRAM writes the current bank, which is
+rejected during a run, or the idle one. A load of slot 0 of queue 0 into the idle bank empties it and begins its
+digest, the CRC-32 of the words of all loads for it, headers included. EDIT makes the idle bank the program from the
+next set on, RUN of that set swaps the banks, and any load for the idle bank cancels the edit.
 """
 
 import zlib
@@ -27,7 +27,7 @@ class Bank:
 
     @property
     def loaded(self) -> bool:
-        """Whether there is any command."""
+        """Whether the bank contains any command."""
         return any(self.lengths)
 
     @property
@@ -36,7 +36,7 @@ class Bank:
                 for words, length in zip(self._words, self.lengths, strict=True)]
 
     def load(self, queue: int, slot: int, words: list[int]) -> None:
-        """Load words of a queue's program from a slot on; the program ends after the last whole command."""
+        """Load words of a queue's program from a slot on; the program ends after the last complete command."""
         first = DESCRIPTOR_WORDS * slot
         self._words[queue][first:first + len(words)] = words
         self.lengths[queue] = slot + len(words) // DESCRIPTOR_WORDS
@@ -53,12 +53,12 @@ class ProgramBanks:
 
     @property
     def current(self) -> Bank:
-        """The bank that runs."""
+        """The bank that is run."""
         return self.banks[self.bank]
 
     @property
     def idle(self) -> Bank:
-        """The other bank."""
+        """The bank that is not run."""
         return self.banks[1 - self.bank]
 
     def answer(self, opcode: int, count: int, body: list[int]) -> tuple[Status, list[int]]:

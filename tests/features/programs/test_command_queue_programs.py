@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two command queues and their programs, against a model: every start, its time, every event and every record."""
+"""Two command queues and their programs, compared with a model: every start time, event and record."""
 
 import itertools
 import random
@@ -35,7 +35,7 @@ def run_of(passes, **options):
 
 
 class Bench:
-    """Two queues, each with a model of an engine, and a record of all that starts and ends."""
+    """Two queues, each with a model of an engine, and a record of all starts and ends."""
 
     def __init__(self, dut, seed, *, start="none", sink="none"):
         self.dut = dut
@@ -45,16 +45,16 @@ class Bench:
         self.starts, self.offers, self.ends = ([[] for _ in range(QUEUES)] for _ in range(3))
         self.valids = [[] for _ in range(QUEUES)]
         self.done = [0] * QUEUES
-        #: Takes queue and command, and gives the cycles from the start of a command to its event.
+        #: Accepts a queue and a command, and returns the cycles from the start of a command to its event.
         self.duration = lambda queue, command: self.generator.choice([0, 1, 30, 60])
-        #: Takes queue and command, and gives the status of the event.
+        #: Accepts a queue and a command, and returns the status of the event.
         self.status = lambda queue, command: EventStatus.OK
         self.cycle = 0
         self.commands = Source(dut, "commands", descriptor_layout())
         self.program = Source(dut, "program", program_word_layout())
         self.run = Source(dut, "run", run_layout())
         self.events = Sink(dut, "events", 32, stalls=stalls(sink, seed=seed))
-        #: Events so far, once :meth:`receive` is called.
+        #: Events received so far, after :meth:`receive` is called.
         self.received = []
         self._taken = Monitor(dut, "run", run_layout())
         self._monitors = [Monitor(dut, f"start__{n}", command_layout()) for n in range(QUEUES)]
@@ -101,7 +101,7 @@ class Bench:
                         offered[queue] = False
 
     def receive(self):
-        """Take all events from now on; return their list."""
+        """Accept all events from now on; return their list."""
         async def take():
             while True:
                 self.received.extend(await receive_events(self.events, 1))
@@ -119,7 +119,7 @@ class Bench:
             await self.program.send(load_words(queue, program, model=model))
 
     async def idle(self):
-        """Wait for the end of a run."""
+        """Wait until the run has ended."""
         for _ in range(20_000):
             await cycles(self.dut, 1)
             if not self.state["running"]:
@@ -155,7 +155,7 @@ async def begin(dut):
 
 
 def with_dependencies(generator, programs):
-    """Programs with random dependencies that never lock up: on commands that are earlier in a random common order."""
+    """Add random dependencies that never deadlock: on commands that are earlier in a random common order."""
     order = [0] * len(programs[0]) + [1] * len(programs[1])
     generator.shuffle(order)
     slots = [0, 0]
@@ -171,7 +171,7 @@ def with_dependencies(generator, programs):
 
 @cocotb.test(timeout_time=8, timeout_unit="ms")
 async def plays_programs(dut):
-    """Random programs of both queues: all commands in order, changed for their pass, none before its time."""
+    """Both queues run random programs: all commands in order, changed for their pass, and none too early."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"], start=p["start"], sink=p["sink"])
@@ -212,7 +212,7 @@ async def plays_programs(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def starts_in_time(dut):
-    """Each start comes at once after its predecessor and its dependency; the trace has the time of each."""
+    """Each start directly follows its predecessor and its dependency; the trace contains the time of each."""
     p = regression.parameters()
     await begin(dut)
     bench = Bench(dut, p["seed"])
@@ -246,13 +246,13 @@ async def starts_in_time(dut):
     kept = [(record["time"], record["end"], record["queue"], record["tag"]) for record in records]
     assert all(record["version"] == 0 for record in records)
     assert sorted(kept) == sorted(seen)[-len(kept):]
-    # Records are written in order of time, except for records of one moment.
+    # Records are written in order of time, except for records of the same cycle.
     assert all(b[0] - a[0] >= -3 for a, b in itertools.pairwise(kept))
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_failure_ends_the_run(dut):
-    """Commands of a run after a failed one are not started and have no event; the node takes later commands."""
+    """After a failed command, the run's remaining commands neither start nor have events; later commands work."""
     await begin(dut)
     bench = Bench(dut, 3)
     generator = random.Random(3)
@@ -294,15 +294,15 @@ async def a_failure_ends_the_run(dut):
             EventStatus.BAD_CRC if command["tag"] == wrong else EventStatus.OK)
         check(await play(good), queue, slot, EventStatus.BAD_CRC)
     bench.status = lambda queue, command: EventStatus.OK
-    # The checker refuses it: an unknown operation, an operation of the other queue, a wrong base.
+    # The checker rejects it: an unknown operation, an operation of the other queue, a wrong base.
     check(await play(changed(0, 2, operation=99)), 0, 2, EventStatus.UNKNOWN_OPERATION, 99)
     check(await play(changed(1, 1, operation=Operation.MASK)), 1, 1, EventStatus.UNKNOWN_OPERATION, Operation.MASK)
     check(await play(changed(0, 0, operation=Operation.ALL_REDUCE)), 0, 0, EventStatus.UNKNOWN_OPERATION)
     check(await play(changed(1, 3, operation=Operation.ALL_GATHER, weight_base=33)), 1, 3, EventStatus.BAD_BASE, 33)
-    # Its dependency is never met: more than the other queue has, and more than can be counted.
+    # Its dependency is never met: more commands than the other queue has, or more than can be counted.
     check(await play(changed(0, 1, after_0=13, lag_0=0)), 0, 1, EventStatus.AFTER_TIMEOUT, 13 | 1 << 24)
     check(await play(changed(1, 2, after_0=1 << 15, lag_0=0)), 1, 2, EventStatus.AFTER_TIMEOUT, 1 << 15)
-    # A wait for the other queue lasts as long as that queue works.
+    # A wait for the other queue lasts as long as that queue is busy.
     paced, bench.duration = bench.duration, lambda queue, command: 1000 * (command["tag"] == 10) + 1
     events = await play(changed(0, 1, after_0=1, lag_0=0), passes=1)
     assert [event[2] for event in events] == [EventStatus.OK] * 8
@@ -310,7 +310,7 @@ async def a_failure_ends_the_run(dut):
     bench.duration = paced
     # Its flags are not set.
     check(await play(changed(1, 1, wait=0b110)), 1, 1, EventStatus.WAIT_TIMEOUT, 0b110)
-    # Each waits for the other.
+    # The two commands wait for each other.
     cyclic = changed(0, 1, after_0=2, lag_0=0)
     cyclic[1][1].update(after_0=2, lag_0=0)
     events = await play(cyclic)
@@ -331,7 +331,7 @@ async def a_failure_ends_the_run(dut):
         assert 1 <= statuses.count(EventStatus.LINK_RESET) <= QUEUES
         assert set(statuses) <= {EventStatus.OK, EventStatus.LINK_RESET}
         assert bench.state["stopped"] == 1
-    # The node is usable: commands that are pushed run, and so does a program.
+    # The node remains usable: pushed commands run, and so does a program.
     received.clear()
     pushed = [random_command(generator, 77, operation=Operation.QUIESCE), *random_program(generator, 0, 2, tag=78)]
     await bench.commands.send(descriptors(pushed))
@@ -345,7 +345,7 @@ async def a_failure_ends_the_run(dut):
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def pushed_commands_keep_their_place(dut):
-    """Commands that are pushed before a run precede it, commands pushed during the run follow it, by their queues."""
+    """Commands pushed before a run precede it, and commands pushed during the run follow it, in each queue."""
     await begin(dut)
     bench = Bench(dut, 5)
     generator = random.Random(5)
@@ -365,14 +365,14 @@ async def pushed_commands_keep_their_place(dut):
     order = [[event["tag"] for event in events if event["queue"] == queue] for queue in range(QUEUES)]
     assert order == [[60, 61, 62, *[0, 1, 2] * 2, 80, 81, 82], [50, *[10, 11, 12] * 2, 70]]
     assert bench.state["running"] == 0
-    # Nothing happens with no passes, and with no commands.
+    # Nothing happens without passes, or without commands.
     for program, passes in ((programs, 0), ([[], []], 5)):
         await bench.load(program)
         await bench.run.send([run_of(passes)])
         await cycles(dut, 3)
         assert bench.state["running"] == 0
         assert bench.state["loaded"] == bool(program[0])
-    # Of two commands that wait for one flag, one takes it.
+    # Of two commands that wait for one flag, only one consumes it.
     flagged = [{**before[0], "tag": 90, "wait": 1}, {**before[1], "tag": 91, "wait": 1}]
     await bench.commands.send(descriptors(flagged))
     await cycles(dut, 100)
@@ -391,7 +391,7 @@ async def pushed_commands_keep_their_place(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_run_begins_while_pushed_commands_end(dut):
-    """A run that is taken in any cycle of the life of pushed commands waits for the rest of them, and no more."""
+    """A run that is accepted at any time while pushed commands are pending waits for the rest of them, no longer."""
     await begin(dut)
     bench = Bench(dut, 6)
     bench.duration = lambda queue, command: 2
@@ -401,7 +401,7 @@ async def a_run_begins_while_pushed_commands_end(dut):
     pushed = [random_command(generator, 50, operation=Operation.QUIESCE),
               *[{**command, "operation": Operation.MASK, "tag": 60 + n, "state_base": 0}
                 for n, command in enumerate(random_program(generator, 0, 2))]]
-    left = set()  # pushed commands that have not started when the run is taken, by queue
+    left = set()  # pushed commands that have not started when the run is accepted, by queue
     for delay in range(64):
         bench.forget()
         await bench.commands.send(descriptors(pushed))

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Versions of weights in the queues of a node: versions that commands of programs find, and refused commands."""
+"""Weight versions in the queues of a node: versions that program commands find, and rejected commands."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.hdl.control.programs import random_program
 
 
 def layers_behind(generator, **changes):
-    """Programs of two layers; the first one has two copies of its weights: forward, backward, and updates."""
+    """Programs of two layers, the first with two copies of its weights: forward, backward, and updates."""
     def command(tag, operation, region, **fields):
         (made,) = random_program(generator, int(operation == Operation.FUSED_UPDATE), 1, tag=tag)
         return {**made, "operation": operation, "region": region, "apart": int(region == 1),
@@ -29,7 +29,7 @@ def layers_behind(generator, **changes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def weights_have_versions(dut):
-    """Commands of two layers find the version that their pass needs; one that would find another ends the run."""
+    """Commands of two layers find the version that their pass needs; a command that would not ends the run."""
     await begin(dut)
     bench = Bench(dut, 8)
     generator = random.Random(8)
@@ -54,7 +54,7 @@ async def weights_have_versions(dut):
         behind = [max(0, number - 1) for number in ahead]
         return {0: behind, 1: ahead, 2: ahead, 3: behind, 10: passes * [0], 11: passes * [0]}
 
-    for long in (1, 400):  # cycles of an update
+    for long in (1, 400):  # duration of an update in cycles
         bench.duration = lambda queue, command, long=long: generator.choice([0, 5, 60]) + queue * long
         for first, passes in ((0, 7), (7, 1), (8, 4), (0, 2), (2, 3), (0, 1), (1, 1), (2, 2)):
             assert await play(passes, first=first) == (right(passes, first), [])
@@ -62,14 +62,14 @@ async def weights_have_versions(dut):
     bench.duration = lambda queue, command: 20 + 2000 * queue
     early = {"tag_1": {"after_0": 0}}
     assert (await play(3, first=0, **early))[1] == [(1, EventStatus.STALE, 0 | 1 << 16)]
-    # The first one waits for its update of the previous pass, or its weights are not apart.
+    # The first one waits for its update of the previous pass, or its two copies of the weights overlap.
     assert (await play(3, first=0, tag_0={"after_0": 2, "lag_0": 1}))[1] == []
     assert (await play(3, first=0, tag_0={"apart": 0}))[1] == [(0, EventStatus.STALE, 0 | 1 << 16)]
-    # Too few passes, or too many.
+    # A run with too few passes, or too many.
     assert await play(2, first=0) == (right(2, 0), [])
     assert (await play(2, first=3))[1] == [(1, EventStatus.STALE, 2 | 3 << 16)]
     assert (await play(2, first=1))[1] == [(0, EventStatus.STALE, 2 | 0 << 16)]
-    # A failed update does not count, and a region of 0 is none.
+    # A failed update does not count, and region 0 stands for no region.
     bench.status = lambda queue, command: EventStatus.BAD_CRC if command["tag"] == 10 else EventStatus.OK
     assert [failed[:2] for failed in (await play(1, first=0))[1]] == [(10, EventStatus.BAD_CRC)]
     bench.status = lambda queue, command: EventStatus.OK

@@ -1,4 +1,4 @@
-"""The settings that LATCH copies, and commands of one cycle, against models of every cycle."""
+"""The settings that LATCH copies, and commands of one cycle, compared with models of every cycle."""
 
 import random
 
@@ -16,10 +16,10 @@ from sim.streams import cycles, start
 
 
 class Model:
-    """Model of a command of one cycle: it is taken, and its event is offered until it is taken."""
+    """Model of a command of one cycle: it is accepted, and its event is offered until it is accepted."""
 
     def __init__(self):
-        self.tag = None  # of the event on offer
+        self.tag = None  # tag of the offered event
         self.latched = {register(name).port: register(name).reset for name in LATCHED}
 
     def step(self, *, command, taken, settings, running):
@@ -90,7 +90,7 @@ def test_immediate_runner():
 
 
 def test_what_is_latched():
-    """All settings of updates are latched, and nothing else is."""
+    """LATCH copies all settings of updates, and nothing else."""
     assert [name for name in LATCHED if register(name).port not in settings_layout().members] == []
     first, last = register("GRADIENT_SCALE").address, register("EPSILON").address
     assert [register(name).address for name in LATCHED] == list(range(first, last + 1))

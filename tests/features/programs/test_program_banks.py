@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Two banks of programs at a host port, packet by packet against the model: loads, edits and runs, good and bad."""
+"""Two banks of programs at a host port, packet by packet, against the model: valid and invalid requests."""
 
 import random
 
@@ -38,7 +38,7 @@ EDIT_CYCLES = 11
 
 
 class Banked(wiring.Component):
-    """Host port and command queue; commands end at once, unless they are held, and well, unless they fail."""
+    """Host port and command queue; commands end immediately unless held, and successfully unless they fail."""
 
     i: In(stream.Signature(word_layout()))
     o: Out(stream.Signature(word_layout()))
@@ -82,7 +82,7 @@ class Banked(wiring.Component):
 
 
 class Bench:
-    """Host of the node, and the model next to it."""
+    """Host of the node, and the model that runs alongside it."""
 
     def __init__(self, dut, seed, source, sink):
         self.dut, self.generator = dut, random.Random(seed)
@@ -91,7 +91,7 @@ class Bench:
         self.sink = Sink(dut, "o", word_layout(), stalls=stalls(sink, seed=seed + 1))
         self.seen, self.tag, self.name = set(), 0, 0
         self.passes = 0
-        self.body = []  # words that were loaded into the idle bank
+        self.body = []  # words loaded into the idle bank
         cocotb.start_soon(self._watch())
 
     async def _watch(self):
@@ -132,7 +132,7 @@ class Bench:
         return [bits >> 32 * n & 0xFFFFFFFF for n in range(DESCRIPTOR_WORDS)]
 
     async def load(self, *, idle):
-        """Load a program of all queues, of some, or of one that does not fit or is malformed."""
+        """Load a program of all queues, of some, or one that does not fit or is malformed."""
         generator = self.generator
         self.name = generator.randrange(256)
         self.body = [] if idle else self.body
@@ -179,7 +179,7 @@ class Bench:
         self.dut.hold.value = model.running
 
     async def finish(self, *, fail):
-        """Let the run end, well or not, and compare its commands."""
+        """End the run, successfully or not, and compare its commands."""
         wanted = [[command[7] & 0xFFFF for command in queue] * self.passes for queue in self.model.current.programs]
         tags = [[] for _ in range(QUEUES)]
         self.dut.fail.value = fail
@@ -236,7 +236,7 @@ async def changes_banks_at_sets(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reset_at_any_word_of_an_edit(dut):
-    """A reset of the node leaves the first bank, and neither an edit nor a digest."""
+    """A reset of the node selects the first bank, and clears any edit and digest."""
     await start(dut)
     request = [Opcode.EDIT << 24 | 2, 1, 0]
     for length in range(1, len(request) + 1):

@@ -1,4 +1,4 @@
-"""The golden model of banks of programs, by hand."""
+"""The golden model of program banks, checked by hand."""
 
 import pytest
 
@@ -41,9 +41,9 @@ def test_an_edit_holds_from_its_set_on(banks):
     assert (banks.bank, banks.pending, banks.number, banks.latest) == (0, True, 0, 1)
     assert run(banks, 5, 8) == Status.BUSY
     banks.running = False
-    assert run(banks, 5, 7) == Status.NOT_LOADED  # the program of the other bank
-    assert run(banks, 4, 8) == Status.NOT_LOADED  # the set is not the edit's
-    assert run(banks, 4, 7) == Status.OK  # again, after a failure: the edit waits
+    assert run(banks, 5, 7) == Status.NOT_LOADED  # rejected: it is the program of the other bank
+    assert run(banks, 4, 8) == Status.NOT_LOADED  # rejected: the set is not that of the edit
+    assert run(banks, 4, 7) == Status.OK  # accepted again after a failure: the edit is still pending
     banks.running = False
     assert run(banks, 5, 8) == Status.OK
     assert (banks.bank, banks.pending, banks.number, banks.set) == (1, False, 1, 5)
@@ -63,7 +63,7 @@ def test_refused(banks):
     assert edit(banks, 3, 5, digest) == Status.OK
     for number in (1, 3):
         assert edit(banks, number, 5, digest) == Status.OLD_EDIT
-    load(banks, model=9)  # cancels the edit
+    load(banks, model=9)  # a load cancels the edit
     assert not banks.pending
     banks.running = False
     assert run(banks, 5, 7) == Status.OK

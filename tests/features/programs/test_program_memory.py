@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The memory of programs, against a model: loads that are whole, cut short, too long or for no queue."""
+"""The program memory, compared with a model: loads that are complete, cut short, too long or for no queue."""
 
 import random
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Versions of regions, against a model that counts updates, and a proof of the version that a command is given."""
+"""Region versions against a model that counts updates, and a proof of the version that a command is given."""
 
 import random
 
@@ -20,7 +20,7 @@ REGIONS = 5
 
 
 class Model:
-    """Model of the versions: one of each copy, and how long its inputs have been the same."""
+    """Model of the versions: one of each copy, and how long its inputs have been unchanged."""
 
     def __init__(self):
         self.versions = {}
@@ -65,7 +65,7 @@ class Model:
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_updates(dut):
-    """Updates of all regions, in even and odd passes, while heads come and go."""
+    """Updates of all regions are counted, in even and odd passes, while heads come and go."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
@@ -98,7 +98,7 @@ async def counts_updates(dut):
                 "number": state["number"], "update": to_int(region_layout(), updated), "_": updated}
 
     class Packed:
-        """The model, for ports that are numbers."""
+        """The model, for ports that are packed into numbers."""
 
         @staticmethod
         def outputs(inputs):
@@ -118,7 +118,7 @@ async def counts_updates(dut):
 
 
 class Known(wiring.Component):
-    """Specification: for any region, commands are given the number of its updates."""
+    """Specification: for any region, a command is given its number of updates."""
 
     region: In(range(REGIONS_MAX + 1))
     odd: In(1)
@@ -157,7 +157,7 @@ class Known(wiring.Component):
 
 
 def test_known():
-    """From reset on: a version is the number of updates of its own region."""
+    """Proof from reset: a version is the number of updates of its own region."""
     formal.prove(Known(), depth=18, mode="bmc")
 
 

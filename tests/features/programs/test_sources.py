@@ -1,4 +1,4 @@
-"""State of programs as a source: hdl/features/programs/sources.py."""
+"""The program state as a source: hdl/features/programs/sources.py."""
 
 import dataclasses
 

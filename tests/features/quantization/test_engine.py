@@ -43,7 +43,7 @@ def layers_of(shapes, seed):
         bits = int(generator.choice([4, 8]))
         subtract, relu = generator.random(2) < 0.5
         offsets = generator.integers(0, 1 << bits, outputs)
-        # The shift brings sums of random weights, of about this size, into range.
+        # The shift brings sums of random weights, which have about this size, into range.
         shift = int(np.log2(40 * (1 << bits) * np.sqrt(inputs))) + 9
         result.append(Layer(
             codes=generator.integers(0, 1 << bits, (outputs, inputs)), offsets=offsets if subtract else -offsets,
@@ -69,7 +69,7 @@ class Case:
         self.weights[:len(self.program.weights)] = self.program.weights
         self.gradients[:len(self.program.parameters)] = self.program.parameters
         inputs = pack_inputs(self.program, self.x)
-        # Bytes after the last input of a sample do not matter, and are noise.
+        # Bytes after the last input of a sample do not matter, and are random.
         padded = inputs.view(np.uint8).reshape(samples, -1)
         padded[:, layers[0].inputs:] = generator.integers(0, 256, (samples, padded.shape[1] - layers[0].inputs))
         self.gradients[self.program.source:self.program.source + len(inputs)] = inputs
@@ -88,7 +88,7 @@ class Case:
         return (int(self.weights[word]) & mask) >> offset % 32
 
     def expected(self, count=None):
-        """Gradient memory after the first layers, by default all."""
+        """Gradient memory after the first ``count`` layers, by default all."""
         memory, values = self.gradients.copy(), self.x
         bytes_per_row = 4 * self.lanes
         for number, layer in enumerate(self.layers[:count]):
@@ -173,7 +173,7 @@ def _network(shapes, bits):
     (1, [(64, 64), (32, 64)], 8),
 ])
 def test_no_bubble(lanes, shapes, samples, bits):
-    """A beat passes in every cycle, over outputs, samples and layers, except at a command's beginning and end."""
+    """A beat passes in every cycle, across outputs, samples and layers, except at a command's beginning and end."""
     case = Case(lanes, _network(shapes, bits), samples, 9)
     bench = unit(lanes)
     case.fill(bench)
@@ -235,7 +235,7 @@ def test_a_wrong_field(wrong, number):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("name", ["codes", "source", "parameters", "target"])
 def test_the_last_place_that_fits(lanes, name):
-    """A part may end at the last row of its memory, and is wrong one row further up."""
+    """A part may end at the last row of its memory, and is rejected if it is one row further up."""
     layers = layers_of([(9, 20)], 5)
     rows = {"codes": 9 * -(-20 * layers[0].bits // (32 * lanes)), "source": 3 * -(-20 // (4 * lanes)),
             "parameters": -(-18 // lanes), "target": 3 * -(-9 // lanes)}
@@ -277,7 +277,7 @@ def test_a_list_without_an_end():
 
 
 def test_one_after_the_other():
-    """Good and bad commands in turn do not affect each other."""
+    """Alternating valid and invalid commands do not affect each other."""
     case = Case(4, layers_of([(9, 20), (7, 9)], 8), 3, 8)
     bench = unit(4)
     case.fill(bench)
@@ -286,5 +286,5 @@ def test_one_after_the_other():
                    cycles=9_000)
     assert [each["status"] for each in ended] == [0, EventStatus.BAD_LAYER, 0, 0, EventStatus.BAD_LAYER, 0]
     assert ended[0] == ended[2] == ended[5]
-    # Commands after the first one start from other inputs, if the results of the second layer overwrite them.
+    # Commands after the first start from different inputs if the results of the second layer overwrite them.
     assert ended[0]["detail"] == case.program.beats * 3

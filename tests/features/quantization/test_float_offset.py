@@ -13,7 +13,7 @@ from tests.refusals import refused_values
 
 
 def _outputs(lanes, bits, seed, count=400):
-    """Beats of random outputs, with the parameters of an output held for all of its beats."""
+    """Beats of random outputs; the parameters of an output are held for all of its beats."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 6, count)
     numbers = np.arange(count).repeat(lengths)

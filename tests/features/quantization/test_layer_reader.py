@@ -62,7 +62,7 @@ def _checked(layer, samples, lanes):
 
 
 def _layer(generator, samples, lanes, *, final):
-    """Random layer with parts that end somewhere in their memories, sometimes at the end or a row beyond."""
+    """Random layer with parts that end anywhere in their memories, sometimes at the end or a row beyond."""
     def flip(share):
         return int(generator.random() < share)
 
@@ -146,7 +146,7 @@ def test_latency():
 
 
 def test_known():
-    """A known layer is offered: ten inputs in three rows, and codes of 4 bits, one row for two rows of inputs."""
+    """A known layer is offered: ten inputs in three rows, and 4-bit codes, one row for two rows of inputs."""
     layer = {**SOUND, "wide": 0, "signed": 1, "final": 1, "inputs": 10, "outputs": 3, "codes": 100, "source": 7,
              "parameters": 20, "target": 4095 - 1}
     assert _checked(layer, 2, 1) == {
@@ -154,7 +154,7 @@ def test_known():
         "input_rows": 3, "tail": 0b11, "code_row": 100, "code_elements": 6, "source_row": 7, "parameter_row": 20,
         "parameter_elements": 6, "target_row": 4094}
     assert _run([layer], 2, 1, start=3) == (1, False)
-    assert _run([layer], 3, 1) == (0, True)  # its results do not fit
+    assert _run([layer], 3, 1) == (0, True)  # results of the layer do not fit
 
 
 # --- every cycle
@@ -190,7 +190,7 @@ def test_lockstep(lanes, source, sink):
 def test_wrong(lanes, change):
     """A wrong layer after a valid one ends the list.
 
-    An address of -1 stands for the last possible row; its successor wraps to the first.
+    An address of -1 stands for the last possible row; the next row wraps to the first.
     """
     wrong = {**SOUND, **{name: value % ((1 << 32) // lanes) * lanes if value < 0 else value
                          for name, value in change.items()}}
@@ -200,7 +200,7 @@ def test_wrong(lanes, change):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_limits(lanes):
-    """Limits are exact: the largest number of inputs, and parts that end with their memory, are valid, no more."""
+    """The largest number of inputs, and parts that end with their memory, are valid; anything beyond is not."""
     most = {**SOUND, "inputs": 4 * lanes * INPUT_ROWS, "final": 1}
     assert _run([most], 1, lanes) == (1, False)
     assert _run([{**most, "inputs": most["inputs"] + 1}], 1, lanes) == (0, True)
@@ -220,13 +220,13 @@ def test_lists(lanes):
 
 @pytest.mark.parametrize("samples", [1 << 16, (1 << 32) - 1])
 def test_too_many_samples(samples):
-    """A number of samples beyond 16 bits is wrong."""
+    """A number of samples that exceeds 16 bits is rejected."""
     assert _run([{**SOUND, "final": 1}], samples, 8) == (0, True)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_reset_in_a_list(lanes):
-    """The next list after a reset, at any point of a list, is read from its beginning."""
+    """After a reset at any point of a list, the next list is read from its beginning."""
     words = np.array(_words(SOUND) * 3, np.uint32)
     for beats in (1, 2, 5, 12, 30):
         unit = _unit(lanes)

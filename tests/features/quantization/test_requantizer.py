@@ -75,7 +75,7 @@ def test_every_result_at_its_edges(shift, relu):
     """Products just below, at and just above each rounding threshold in and around the limits round correctly."""
     edges = (np.arange(-140, 270) << shift) - ((1 << shift) >> 1)
     products = (edges[:, None] + np.arange(-2, 3)).ravel()
-    # Sums with the wanted products by a multiplier, or as near as possible.
+    # Sums that give the wanted products with a multiplier, or as near as possible.
     multipliers = [1 << max(shift - 16, 0) if shift < 32 else 0xFFFF, 1, 3]
     for multiplier in multipliers:
         if multiplier > 0xFFFF:

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The writer of results into rows of memory: hdl/features/quantization/result_writer.py."""
+"""The writer of results into memory rows: hdl/features/quantization/result_writer.py."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def _given(layers, lanes, **options):
 
 
 def _drive(generator, lanes, samples, count=200):
-    """Layers of all sizes, raw and not."""
+    """Layers of all sizes, raw and requantized."""
     layers = [_layer(generator, samples, lanes, final=int(generator.random() < 0.3)) for _ in range(count)]
     return _given(layers, lanes)
 
@@ -120,7 +120,7 @@ test_reset_in_a_sample = BENCH.resets(CASES, (2, 3, 5, 9, 17), count=1_000)
 
 
 def test_known():
-    """Known layers are written: two samples of five results, four to an element, and two of one raw result."""
+    """Known layers are written: two samples of five results, four per element, and two of one raw result."""
     layers = [{"row": 9, "final": 0, "raw": False, "results": [[1, -1, 127, 256, 5], [6, 7, 8, 9, -128]]},
               {"row": 3, "final": 1, "raw": True, "results": [[-2], [0x1234_5678]]}]
     trace = BENCH.check((1, 2), drive=_given(layers, 1, cycles=20)).trace
@@ -128,7 +128,7 @@ def test_known():
     got = list(zip(trace["port__row"][when].tolist(), trace["port__elements"][when].tolist(), strict=True))
     assert got == [(9, 0x00_7F_FF_01), (10, 0x05), (11, 0x09_08_07_06), (12, 0x80),
                    (3, 0xFFFF_FFFE), (4, 0x1234_5678)]
-    # The layer is taken in the first cycle, and a result in each one from then on.
+    # The layer is accepted in the first cycle, and one result in every following cycle.
     assert np.flatnonzero(trace["i__valid"] & trace["i__ready"]).tolist() == list(range(1, 13))
     assert when.tolist() == [cycle + ResultWriter.latency for cycle in (4, 5, 9, 10, 11, 12)]
     assert [np.flatnonzero(trace[name]).tolist() for name in ("written", "ended", "done")] == [
@@ -138,7 +138,7 @@ def test_known():
 
 @lanes_
 def test_throughput(lanes):
-    """A result is taken in every cycle, with no bubble between samples or layers."""
+    """A result is accepted in every cycle, with no bubble between samples or layers."""
     generator = np.random.default_rng(lanes)
     layers = [_layer(generator, 3, lanes, final=0) for _ in range(20)]
     count = sum(len(sample) for layer in layers for sample in layer["results"])

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Gates of both queues, played from both sides: hdl/features/quorum/gate.py."""
+"""Gates of both queues, driven from both sides: hdl/features/quorum/gate.py."""
 
 import random
 
@@ -40,7 +40,7 @@ class Player:
         raise AssertionError(f"No command in {PATIENCE} cycles")
 
     async def take(self, **watched):
-        """Take the command after some cycles without a change; return its fields."""
+        """Accept the command after some cycles without a change; return its fields."""
         first = self.fields()
         for _ in range(self.generator.randrange(4)):
             await self.ctx.tick()
@@ -56,7 +56,7 @@ class Player:
         return first
 
     async def end(self, *, good=1, **watched):
-        """Its event."""
+        """Signal the event of the command."""
         await self.ctx.tick().repeat(1 + self.generator.randrange(3))
         self.ctx.set(self.gate.ended, 1)
         self.ctx.set(self.gate.good, good)
@@ -80,7 +80,7 @@ def simulate(unit, run, *, seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compute(seed):
-    """A command with a round waits for a slot, or does nothing if its round is over; all other commands pass."""
+    """A command with a round waits for a slot, or has no effect if its round is over; all other commands pass."""
     async def run(ctx, player):
         unit, generator = player.unit, player.generator
         for _ in range(60):
@@ -103,12 +103,12 @@ def test_compute(seed):
                 for _ in range(waits):
                     await ctx.tick()
                     assert not ctx.get(player.gate.o.valid)
-                # Either may end the wait.
+                # Either condition may end the wait.
                 skips = generator.random() < 0.3
                 ctx.set(unit.over if skips else unit.room, 1)
             cycles = await player.offered()
             assert cycles == unit.latency
-            # A slot or an end that comes later makes no difference.
+            # A slot or an end that comes later has no effect.
             ctx.set(unit.slot, generator.getrandbits(1))
             ctx.set(unit.over, 1)
             actual = await player.take(begun=not skips, into=slot)
@@ -124,7 +124,7 @@ def test_compute(seed):
 
 @pytest.mark.parametrize(("seed", "lanes"), [(0, 1), (1, 4), (2, 8)])
 def test_update(seed, lanes):
-    """An update with a round waits for its scale and takes the node's gradients; all other commands pass."""
+    """An update with a round waits for its scale and consumes the node's gradients; all other commands pass."""
     async def run(ctx, player):
         unit, generator, port = player.unit, player.generator, player.unit.scale_read
         for _ in range(60):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""READY and CLOSE round a ring of relays: hdl/features/quorum/quorum_relay.py."""
+"""READY and CLOSE around a ring of relays: hdl/features/quorum/quorum_relay.py."""
 
 import random
 
@@ -13,12 +13,12 @@ from hdl.features.quorum.quorum_relay import CLOSE_WORDS, QuorumRelay
 from hdl.features.replay.control_word import ControlType, control_layout, ready_layout
 from tests.hdl import pysim
 
-#: Cycles without anything new after which the test fails.
+#: Cycles without a new word after which the test fails.
 PATIENCE = 400
 
 
 class Relays(wiring.Component):
-    """Relays of a ring; a node's words wait for its successor while ``stall`` has its bit."""
+    """Relays of a ring; a node's words wait for its successor while its bit of ``stall`` is set."""
 
     def __init__(self, count):
         self.units = [QuorumRelay() for _ in range(count)]
@@ -37,7 +37,7 @@ class Relays(wiring.Component):
 
 
 class Bench:
-    """Nodes that send and hear words. ``busy`` is the share of cycles when a link or rank 0 is not ready."""
+    """Nodes that send and hear words. ``busy`` is the fraction of cycles when a link or rank 0 is not ready."""
 
     def __init__(self, ctx, relays, *, seed, busy):
         self.ctx, self.relays, self.seed, self.busy = ctx, relays, seed, busy
@@ -48,7 +48,7 @@ class Bench:
         self.heard = []
         self.closed = [[] for _ in range(count)]  # number of the cycle, and the round
         self.cycle = 0
-        self._new = 0  # cycle of the last word that was heard or reported
+        self._new = 0  # cycle in which the last word was heard or reported
         for rank, unit in enumerate(relays.units):
             ctx.set(unit.place, {"rank": rank, "size": count})
 
@@ -106,7 +106,7 @@ def test_words_of_all_nodes(count, busy):
             sets.extend(words)
         due = list(closes)
         while len(bench.heard) < 20 * count or len(bench.closed[0]) < len(closes):
-            # As rank 0 does: no round before its own CLOSE of the previous round.
+            # Like rank 0, no round starts before the CLOSE of the previous round.
             if due and len(bench.closed[0]) == len(closes) - len(due) and not bench.close and (
                     generator.random() < 0.05):
                 bench.close.append(due.pop(0))
@@ -120,13 +120,13 @@ def test_words_of_all_nodes(count, busy):
 
 
 def test_latency():
-    """A word passes a node in :attr:`QuorumRelay.latency` cycles, and a CLOSE is known a cycle after its end."""
+    """A word passes a node in :attr:`QuorumRelay.latency` cycles, and a CLOSE is known one cycle after its end."""
     async def run(bench):
         bench.close.append({"tag": 5, "on_time": 3, "late": 8, "index": 40})
         for _ in range(30):
             await bench.step()
         cycles = [closed[0][0] for closed in bench.closed]
-        # Rank 0 is the last; its word is at its output a cycle after it was offered.
+        # Rank 0 comes last; its word is at its output one cycle after it was offered.
         assert cycles == [QuorumRelay.latency * (n or 4) + CLOSE_WORDS for n in range(4)]
         bench.ready[1].append((1, 9))
         start = bench.cycle
@@ -140,14 +140,14 @@ def test_latency():
 
 
 def test_damaged_words():
-    """Words other than READY and CLOSE are dropped; without a position, all words; a link reset ends a message."""
+    """Words other than READY and CLOSE, or all without a position, are dropped; a link reset ends a message."""
     relay = QuorumRelay()
     ready = ready_layout().const({"type": ControlType.READY, "source": 3, "slot": 1, "zeros": 0, "tag": 70}).as_bits()
     close = control_layout().const({"type": ControlType.CLOSE, "words": CLOSE_WORDS - 1, "tag": 7, "reserved": 0})
 
     async def run(ctx):
         async def offer(data, *, first=1, last=1):
-            """Give a word; return the word at ``o`` afterwards."""
+            """Offer a word; return the word that is at ``o`` afterwards."""
             ctx.set(relay.i.payload, {"data": data, "first": first, "last": last})
             ctx.set(relay.i.valid, 1)
             await ctx.tick().until(relay.i.ready)
@@ -155,7 +155,7 @@ def test_damaged_words():
             return ctx.get(relay.o.payload.data) if ctx.get(relay.o.valid) else None
 
         ctx.set(relay.o.ready, 1)
-        assert await offer(ready) is None  # without a position
+        assert await offer(ready) is None  # a relay without a position drops it
         ctx.set(relay.place, {"rank": 2, "size": 4})
         assert await offer(ready) == ready
         for bad in (ready | 1 << 9, ready ^ 1, ready & ~(0xF << 4) | 2 << 4, close.as_bits() + (1 << 4), 0):

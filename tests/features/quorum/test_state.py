@@ -1,4 +1,4 @@
-"""A node's gradients of rounds against the golden model: hdl/features/quorum/state.py."""
+"""A node's gradients of rounds, compared with the golden model: hdl/features/quorum/state.py."""
 
 import random
 
@@ -16,8 +16,8 @@ RANK = 5
 class Bench:
     """A keeper with random computations and rounds, and its golden model with one node.
 
-    A computation may end in any cycle around a CLOSE. Golden gradients are given when they end, or after the rounds
-    that are closed by then.
+    A computation may end in any cycle around a CLOSE. Gradients enter the golden model when they end, or after the
+    rounds that are closed by then.
     """
 
     def __init__(self, ctx, keeper, weights, generator):
@@ -26,13 +26,13 @@ class Bench:
         self.counts = dict.fromkeys(("computed", "applied", "applied_late", "dropped"), 0)
         self.told = []
         self.computing = None
-        self.number = 0  # of the next computation
+        self.number = 0  # number of the next computation
         self.ended = 0  # rounds that have ended
         ctx.set(keeper.rank, RANK)
         ctx.set(keeper.weights, weights)
 
     async def cycle(self, **inputs):
-        """One cycle with these inputs; all other inputs are 0."""
+        """Run one cycle with these inputs; all other inputs are 0."""
         ctx, keeper = self.ctx, self.keeper
         for name in ("closed", "begun", "ended", "good", "taken", "finished"):
             ctx.set(getattr(keeper, name), inputs.get(name, 0))
@@ -92,7 +92,7 @@ class Bench:
         self.ended += 1
 
     async def compare(self):
-        """Compare counts and pending gradients, after all work that was begun is over."""
+        """Compare counts and pending gradients after all started work has ended."""
         for _ in range(self.keeper.latency + 1):
             await self.cycle()
         assert self.counts == self.rounds.ledgers[0].counts
@@ -122,7 +122,7 @@ def test_follows_the_golden_model(weights):
         assert counts["applied"] > 10
         assert (counts["applied_late"] > 10) == any(weights)
         assert (counts["dropped"] > 0) == (not all(weights))
-        # Each gradient is reported to rank 0 at most once, and always if it had a part in a round.
+        # Each gradient is reported to rank 0 at most once, and always if it took part in a round.
         assert len(bench.told) == len(set(bench.told))
         assert len(bench.told) >= counts["applied"] + counts["applied_late"]
         assert set(counts_layout().members) == {f"gradients_{status}" for status in bench.counts}
@@ -131,7 +131,7 @@ def test_follows_the_golden_model(weights):
 
 
 def test_resumed_and_reset():
-    """A gradient that is given again is pending and reported once; a reset drops pending ones, and forgets all."""
+    """A resumed gradient is pending and reported once; a reset drops pending ones and clears everything."""
     keeper = QuorumState()
     async def run(ctx):
         bench = Bench(ctx, keeper, (ONE,) * 15, random.Random(1))

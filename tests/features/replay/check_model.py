@@ -1,4 +1,4 @@
-"""Golden model of the check of a word on a link that repeats words: CRC-8 of polynomial 0x2f, Koopman's 0x97."""
+"""Golden model of the word check on a link that repeats words: CRC-8 with polynomial 0x2f, Koopman's 0x97."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ _POLYNOMIAL = 0x2F
 
 
 def crc8(bits: Iterable[int], register: int = 0xFF) -> int:
-    """The register after the given bits; appended to them, bit 7 first, it leaves 0."""
+    """The register after the given bits; appending the register to them, bit 7 first, leaves 0."""
     for bit in bits:
         feedback = register >> 7 ^ bit
         register = (register << 1 & 0xFF) ^ (_POLYNOMIAL if feedback else 0)
@@ -14,7 +14,7 @@ def crc8(bits: Iterable[int], register: int = 0xFF) -> int:
 
 
 def _table(position: int, width: int) -> list[int]:
-    """Contribution of each value of a field of a word to its check."""
+    """Contribution of each value of a word's field to the check."""
     bits = [[value >> n & 1 for n in range(width)] + [0] * (34 - position - width) for value in range(1 << width)]
     return [crc8(field, 0) for field in bits]
 

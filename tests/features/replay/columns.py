@@ -13,7 +13,7 @@ def packet(words):
 
 
 def whole(words):
-    """Words of a whole message with their positions."""
+    """Words of a complete message with their positions."""
     return [Message(word, int(not n), last) for n, (word, last) in enumerate(packet(words))]
 
 
@@ -46,7 +46,7 @@ def compare(unit, rows, free=None):
 class Columns:
     def __init__(self):
         self._rows = collections.defaultdict(list)
-        self._any = collections.defaultdict(list)  # rows where an output does not count
+        self._any = collections.defaultdict(list)  # rows in which an output does not matter
 
     def note(self, **values):
         """Add a row for the ports of a cycle."""
@@ -59,7 +59,7 @@ class Columns:
         self.note(**{name: value or 0})
 
     def stream(self, name, beat, ready):
-        """Add a row for a stream: a beat, or None, and whether it is taken."""
+        """Add a row for a stream: a beat or None, and whether it is accepted."""
         self.note(**{f"{name}__valid": beat is not None, f"{name}__payload": payload(beat), f"{name}__ready": ready})
 
     def __getitem__(self, name):

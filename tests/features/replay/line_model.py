@@ -4,7 +4,7 @@ import dataclasses
 
 from tests.features.replay.check_model import crc8
 
-#: Bits of a message, and of the gap before the first.
+#: Bits of a message, and of the gap before the first message.
 MESSAGE = 30
 #: Position of the bit that reports whether the receiver waits for a restart.
 _RECOVER = 21
@@ -23,14 +23,14 @@ class Message:
         return [value >> n & 1 for n in range(21)]
 
     def bits(self) -> list[int]:
-        """The bits on the line, the first one first."""
+        """The bits on the line, in order of transmission."""
         bits = [1, *self.fields()]
         check = crc8(bits)
         return bits + [check >> n & 1 for n in range(7, -1, -1)]
 
     @classmethod
     def parse(cls, bits: list[int]) -> "Message | None":
-        """The message in 30 bits, or none if it is damaged."""
+        """The message in 30 bits, or None if it is damaged."""
         value = sum(bit << n for n, bit in enumerate(bits[1:22]))
         count = value >> 10 & 15
         if not bits[0] or crc8(bits) or value >> 14 & 15 != count ^ 15:
@@ -39,7 +39,7 @@ class Message:
 
 
 class Speaker:
-    """The receiver's end: silent until it is started, then a gap, then messages without end."""
+    """The receiver's end: silent until it is started, then a gap, then an endless series of messages."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -51,7 +51,7 @@ class Speaker:
         return self._bits is not None
 
     def step(self, now: Message, start: bool) -> None:
-        """One cycle. A message has the state at its begin, but the latest possible ``recover``."""
+        """Advance one cycle. A message has the state at its beginning, but the latest possible ``recover``."""
         if self._bits is None:
             self.line = 0
         elif self._bits:
@@ -70,18 +70,18 @@ class Speaker:
 
 
 class Listener:
-    """The transmitter's end: finds the first message after a gap, and keeps its phase for good."""
+    """The transmitter's end: finds the first message after a gap, and keeps its phase permanently."""
 
     def __init__(self) -> None:
         self.complete: list[int] | None = None
         self.marked = False
         self._zeros = 0
-        self._bits: list[int] | None = None  # of the message that is coming in; none while there is no phase
-        self._whole = True  # all of them have come by this line
-        self._other: int | None = None  # bits that have come by the other line in its message
+        self._bits: list[int] | None = None  # bits of the incoming message, or None while there is no phase
+        self._whole = True  # whether all bits have come by this line
+        self._other: int | None = None  # bits of the same message that have come by the other line
 
     def step(self, line: int, lost: bool, swap: bool = False) -> None:
-        """One cycle; ``lost``: the message just complete was not the first; ``swap``: the other line follows."""
+        """Advance one cycle; ``lost``: the completed message was not the first; ``swap``: the other line follows."""
         if self._other is not None:
             self._other = (self._other + 1) % MESSAGE
         self._step(line, lost)

@@ -1,6 +1,6 @@
 """Golden model of both ends of a link that repeats words, by the protocol of docs/ring/link.md, cycle by cycle.
 
-The attributes of an end are its outputs in a cycle; ``step`` takes the inputs of the cycle and advances.
+The attributes of an end are its outputs in a cycle; ``step`` receives the inputs of the cycle and advances.
 """
 
 import collections
@@ -9,14 +9,14 @@ import dataclasses
 from tests.features.replay.check_model import word_check
 from tests.features.replay.line_model import MESSAGE, Listener, Message, Speaker
 
-#: Numbers of words are modulo this.
+#: Word numbers are modulo this value.
 NUMBERS = 1024
 _RESTART, _START = 1, 14
 
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """The wires in a cycle, but for the line."""
+    """The wires in a cycle, except for the line."""
 
     valid: int = 0
     data: int = 0
@@ -32,11 +32,11 @@ def restart_word(number: int, id: int, start: int) -> Word:
 
 
 class Transmitter:
-    #: Cycles from the first START to the answer's first bit, with wires that take none.
+    #: Cycles from the first START to the answer's first bit, with wires without delay.
     ENDS = 35
-    #: Cycles without news beyond twice the latency of the wires after which a restart is sent.
+    #: Cycles without news, beyond twice the wire latency, after which a restart is sent.
     PATIENCE = 4 * MESSAGE + 5
-    #: Cycles beyond ENDS after which the first START, and any other, is sent again.
+    #: Cycles beyond ENDS after which the first START, and any later one, is sent again.
     START_AGAIN = (255, 1023)
 
     def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
@@ -45,31 +45,31 @@ class Transmitter:
         self.reset()
 
     def reset(self) -> None:
-        """Clear everything that a reset of the link clears: all but the numbers of the last restarts."""
+        """Clear everything that a link reset clears: all except the numbers of the last restarts."""
         self._spent = 0  # packets that have been started
         self.word = Word()
         self.fresh = self.repeated = self.restarted = 0
         self.write = self.send = self.highest = self.acknowledged = 0
-        self.kept: dict[int, Word] = {}  # by row
-        self._announced = 0  # the last message's `expect`
-        self._open = True  # the window had room for two words a cycle ago
+        self.kept: dict[int, Word] = {}  # sent words by row
+        self._announced = 0  # field `expect` of the last message
+        self._open = True  # the window had room for two words one cycle ago
         self._first = True
-        self._given = 0  # packets that have left the receiver, as far as is known
+        self._given = 0  # packets known to have left the receiver
         self._confirmed = False  # the receiver has seen the last restart
-        self._holds = False  # words wait for that: the last restart was not requested
+        self._holds = False  # words wait for confirmation: the last restart was not requested
         self.started = False
-        # The first restart is START: at once, or with two ports when a word waits.
+        # The first restart is START: sent immediately, or with two ports when a word waits.
         self._restart_due = self._asked = self.ports == 1
         self._timer = self._again = 0
         self.at = 0
-        self._at_rest = False  # a cycle ago nothing was on its way, and this port not wanted
+        self._at_rest = False  # one cycle ago nothing was in flight, and this port was not wanted
         self._round = 0
-        self._base = 0  # number on the wires of the window's word 0
+        self._base = 0  # number of the window's word 0 on the wires
         self._other = (0, 0, False, 0)  # base, given, started and round of the other link
         self._listener = Listener()
-        # The message of a cycle ago, if it can be true, and whether its number is the last one's or ahead.
+        # The message of the previous cycle, if it can be true, and whether its number is the last one's or ahead.
         self._heard: tuple[Message, bool] | None = None
-        # The word that was fetched a cycle ago, with its flags fresh, repeated, restarted.
+        # The word fetched in the previous cycle, with its flags fresh, repeated, restarted.
         self._fetched: tuple[Word, tuple[int, int, int]] | None = None
 
     @property
@@ -89,11 +89,11 @@ class Transmitter:
 
     @property
     def flying(self) -> int:
-        """Words sent and not acknowledged."""
+        """Number of words sent but not acknowledged."""
         return (self.highest - self.acknowledged) % NUMBERS
 
     def ready(self, control: bool, reset_link: int = 0, port: int = 0) -> tuple[int, int]:
-        """Whether a word of a packet is taken, and a control word, while there is one or not."""
+        """Whether a packet word is accepted, and a control word, depending on whether there is one."""
         room = int((self.write - self.acknowledged) % NUMBERS != self.rows and port == self.at)
         return (1, 1) if reset_link else (int(room and not control), room)
 
@@ -103,7 +103,7 @@ class Transmitter:
 
     def step(self, *, word: tuple[int, int] | None = None, control: int | None = None, line: int = 0,
              reset_link: int = 0, port: int = 0) -> None:
-        """One cycle, with the word and the control word on offer, the bit on the line, and the port to send by."""
+        """Advance one cycle, with the offered word and control word, the bit on the line, and the port to send by."""
         if reset_link:
             self.reset()
             return
@@ -129,7 +129,7 @@ class Transmitter:
         restarting = self._restart_due
         self._open = self.flying < self.window - 1
 
-        # A message counts a cycle after it was checked, once the link is started.
+        # A message counts one cycle after it was checked, once the link is started.
         demanded, news, target = False, False, self.acknowledged
         if heard is not None and self.started:
             said, forward = heard
@@ -142,7 +142,7 @@ class Transmitter:
             self._given = said.given
             if demanded:
                 target = said.expect
-            # Words are released when two messages in a row have reported their arrival.
+            # Words are released when two consecutive messages have reported their arrival.
             if forward:
                 self.acknowledged = self._announced
             self._announced = said.expect
@@ -172,7 +172,7 @@ class Transmitter:
                 self._again, self._restart_due = 1, True
         elif demanded or self._timer > self._round:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
-            # Restarts without words between them have one number, so that none in flight is taken for a later one.
+            # Restarts without words between them share a number, so that none in flight is mistaken for a later one.
             self.id = (self.id + int(demanded or not self._holds)) % 4
             self._holds = not demanded
             self.send = target
@@ -197,7 +197,7 @@ class Transmitter:
         self.write = (self.write + 1) % NUMBERS
 
     def _fetch(self) -> tuple[int, int]:
-        """Words on their way out, through two registers; return whether a word has been fetched, and a new one."""
+        """Move words to the output through two registers; return whether a word was fetched, and a new word."""
         self.fresh = self.repeated = self.restarted = 0
         self.word = dataclasses.replace(self.word, valid=0)
         if self._fetched is not None:
@@ -219,7 +219,7 @@ class Transmitter:
 
 
 class Receiver:
-    #: Cycles from a word in the queue to its offer.
+    #: Cycles from a word's entry into the queue to its offer.
     QUEUE = 3
 
     def __init__(self, *, segments: int, packet_words: int) -> None:
@@ -227,14 +227,14 @@ class Receiver:
         self.reset()
 
     def reset(self) -> None:
-        """Clear all that a reset of the link clears."""
+        """Clear everything that a link reset clears."""
         self.held: collections.deque[tuple[int, int, int]] = collections.deque()  # data, last, cycle of the offer
         self._cycle = 0
         self.control: int | None = None
         self.packets = self.overrun = self.failed = self.arrived = self.ended = 0
         self.expect = self.number = 0
         self.given = self.id = 0
-        self.recover = True  # until START
+        self.recover = True  # whether the receiver waits for a START
         self._word = Word()
         self._position = 0
         self._dropping = False
@@ -246,11 +246,11 @@ class Receiver:
 
     @property
     def o(self) -> tuple[int, int] | None:
-        """The word on offer."""
+        """The offered word."""
         return self.held[0][:2] if self.held and self.held[0][2] <= self._cycle else None
 
     def step(self, *, word: Word, ready: int, control_ready: int = 1, reset_link: int = 0) -> None:
-        """One cycle, with the wires and the readiness of the sinks of words."""
+        """Advance one cycle, with the wires and the readiness of the word sinks."""
         if reset_link:
             self.reset()
             return
@@ -296,15 +296,15 @@ class Receiver:
         return (number, id, start) if known else None
 
     def _is_next(self, word: Word) -> bool:
-        """Whether the word is whole, has the next number, and finds room."""
+        """Whether the word is intact, has the next number, and fits."""
         if word.check != word_check(word.data, word.last, word.kind, self.number):
             return False
         if word.kind and word.last:
-            return False  # the link's own
+            return False  # a word of the link itself
         return not (word.kind and self.number == self.expect and self.control is not None)
 
     def _enter(self, word: Word) -> int:
-        """Hold a word of a packet; return whether it is the first one of a packet."""
+        """Hold a packet word; return whether it is the first of a packet."""
         first = self._position == 0 and not self._dropping
         starts = first and self.packets != self.segments
         stored = not self._dropping and (starts or self._position != 0)

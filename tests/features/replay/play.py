@@ -14,7 +14,7 @@ WIRES = {"valid": 1, "data": 32, "last": 1, "kind": 1, "check": 8, "line": 1}
 
 
 def flip(wire, bit=0):
-    """Damage of one wire in one cycle."""
+    """Damage one wire in one cycle."""
     def damage(word, line):
         if wire == "line":
             return word, line ^ 1
@@ -23,12 +23,12 @@ def flip(wire, bit=0):
 
 
 def cut(word, line):
-    """No word, and no bit."""
+    """Remove the word and the bit."""
     return dataclasses.replace(word, valid=0), 0
 
 
 def any_flip(generator):
-    """Damage of a random wire; all have the same chance."""
+    """Damage a random wire; all are equally likely."""
     bit = generator.randrange(sum(WIRES.values()))
     for wire, width in WIRES.items():
         if bit < width:
@@ -38,7 +38,7 @@ def any_flip(generator):
 
 
 def random_play(seed, **options):
-    """A link with random stalls on every side, control words, and faults of all kinds up to 3 % of all cycles."""
+    """A link with random stalls on every side, control words, and faults of all kinds in up to 3 % of all cycles."""
     generator = random.Random(seed)
     rate = generator.choice([0, .001, .01, .03])
     cut_at, length = generator.randrange(300, 900), generator.randrange(1, 200)
@@ -57,7 +57,7 @@ def random_play(seed, **options):
 
 
 def reset_plays(moments, cycles, make=random_play, **options):
-    """Random plays with a reset in each of some moments, run for some cycles."""
+    """Random plays with a reset at each of some moments, run for some cycles."""
     for moment in moments:
         play = make(moment, resets=lambda cycle, moment=moment: moment <= cycle < moment + 3, **options)
         for _ in range(cycles):
@@ -66,11 +66,11 @@ def reset_plays(moments, cycles, make=random_play, **options):
 
 
 class SlowWires:
-    """Wires that carry a word in ``pace`` cycles; words that come faster follow one after the other."""
+    """Wires that carry a word in ``pace`` cycles; words that arrive faster wait for their predecessors."""
 
     def __init__(self, *, latency, pace):
         self._latency, self._pace = latency, pace
-        self._words = collections.deque()  # with the cycles of their arrival
+        self._words = collections.deque()  # words in flight, with the cycles of their arrival
         self._cycle = self._free = 0
 
     def __len__(self):
@@ -89,7 +89,7 @@ class SlowWires:
 
 @dataclasses.dataclass
 class Play:
-    #: Words of packets as (data, last), and control words, in order; control words go by port 0.
+    #: Words of packets as (data, last), and control words, in order; control words use port 0.
     sent: list
     controls: list = dataclasses.field(default_factory=list)
     segments: int = 3
@@ -98,14 +98,14 @@ class Play:
     window: int = 255
     latency: int = 1
     back: int | None = None
-    faults: Callable = lambda cycle: None  # from a cycle to its damage, or none
-    willing: Callable = lambda: True  # to offer a word, when there is none on offer
+    faults: Callable = lambda cycle: None  # returns the damage of a cycle, or None
+    willing: Callable = lambda: True  # whether to offer a word when none is offered
     takes: Callable = lambda: True
     control_willing: Callable = lambda: True
     control_takes: Callable = lambda: True
     resets: Callable = lambda cycle: False
-    route: list | None = None  # port of each packet, of two; without it there is one
-    pace: int = 1  # cycles that the wires of a link with one port take for a word; those with two take one
+    route: list | None = None  # port of each packet, of two ports; if None, there is one port
+    pace: int = 1  # cycles per word on the wires of a link with one port; with two ports, one cycle per word
 
     def __post_init__(self):
         ports = 1 if self.route is None else 2
@@ -118,11 +118,11 @@ class Play:
         back = self.latency if self.back is None else self.back
         self.lines = [collections.deque([0] * (back + 9 * port)) for port in range(ports)]
         self.received, self.heard, self.moments = [], [], []
-        self.by_port = [[] for _ in range(ports)]  # received words
-        self.packet = 0  # of the next word to offer
+        self.by_port = [[] for _ in range(ports)]  # received words of each port
+        self.packet = 0  # packet of the next word to offer
         self.cycle = 0
         self.restarts = self.repeated = self.failed = self.fresh = 0
-        self._word = self._control = 0  # to offer next
+        self._word = self._control = 0  # indices of the next word and control word to offer
         self._offers = self._control_offers = False
         self._first = True
         self.trace = collections.defaultdict(list)
@@ -230,7 +230,7 @@ def packets(generator, count, longest=70):
 
 
 def geometric(generator, chance):
-    """Willing with this chance in each cycle."""
+    """A function that is true with this probability in each cycle."""
     return lambda: generator.random() < chance
 
 

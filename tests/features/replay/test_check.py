@@ -1,4 +1,4 @@
-"""The check of a word: hdl/features/replay/check.py against its golden twin, and its distance."""
+"""The check of a word: hdl/features/replay/check.py compared with its golden model, and its distance."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from tests.features.replay.check_model import crc8, word_check
 
 
 class Checks(Component):
-    """The check of a word in one piece, and a register fed with one bit."""
+    """The check of a complete word, and a register that is fed one bit at a time."""
 
     word: In(34)
     check: Out(8)
@@ -39,7 +39,7 @@ def test_check():
 
 
 def test_golden_check():
-    # Check value of the catalogue for this polynomial, which takes bytes bit 7 first and ends with all bits inverted.
+    # Catalogue check value for this polynomial, which processes bytes bit 7 first and inverts all bits at the end.
     text = [byte >> n & 1 for byte in b"123456789" for n in range(7, -1, -1)]
     assert crc8(text) ^ 0xFF == 0xDF
     for word in (0, 0x2_DEADBEEF, 0x3_FFFFFFFF):
@@ -51,7 +51,7 @@ def test_golden_check():
 
 
 def test_distance():
-    """One, two or three wrong bits of a word and its check are found, for any word."""
+    """One, two or three wrong bits in a word and its check are detected, for any word."""
     changes = [word_check(1 << n & 0xffffffff, n == 32, n == 33, 0) ^ word_check(0, 0, 0, 0) for n in range(34)]
     changes += [1 << n for n in range(8)]
     for count in (1, 2, 3):

@@ -21,7 +21,7 @@ def unit():
 
 
 def words(seed, **options):
-    """A play of control words only, on damaged wires."""
+    """A play with only control words, on damaged wires."""
     play = random_play(seed, rows=WINDOW + 1, window=WINDOW, **options)
     generator = random.Random(seed)
     play.sent, play.controls = [], [generator.getrandbits(32) for _ in range(600)]
@@ -50,13 +50,13 @@ def test_lockstep(unit, seed):
 
 
 def test_reset(unit):
-    """A reset at any moment, while wires are damaged or not."""
+    """A reset at any moment works, whether wires are damaged or not."""
     for play in reset_plays(range(1, 300, 23), 900, words):
         assert_lockstep(unit, play)
 
 
 def test_no_end(unit):
-    """A cut for good, and a link that never starts."""
+    """A link that is cut permanently, or that never starts, matches the model."""
     for since in (0, 400):
         play = words(5, faults=lambda cycle, since=since: cut if cycle >= since else None)
         for _ in range(4000):
@@ -88,7 +88,7 @@ def test_hush_and_enable(unit):
 
 @pytest.mark.parametrize("latency", [1, 16, 60])
 def test_round(unit, latency):
-    """The round trip of the wires; ``delay`` is half of it."""
+    """The unit measures the round trip of the wires; ``delay`` is half of it."""
     play = words(1, latency=latency, back=latency, faults=lambda cycle: None)
     play.run(60_000)
     unit.reset()

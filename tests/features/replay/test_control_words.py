@@ -24,7 +24,7 @@ CONFIG = NodeConfig(segment=32, link=Replay(ingress=2), programs=Programs())
 NODES = 3
 
 #: Cycles of a control word from one node to the next, with wires of one cycle: it is handed on, sent, and received
-#: like a word of a packet, but without the packets' queue after the receiver.
+#: like a packet word, except for the packet queue after the receiver.
 HOP = ControlWords.latency + ReplayTransmitter.latency + ReplayReceiver.latency - 2 + 1
 
 
@@ -56,14 +56,14 @@ def simulate(bench):
         for rank, words in enumerate(ring.words):
             ctx.set(words.signals.place, {"rank": rank, "size": NODES})
             ctx.set(words.signals.of_queue, 1)
-        await ctx.tick().repeat(100)  # links begin
+        await ctx.tick().repeat(100)  # links start up
         await bench(ctx, ring)
 
     pysim.simulate(ring, settled)
 
 
 async def told(ctx, ring, count, *, damage=()):
-    """Cycles until each other node knows that node 0 has done ``count`` commands of queue 1."""
+    """Cycles until every other node knows that node 0 has completed ``count`` commands of queue 1."""
     known = {}
     for cycle in range(400):
         ctx.set(ring.damage, cycle in damage)
@@ -81,7 +81,7 @@ def test_counts():
     async def bench(ctx, ring):
         for words in ring.words:
             ctx.set(words.signals.run, 1)
-        await ctx.tick().repeat(4 * NODES * HOP)  # begins of the run are reported
+        await ctx.tick().repeat(4 * NODES * HOP)  # all nodes report the start of the run
         ctx.set(ring.words[0].signals.done, [0, 1])
         first, second = await told(ctx, ring, 1)
         assert second - first == HOP
@@ -90,7 +90,7 @@ def test_counts():
         late = await told(ctx, ring, 2, damage=range(3, 12))
         assert late[0] > first + 20
         assert late[1] - late[0] == HOP
-        # Counts of the previous run do not count; no node reports anything about a run of number 0.
+        # Counts of the previous run are ignored; no node reports anything about run number 0.
         for words in ring.words:
             ctx.set(words.signals.run, 2)
             ctx.set(words.signals.done, [0, 0])
@@ -122,7 +122,7 @@ def test_alive():
                 if ctx.get(words.signals.alive):
                     heard[rank].append(cycle)
             await ctx.tick()
-        # The time of a SIGNAL: both take the register of their unit and the dispatch's register.
+        # The time of a SIGNAL: both pass the register of their unit and the dispatch register.
         (second,), (third,), (first,) = heard
         assert KeepAlive.period < first < KeepAlive.period + HOP + 2
         assert second - first == third - second == KeepAlive.latency + ControlHub.latency + HOP - ControlWords.latency
@@ -131,7 +131,7 @@ def test_alive():
 
 
 def test_units():
-    """Each type belongs to one unit, and the node must have links for the types."""
+    """Each type belongs to one unit, and a node needs links with these types."""
     names = {link: [unit.name for unit in units(CONFIG.replace(link=link, stub=ComputeStub(quorum=quorum)))]
              for link, quorum in ((Replay(), True), (Slots(messages=True), False), (JobSlots(), False))}
     assert names == {Replay(): ["relay", "keepalive", "rounds"], JobSlots(): ["rooms", "clock"],

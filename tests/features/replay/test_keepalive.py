@@ -26,7 +26,7 @@ class Node:
         self.size = size
 
     def step(self, *, word=None, ready=True, at_work=False):
-        """One cycle; return the word that is sent in it."""
+        """Run one cycle; return the word that is sent in it."""
         sent = self.model.o if ready else None
         self.columns.stream("i", word, 1)
         self.columns.stream("o", self.model.o, ready)
@@ -36,7 +36,7 @@ class Node:
 
 
 def test_period(unit):
-    """A word for each 1,024 cycles of work, with no cycle counted twice; the count restarts after work ends."""
+    """One word is sent per 1,024 working cycles; no cycle counts twice, and the count restarts after work ends."""
     node = Node(4)
     sent = [cycle for cycle in range(8000) if node.step(at_work=cycle != 3000, ready=not 5100 <= cycle < 5200)]
     assert sent == [1025, 2049, 4026, 5050, 6074, 7098]
@@ -47,7 +47,7 @@ def test_period(unit):
 
 
 def test_hand_on(unit):
-    """Latency; hops go down to none; of two waiting words, the one that goes further is sent; the rest is dropped."""
+    """Words have the stated latency; hops count down to none; of two waiting words, the farther one is sent."""
     node = Node(0)
     words = {0: keepalive_word(3), 10: keepalive_word(0), 20: keepalive_word(5), 21: keepalive_word(9),
              22: keepalive_word(2), 40: keepalive_word(4) ^ 1, 42: keepalive_word(4) | 1 << 4,
@@ -77,7 +77,7 @@ def test_lockstep(unit, seed):
 
 @pytest.mark.parametrize("nodes", [2, 3, 16])
 def test_ring(nodes):
-    """Each node hears once of each period of work of one node, and no word circulates for ever."""
+    """Each node receives one word per period of work of a node, and no word circulates forever."""
     generator = random.Random(nodes)
     ring = [Node(nodes) for _ in range(nodes)]
     wires = [[] for _ in ring]

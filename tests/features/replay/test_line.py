@@ -34,7 +34,7 @@ def test_speaker():
 
 
 def test_listener():
-    """Messages, gaps, wrong bits, and phases that are dropped."""
+    """The listener handles messages, gaps, wrong bits, and phases that are dropped."""
     generator = random.Random(2)
     line = [bit ^ (generator.random() < .002) for _, _, bit in random_line(generator, 20_000)]
     model = replay_line.Listener()

@@ -1,4 +1,4 @@
-"""The golden model of a link that repeats words, on its own: link_model.py and line_model.py."""
+"""Tests of the golden model of a link that repeats words, by itself: link_model.py and line_model.py."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_message():
 
 
 def test_cut_messages():
-    """Zeros in place of credits are found, for any check."""
+    """Zeros in place of credits are detected by every check."""
     for count in range(16):
         bits = Message(expect=0x155, given=count).bits()
         for first in range(1, 19):
@@ -42,7 +42,7 @@ def test_cut_messages():
 
 
 def test_first_messages():
-    """Shifted first messages, with a wrong bit or without, are rejected: the phase is found for certain."""
+    """Shifted first messages, with or without a wrong bit, are rejected, so the phase is found reliably."""
     for id in range(4):
         line = [0] * MESSAGE + Message(id=id).bits() * 3
         for shift in range(2 * MESSAGE):
@@ -61,14 +61,14 @@ def test_line():
         speaker.step(Message(expect=cycle, recover=int(cycle >= 75)), start=cycle == 3)
         if listener.complete:
             seen.append((cycle, Message.parse(listener.complete)))
-    # It has the number of its begin, and `recover` of 21 cycles later.
+    # It has the number of its beginning, and the `recover` of 21 cycles later.
     assert seen == [(64, Message(34, 0, 0, 0)), (94, Message(64, 0, 0, 1)), (124, Message(94, 0, 0, 1)),
                     (154, Message(124, 0, 0, 1))]
 
 
 @pytest.mark.parametrize("latency", [0, 1, 16, 64, 200])
 def test_clean(latency):
-    """Start, latency to the cycle, a word per cycle from the first to the last one as far as the window reaches."""
+    """A clean link starts with exact latency, and carries a word per cycle as far as the window allows."""
     play = Play(stream(800), segments=12, latency=latency).run(4000)
     play.assert_mended()
     assert (play.restarts, play.repeated, play.failed) == (0, 0, 0)
@@ -92,7 +92,7 @@ def test_one_flipped_bit():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_every_moment(wire):
-    """A wrong bit in any cycle of a message's period: at most 80 cycles, one restart, and none for the line."""
+    """A wrong bit anywhere in a message's period costs at most 80 cycles and one restart, or none on the line."""
     clean = Play(stream(420), segments=12, latency=16).run(3000)
     for at in range(200, 200 + MESSAGE):
         link = Play(stream(420), segments=12, latency=16, faults=lambda c, at=at: flip(wire) if c == at else None)
@@ -103,7 +103,7 @@ def test_every_moment(wire):
 
 @pytest.mark.parametrize("wire", ["valid", "check", "line"])
 def test_start(wire):
-    """A wrong bit at any moment of the start, on wires that repeat the answer for longer than a START waits too."""
+    """The start survives a wrong bit at any moment, on wires that repeat the answer longer than a START waits."""
     for latency in (3, 110):
         for at in range(0, 150, 1 if latency == 3 else 7):
             link = Play(stream(70), segments=12, latency=latency)
@@ -114,7 +114,7 @@ def test_start(wire):
 
 @pytest.mark.parametrize("latency", [7, 60, 200])
 def test_reset_shorter_than_the_wires(latency):
-    """Words, START and messages from before a reset that still come after it change nothing, nor any measurement."""
+    """Words, STARTs and messages from before a reset that arrive after it change neither state nor measurements."""
     for moment in range(1, 5 * latency + 300, 113):
         play = Play(stream(1500), segments=12, latency=latency,
                     resets=lambda cycle, moment=moment: moment <= cycle < moment + 4)
@@ -131,7 +131,7 @@ def test_reset_shorter_than_the_wires(latency):
 
 @pytest.mark.parametrize("latency", [250, 480])
 def test_long_wires(latency):
-    """A link starts as long as the answer to its second START comes before the third, with the right latency."""
+    """A link starts with the right latency if the answer to its second START comes before the third."""
     play = Play(stream(600), segments=12, latency=latency).run(9000)
     play.assert_mended()
     assert play.transmitter.delay == latency
@@ -139,7 +139,7 @@ def test_long_wires(latency):
 
 @pytest.mark.parametrize("wire", ["valid", "data", "line"])
 def test_two_ports(wire):
-    """A wrong bit at any moment of the changes between two links; each link starts in the meantime."""
+    """A wrong bit at any moment of a change between two links is repaired; both links start in the meantime."""
     for at in range(0, 900, 17):
         play = Play(stream(70, packet=7), segments=3, latency=4, route=[0, 1] * 5)
         play.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
@@ -148,14 +148,14 @@ def test_two_ports(wire):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random(seed):
-    """Faults of any wire, cuts, control words, and stalls on every side."""
+    """A link matches the protocol with faults on any wire, cuts, control words, and stalls on every side."""
     play = random_play(seed).run(60_000)
     play.assert_mended()
     assert play.receiver.overrun == 0
 
 
 class AgainstThePointer(Transmitter):
-    """A transmitter that judges acknowledgements against the next word to send."""
+    """A transmitter that compares acknowledgements with the next word to send."""
 
     @property
     def flying(self):
@@ -163,7 +163,7 @@ class AgainstThePointer(Transmitter):
 
 
 def test_no_livelock():
-    """An outage of only the line heals; judged against the next word to send, numbers look wrong for ever."""
+    """A link recovers from an outage of the line only; compared with the next word, numbers look wrong forever."""
     def outage(cycle):
         return (lambda word, line: (word, 0)) if 400 <= cycle < 1000 else None
 
@@ -184,7 +184,7 @@ class Impatient(Transmitter):
 
 @pytest.mark.parametrize("pace", [2, 5, 20])
 def test_slow_wires(pace):
-    """A damaged word costs at most four windows of words; restarts that words follow would fill slow wires."""
+    """A damaged word costs at most four windows; restarts with words after them would fill slow wires."""
     clean = Play(stream(700), latency=8, pace=pace).run(20_000)
     clean.assert_mended()
     assert clean.restarts == 0
@@ -208,7 +208,7 @@ def test_slow_wires(pace):
 
 
 def test_no_end():
-    """Wires that are cut for good: nothing is received, and restarts continue."""
+    """If the wires are cut permanently, no word is received, and restarts continue."""
     play = Play(stream(700), segments=12, latency=16, faults=lambda cycle: cut if cycle > 300 else None)
     with pytest.raises(AssertionError, match=r"words in 2000 cycles$"):
         play.run(2000)

@@ -1,4 +1,4 @@
-"""Proof that the receiver delivers each word once and in order, under any fault that its check sees."""
+"""Proof that the receiver delivers each word once and in order, under any fault that its check detects."""
 
 from amaranth.hdl import Assert, Assume, Cat, Const, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
@@ -15,8 +15,8 @@ NEAR = 3
 
 class OnceAndInOrder(wiring.Component):
     """In each cycle the solver chooses the contents of the wires: nothing; any word of the last or next few, in any
-    order, so words are lost, doubled and swapped; RESTART for any of the words that have come; or anything with a
-    check that does not name the due word. The first RESTART is START.
+    order, so words are lost, duplicated and swapped; RESTART for any word received so far; or anything with a check
+    that does not match the expected word. The first RESTART is START.
 
     Wrong words have 10 free bits in addition to their check, which is more than the check can distinguish.
 
@@ -25,7 +25,7 @@ class OnceAndInOrder(wiring.Component):
     Parameters
     ----------
     seen : bool
-        Wrong words are limited to those seen by the check; else anything.
+        Wrong words are limited to ones that the check detects; otherwise they may be anything.
     """
 
     valid: In(1)
@@ -46,9 +46,9 @@ class OnceAndInOrder(wiring.Component):
         m = Module()
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
         ring = receiver.ring_i
-        due, reached = Signal(10), Signal(10)  # the next word if all is well, and the first one not come yet
-        waits = Signal(init=1)  # for RESTART
-        begun = Signal()  # START has come
+        due, reached = Signal(10), Signal(10)  # next word to send, and first one that has not arrived
+        waits = Signal(init=1)  # whether the receiver waits for a RESTART
+        begun = Signal()  # whether START has arrived
 
         number = self.number
         control = number[:3] == 5
@@ -85,7 +85,7 @@ class OnceAndInOrder(wiring.Component):
         with m.Elif(self.valid):
             m.d.sync += waits.eq(1)
 
-        data, controls = Signal(10), Signal(10, init=5)  # due at the ports
+        data, controls = Signal(10), Signal(10, init=5)  # words that the ports should output next
         m.d.comb += Assert(~receiver.overrun)
         with m.If(receiver.o.valid):
             m.d.comb += [
@@ -105,5 +105,5 @@ def test_once_and_in_order():
 
 
 def test_unseen_faults():
-    """The assumption is needed: a wrong word with the right check is delivered."""
+    """The assumption is needed: a wrong word with a correct check is delivered."""
     refuted(OnceAndInOrder(seen=False), depth=8)

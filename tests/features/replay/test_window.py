@@ -1,6 +1,6 @@
 """Numbers of a transmitter's words: hdl/features/replay/window.py.
 
-The transmitter's lockstep tests cover every cycle of it; here is a proof for all time.
+The transmitter's lockstep tests cover its cycles; this is a proof for all time.
 """
 
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
@@ -15,10 +15,10 @@ ROWS, WINDOW = 8, 3
 
 
 class KeepsWhatHasNotArrived(wiring.Component):
-    """A word is kept until it has arrived, if of any two messages in a row at least one is true.
+    """A word is kept until it has arrived, if at least one of any two consecutive messages is true.
 
-    ``arrived`` is the number that the receiver expects. It grows with the words that were sent, in any cycle. A true
-    message has a number that was the receiver's at some time since the last true one; a wrong one has any number.
+    ``arrived`` is the number that the receiver expects. It may grow in any cycle, up to the words that were sent. A
+    true message has a number that the receiver had at some time since the last true one; a wrong one has any number.
     """
 
     enters: In(1)
@@ -37,7 +37,7 @@ class KeepsWhatHasNotArrived(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.window = window = Window(rows=ROWS, window=WINDOW)
-        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # the expected number, and the last true message
+        arrived, told = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # the expected number, and the last true message's
         was_true, was_complete = Signal(init=1), Signal()
 
         def distance(first, last):
@@ -66,7 +66,7 @@ class KeepsWhatHasNotArrived(wiring.Component):
                     m.d.comb += Assume(was_true)
             m.d.sync += was_true.eq(self.is_true)
 
-        # The proven property.
+        # The property to prove.
         kept = distance(base, window.write)
         m.d.comb += [
             Assert(kept <= ROWS),
@@ -82,5 +82,5 @@ def test_nothing_is_given_up_too_early():
 
 
 def test_two_wrong_messages_are_too_many():
-    """The assumption is needed."""
+    """The assumption is needed: after two consecutive wrong messages the property fails."""
     refuted(KeepsWhatHasNotArrived(two_wrong=True), depth=14)

@@ -1,4 +1,4 @@
-"""Golden models of hdl/features/slots/access.py and place.py by the rules of docs/ring/slots.md."""
+"""Golden models of hdl/features/slots/access.py and place.py, by the rules of docs/ring/slots.md."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ Beat = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """Outputs of a cycle: words to the port and of the answer, and whether the request and the port are taken."""
+    """Outputs of a cycle: words to the port and of the answer, and whether request and port words are accepted."""
 
     port: Beat | None
     answer: Beat | None
@@ -20,16 +20,16 @@ class Answered:
 
 
 class AnswerCache:
-    """Keep the answer to the latest request, in case the request comes again.
+    """Keep the answer to the latest request, in case the request is repeated.
 
-    ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is the next item: a
-    request, which is examined for a cycle, its words, or its answer. ``drops`` marks a request that has come again.
+    ``kept`` is that answer, with opcode and tag of its request in ``latest``. ``phase`` is the next item: a request,
+    which is examined for one cycle, its words, or its answer. ``drops`` marks a repeated request.
     """
 
     def __init__(self) -> None:
         self.phase, self.latest, self.drops = "request", 0, False
         self.kept: list[Beat] | None = None
-        self.answer: list[Beat] | None = None  # its words so far, if it must be kept
+        self.answer: list[Beat] | None = None  # words of the answer so far, if it must be kept
         self.place = 0
 
     def look(self, *, word: Beat | None, port: Beat | None, port_ready: int, ready: int, direct: int) -> Answered:
@@ -69,18 +69,18 @@ def place_word(rank: int, size: int) -> int:
 
 
 class PositionRelay:
-    """Report positions from rank 0 on: ``o`` is the word on offer."""
+    """Report positions starting from rank 0; ``o`` is the offered word."""
 
     def __init__(self) -> None:
         self.heard = (0, 0)
         self.before = (0, 0)
         self.o: int | None = None
-        self.next: tuple[int, int] | None = None  # position to report
+        self.next: tuple[int, int] | None = None  # position to report next
         self.last = (0, 0)
         self.waited, self.home = 0, False
 
     def place(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Rank and size of the node."""
+        """Set rank and size of the node."""
         return given if not self.heard[1] or (given[0] == 0 and given[1] > 1) else self.heard
 
     def step(self, *, word: int | None, ready: int, given: tuple[int, int]) -> None:

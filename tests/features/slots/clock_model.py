@@ -1,6 +1,6 @@
 """Golden model of :mod:`hdl.features.slots.clock`, with the messages of docs/ring/slots.md, cycle by cycle.
 
-The attributes of :class:`Clock` are the unit's outputs in a cycle; ``step`` takes its inputs and advances.
+The attributes of :class:`Clock` are the unit's outputs in a cycle; ``step`` receives its inputs and advances.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ def sync_word(number: int) -> int:
 
 
 def follow_words(number: int, time: int, rounds: int) -> list[int]:
-    """Words of the FOLLOW with the time when the SYNC of this number left."""
+    """Words of the FOLLOW that reports when the SYNC of this number left."""
     return [_SYNC | 2 << 4 | (number | _FOLLOWS) << 12, time % _TIMES, rounds]
 
 
@@ -29,13 +29,13 @@ class Link:
     """State of the link to the successor in a cycle."""
 
     departed: int = 0  # a SYNC is on its wires for the first time
-    repaired: int = 0  # a word is repeated, or a RESTART is there
+    repaired: int = 0  # a word is repeated, or a RESTART is present
     settled: int = 1  # all words have arrived
-    round: int = 0  # round trip of its wires
+    round: int = 0  # round-trip time of its wires
 
 
 class Departures:
-    """The watch for SYNCs on the wires."""
+    """Detects SYNCs on the wires."""
 
     def __init__(self) -> None:
         self._left = 0
@@ -59,7 +59,7 @@ class Clock:
 
     def __init__(self, *, period: int, arrival: int) -> None:
         self._period, self._arrival = period, arrival
-        # TIME is cycles, the last FOLLOW's addition, and shifts by tests since then; two cycles later.
+        # TIME is cycles plus the addition of the last FOLLOW and shifts by tests since then, two cycles later.
         self.time, self._both = 0, 1
         self._cycles, self._offset, self._moved = -arrival, 0, arrival + 2
         self._drifted = self._step = 0
@@ -70,21 +70,21 @@ class Clock:
         self.o: Message | None = None
         self.valid = self.way = self.error = self.looped = 0
         self._count = self._number = 0
-        # Of the own SYNC: it must be offered; it was, and has not left; it has; a word was repeated since; cycles
+        # State of the node's own SYNC: to be offered; offered but not sent; sent; a word was repeated since; cycles
         # since it left.
         self._pending = self._handed = self._gone = self._spoiled = False
         self._waited, self._patient = 0, False
-        # Of FOLLOW: one is due, and a period has ended since; it has come; the own one was offered.
+        # State of FOLLOW: one is expected, and a period has ended since; it has arrived; the own one was offered.
         self._awaited = self._old = self._heard = False
         self._followed = True
-        self._capture: int | None = None  # cycles until `left` is taken
+        self._capture: int | None = None  # cycles until `left` is captured
         self._leaving = 0  # words of a FOLLOW that have not been offered
-        self._due = 0  # words of a FOLLOW that are due
+        self._due = 0  # expected words of a FOLLOW
         self._sets = self._loads = self._valids = False
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0,
              link: Link = Link(), drift: int = 0, shift: int | None = None, reset_link: int = 0) -> None:
-        """One cycle, with the word on offer, the readiness of the sink of words, and the link."""
+        """Advance one cycle, with the offered word, the readiness of the word sink, and the link."""
         master, busy = rank == 0, self._pending or self._handed
         taking, followed, heard = self._leaving == 0, self._followed, self._heard
         departs, cycles = bool(link.departed) and self._handed, self._cycles
@@ -129,7 +129,7 @@ class Clock:
             self._restart()
 
     def _count_time(self, master: bool, set_to: int, drift: int, shift: int | None) -> None:
-        """TIME of the next cycle: rank 0 counts only cycles."""
+        """TIME in the next cycle; rank 0 only counts cycles."""
         self.time = (self._both + self._offset) % _TIMES
         self._both = self._cycles + self._moved
         self._moved = self._arrival + 2 if master or self._sets else self._moved + self._step
@@ -153,7 +153,7 @@ class Clock:
             self._leaving, self._followed = 2, True
 
     def _hear(self, word: Message, master: bool, busy: bool, takes: bool) -> None:
-        """Take a word from the predecessor."""
+        """Accept a word from the predecessor."""
         if not word.first:
             if self._due == 2:
                 self._base = word.data - self._came

@@ -12,7 +12,7 @@ _IDLE = Wires()
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Shape of superframes for packets of at most ``longest`` words."""
+    """Dimensions of superframes for packets of at most ``longest`` words."""
 
     longest: int
 
@@ -22,7 +22,7 @@ class Frame:
 
     @property
     def cycles(self) -> int:
-        """The smallest power of two with 256 cycles for control words and seven slots of each job."""
+        """The smallest power of two with 256 cycles for control words and seven slots for each job."""
         cycles = 1
         while cycles < 256 + 14 * self.slot:
             cycles *= 2
@@ -40,7 +40,7 @@ class Frame:
 
     @property
     def kept(self) -> int:
-        """Pairs of slots with packets kept by rank 0: packets have 240 cycles to go round the ring, or more."""
+        """Pairs of slots with packets kept by rank 0: packets have at least 240 cycles to pass around the ring."""
         return 2 if 2 * self.slot >= 240 else 4
 
 
@@ -50,11 +50,11 @@ class SlotState:
 
     soon: int = 0  # a slot begins in the next cycle
     starts: int = 0  # a slot begins in this cycle
-    of: int | None = None  # job of the slot, if there is one
-    pair: int = 0  # its number
+    of: int | None = None  # job of the slot, if there is a slot
+    pair: int = 0  # number of the slot's pair
 
     def bits(self, job: int) -> int:
-        """The state as shown by the unit of a node of this job."""
+        """The state as output by the unit of a node of this job."""
         return (self.soon | self.starts << 1 | (self.of == job) << 2 | (self.of == 1 - job) << 3
                 | self.pair % _PAIRS << 4)
 
@@ -63,13 +63,13 @@ _NO_SLOT = SlotState()
 
 
 class JobTable:
-    """The slots of a node by its TIME."""
+    """The slots of a node, by its TIME."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._time = 0  # cycles of superframes, one cycle after TIME
         self._known = False
-        self._due: list[int] | None = None  # jobs of the slots left in this superframe, if it was begun
+        self._due: list[int] | None = None  # jobs of the remaining slots in this superframe, if it has begun
         self._boundary = 0
         self._starts = self._pair = 0
         self._of: int | None = None
@@ -86,7 +86,7 @@ class JobTable:
         return SlotState(int(soon), self._starts, self._of, self._pair)
 
     def step(self, *, time: int, valid: int = 1, shift: int = 0) -> None:
-        """One cycle at ``time``; slots of this node begin ``shift`` cycles later."""
+        """Advance one cycle at ``time``; slots of this node begin ``shift`` cycles later."""
         frame, position, known = self._frame, self._place, self._known
         inside = position < frame.window
         self._starts = self.slot.soon
@@ -106,7 +106,7 @@ class JobTable:
 
 
 class RoomLaps:
-    """The laps that find the least room of the nodes of each job."""
+    """The laps that determine the smallest room of each job's nodes."""
 
     def __init__(self) -> None:
         self.allowed = self.granted = 0
@@ -119,7 +119,7 @@ class RoomLaps:
 
     def step(self, *, word: Message | None = None, ready: int = 1, rank: int = 0, size: int = 0, room: int = 0,
              window: int = 0, opens: int = 0, number: int = 0, reset_link: int = 0) -> None:
-        """One cycle, with the word on offer, the readiness of the sink of words, and the window."""
+        """Advance one cycle, with the offered word, the readiness of the word sink, and the window."""
         job, taken = rank % 2, word if self.ready(ready) else None
         self.granted = 0
         if self.o is None or ready:
@@ -142,20 +142,20 @@ class RoomLaps:
             self.granted, self.o, self._due, self._kept = 0, None, False, 0
 
     def _message(self, type: int, number: int, rooms: list[int], job: int) -> Message:
-        """A word with the least room of this node's job."""
+        """A word with the smallest room of this node's job."""
         rooms = [min(room, self._kept) if index == job else room for index, room in enumerate(rooms)]
         return Message(type | number << 12 | rooms[0] << 18 | rooms[1] << 23, 1, 1)
 
 
 class JobPath:
-    """The path of packets through a node: its own packets, packets for it, and packets that pass."""
+    """The path of packets through a node: its own packets, packets addressed to it, and passing packets."""
 
     def __init__(self, *, depth: int, frame: Frame) -> None:
         self._depth, self._frame = depth, frame
         self.wires, self.line, self.lost = Wires(), 0, 0
         self._sender = Sender(depth)
         self._due = False
-        # At rank 0: the last word at each position of a slot, by pair; pairs that are there; positions of this cycle.
+        # At rank 0: the last word at each position of a slot, by pair; stored pairs; positions of this cycle.
         self._kept: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._there: set[int] = set()
         self._into = self._from = 0
@@ -170,13 +170,13 @@ class JobPath:
 
     @property
     def left(self) -> int:
-        """Whether a packet of this node begins to be sent."""
+        """Whether a packet of this node begins to leave."""
         return int(self._sender.goes(self._due))
 
     def step(self, *, came: Wires = _IDLE, own: Wires = _IDLE, line: int = 0, slot: SlotState = _NO_SLOT,
              coming: SlotState = _NO_SLOT, job: int = 0, wraps: int = 0, goes: int = 1, flush: int = 0,
              clear: int = 0, entering: tuple[int, int] | None = None) -> None:
-        """One cycle, with the wires, the line, both slots, and the word of a packet to keep."""
+        """Advance one cycle, with the wires, the line, both slots, and the word of a packet to keep."""
         packet = (came.data, came.last) if came.valid and not came.kind else None
         self._into = 0 if coming.starts else self._into + 1
         self._from = 0 if slot.starts else self._from + 1
@@ -193,7 +193,7 @@ class JobPath:
         else:
             self.wires = own if own.valid else dataclasses.replace(self.wires, valid=0)
 
-        # Passing packets are there from their slot to the slot when they are sent.
+        # Passing packets are stored from their slot to the slot in which they are sent.
         if coming.of == 1 - job:
             pair = coming.pair % self._frame.kept
             self._kept[pair, self._into] = packet

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""TIME of nodes and SYNCs, against their golden model: hdl/features/slots/clock.py."""
+"""TIME of nodes and SYNCs, compared with the golden model: hdl/features/slots/clock.py."""
 
 import random
 
@@ -30,7 +30,7 @@ class Node:
         self.rank, self.size = rank, size
 
     def step(self, *, word=None, ready=True, link=Link(), drift=0, shift=None, reset_link=0):  # noqa: B008
-        """One cycle; return the word that is taken from it."""
+        """Run one cycle; return the word that the node sends."""
         model, columns = self.model, self.columns
         sent = model.o if ready else None
         columns.stream("i", word, 1)
@@ -63,8 +63,8 @@ def test_words():
 
 
 def test_by_hand(unit):
-    """A SYNC that is on its sender's wires at TIME 1,000, waits 70 cycles here, and has passed links of 33 cycles
-    forward and back: TIME is 1,016 in the cycle when it is on the wires, and odd cycles add up."""
+    """By hand: a SYNC is on its sender's wires at TIME 1,000, waits 70 cycles here, and has passed links of 33 cycles
+    in each direction: TIME is 1,016 when it is on the wires, and odd cycles add up."""
     node = Node(3, 8)
     words = dict(enumerate(whole(follow_words(9, 1000, 33)), 200))
     words[100] = Message(sync_word(9), 1, 1)
@@ -75,7 +75,7 @@ def test_by_hand(unit):
                          link=Link(departed=cycle == 170, settled=cycle >= 230, round=33))
         if word is not None:
             sent[cycle] = word.data
-    # On the wires of this node in cycle 98, so that TIME is 1,016 then.
+    # On the wires of this node in cycle 98, so that TIME is 1,016 in that cycle.
     assert times[205] == (205, 0)
     assert times[206] == (1000 + 16 + 206 - 98, 1)
     assert times[299] == (1000 + 16 + 299 - 98, 1)
@@ -94,11 +94,11 @@ def test_latency(unit):
 
 @pytest.mark.parametrize("spoil", ["repaired", "reset", "number", "late", "again"])
 def test_refused(unit, spoil):
-    """No FOLLOW continues after a SYNC with a restarted link, and a FOLLOW that does not belong sets nothing."""
+    """No FOLLOW continues after a SYNC with a restarted link, and a FOLLOW that does not match it sets nothing."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9 + (spoil == "number"), 1000, 20)), 200))
     words[100] = Message(sync_word(9), 1, 1)
-    if spoil == "again":  # another SYNC in place of the FOLLOW's
+    if spoil == "again":  # another SYNC in place of the FOLLOW
         words[150] = Message(sync_word(10), 1, 1)
     if spoil == "late":
         words = {cycle + (2 * PERIOD if cycle >= 200 else 0): word for cycle, word in words.items()}
@@ -113,7 +113,7 @@ def test_refused(unit, spoil):
 
 
 def test_busy(unit):
-    """While words are never all acknowledged, a FOLLOW leaves as soon as a restart would have come."""
+    """While words are never all acknowledged, a FOLLOW leaves as soon as a restart would have arrived."""
     node = Node(1, 4)
     words = dict(enumerate(whole(follow_words(9, 1000, 20)), 120))
     words[100] = Message(sync_word(9), 1, 1)
@@ -125,7 +125,7 @@ def test_busy(unit):
 
 @pytest.mark.parametrize("drift", [-105, 1, 127])
 def test_drift(unit, drift):
-    """A drift has units of 2^-20 cycles: the most in 20,000 cycles is two. Rank 0 has none, and no shift."""
+    """Drift has units of 2^-20 cycles: at most two cycles in 20,000. Rank 0 has neither drift nor shift."""
     node, master = Node(1, 4), Node(0, 4)
     for _ in range(20_000):
         node.step(drift=drift)
@@ -141,7 +141,7 @@ def test_drift(unit, drift):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lockstep(unit, seed):
-    """Every port in every cycle, with words that no node sends."""
+    """Every port matches in every cycle, with words that no node sends."""
     generator = random.Random(seed)
     node = Node(seed % 2, 4)
     words, number = [], 0
@@ -168,7 +168,7 @@ def test_lockstep(unit, seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_departures(seed):
-    """A SYNC is found wherever it comes, and nothing else is taken for one."""
+    """A SYNC is detected wherever it appears, and no other word is mistaken for one."""
     generator = random.Random(seed)
     model, columns = golden.Departures(), Columns()
     for _ in range(10_000):

@@ -19,10 +19,10 @@ FRAME = JobFrame(longest=LONGEST)
 
 class RoomsApart(wiring.Component):
     """Two nodes at the same position, with the same words except for the room of the job that is not observed, and
-    with other rooms if that is their own job.
+    with different rooms if that is their own job.
 
-    They take, offer and grant in the same cycles; their offered rooms of the observed job are the same, and so is
-    their allowance, if they belong to it; ``wrong`` takes the other job's rooms for the same, too.
+    They accept, offer and grant in the same cycles. Their offered rooms of the observed job are equal, and so is
+    their allowance, if they belong to it; ``wrong`` claims that the other job's rooms are equal, too.
     """
 
     word: In(message_layout())
@@ -81,7 +81,7 @@ class RoomsApart(wiring.Component):
 
 
 class Slots(wiring.Component):
-    """Base of specifications of paths: slots chosen by the solver, none shorter than a packet, and the next word."""
+    """Base of path specifications: slots chosen by the solver, none shorter than a packet, and the next word."""
 
     starts: In(1)
     drives: In(1)
@@ -117,10 +117,10 @@ class Slots(wiring.Component):
 
 class PathsApart(Slots):
     """Two nodes in the same slots, which may lack ``less`` cycles each. They have the same words in slots of the
-    observed job, and if that is their own job the same packets; all else may differ, in every cycle: packets,
+    observed job, and the same packets if that is their own job; everything else may differ in every cycle: packets,
     resets, room, and incoming words.
 
-    In slots of that job the same words leave, and the same arrive; in no slot a passing word meets an own one.
+    In slots of that job the same words leave, and the same arrive; a passing word never meets an own word in a slot.
     """
 
     own: In(1)
@@ -169,11 +169,11 @@ class PathsApart(Slots):
 
 
 class WholePackets(Slots):
-    """A node with packets of its own, and with incoming packets that began at the node before in the same slot, up to
+    """A node with its own packets, and with incoming packets that began at the previous node in the same slot, up to
     ``slack`` cycles, 1 to 3, sooner or later than they should.
 
-    Each of their words leaves a cycle later in a slot of the other job, and arrives in one of the node's own. An own
-    packet leaves without a pause, before a packet of the next slot can begin.
+    Each incoming word leaves one cycle later in a slot of the other job, and arrives in a slot of the node's own job.
+    An own packet leaves without a pause, before a packet of the next slot can begin.
     """
 
     comes: In(1)
@@ -214,9 +214,9 @@ class WholePackets(Slots):
 
 
 class SteadyTables(wiring.Component):
-    """Two nodes with TIMEs that differ by at most a cycle and advance by 1, but in one cycle of each slot by 0 to 2.
+    """Two nodes with TIMEs that differ by at most one cycle and advance by 1, or by 0 to 2 in one cycle per slot.
 
-    Slots of both are of the same jobs in the same order, and lack at most ``less`` of their cycles.
+    The slots of both belong to the same jobs in the same order, and lack at most ``less`` of their cycles.
     """
 
     advance: In(data.ArrayLayout(2, 2))
@@ -253,7 +253,7 @@ class SteadyTables(wiring.Component):
 
 
 def test_rooms_apart():
-    """For all time, by induction."""
+    """Equal words lead to equal behaviour for all time, proven by induction."""
     prove(RoomsApart(), depth=2)
     refuted(RoomsApart(wrong=True), depth=4)
 

@@ -20,7 +20,7 @@ from tests.features.slots.wires import FORWARD, Wires
 
 NODES = 8
 PACKET = 36
-#: TIMEs to begin with, and drifts against rank 0: 1,000 cycles and 100 ppm are 105 of 2^20.
+#: Initial TIMEs, and drifts relative to rank 0: 1,000 cycles, and 100 ppm, which is 105 of 2^20.
 SHIFTS = (0, 1000, -1000, 999, -1, 517, -700, 1000)
 DRIFTS = (0, 105, -105, 105, -105, 100, -3, -105)
 
@@ -65,7 +65,7 @@ class Node(wiring.Component):
 
 
 class Ring(wiring.Component):
-    """Rings of up to eight nodes; the other nodes are in no ring."""
+    """Rings of up to eight nodes; the remaining nodes are in no ring."""
 
     def __init__(self):
         each = {}
@@ -109,7 +109,7 @@ def unit():
 
 
 def play(unit, *, size, cycles, forward, back, traffic=0, drifts=DRIFTS, **more):
-    """TIMEs relative to rank 0's, and whether they are valid, of each node and cycle; other outputs of the ring."""
+    """TIMEs relative to rank 0's, with their validity, for each node and cycle; and other outputs of the ring."""
     rows = {"size": size, "traffic": traffic}
     for n in range(NODES):
         shift, shifts = np.zeros(cycles, np.uint64), np.zeros(cycles, np.uint64)
@@ -135,13 +135,13 @@ def test_offset(unit, size, wires, traffic):
     assert all(first[n - 1] < first[n] < 4096 + 600 * n for n in range(1, size)), first
     worst = [int(abs(offsets[n, first[n]:]).max()) for n in range(size)]
     assert max(worst) <= 1, worst
-    assert worst[1] == 1 or traffic  # drifts are there
+    assert worst[1] == 1 or traffic  # drift has an effect
     assert (abs(offsets[1:, 4000]) >= np.array([abs(shift) for shift in SHIFTS[1:size]]) - 3).all()
     looped = np.flatnonzero(trace["looped"])
     assert len(looped) in (6, 7)
     assert abs(trace["error"].astype(np.int16)).max() == 0
     ways = np.cumsum([wires[n % len(wires)] for n in range(size)])
-    ways = np.roll(ways, 1)  # rank 0 has the way of the whole ring
+    ways = np.roll(ways, 1)  # rank 0 uses the latency of the whole ring
     assert [int(trace[f"way_{n}"][-1]) for n in range(size)] == ways.tolist()
     print(f"{size} nodes, wires {wires}, traffic {traffic}: TIMEs valid {[f - 4096 for f in first]} cycles behind "
           f"the period, offsets at most {worst}")
@@ -149,7 +149,7 @@ def test_offset(unit, size, wires, traffic):
 
 @pytest.mark.parametrize(("forward", "back"), [([16], [20]), ([17], [16]), ([3, 40, 16, 9], [60, 1, 16, 8])])
 def test_unequal(unit, forward, back):
-    """With different latencies forward and back, TIME is off by half of the sum, which rank 0 has measured."""
+    """With unequal latencies forward and back, TIME is off by half of the sum, which rank 0 has measured."""
     size = 8
     offsets, _, trace = play(unit, size=size, cycles=9_000, forward=forward, back=back, drifts=[0] * NODES)
     differences = np.array([back[n % len(back)] - forward[n % len(forward)] for n in range(size)])
@@ -162,7 +162,7 @@ def test_unequal(unit, forward, back):
 
 @pytest.mark.parametrize("link", [0, 1, 2])
 def test_damage(unit, link):
-    """A SYNC that is damaged or waits for a repetition sets nothing: no node ever gets a wrong TIME."""
+    """A SYNC that is damaged or waits for a repetition sets no TIME, so no node ever gets a wrong TIME."""
     size, cycles, set_by_first = 4, 9_000, set()
     for at in range(4096, 4096 + 168, 8):
         damage = np.zeros(cycles, np.uint64)
@@ -172,12 +172,12 @@ def test_damage(unit, link):
         assert not offsets[valid].any(), at
         assert valid[:, -1].all(), at
         set_by_first.add(tuple(valid[:, 7000].tolist()))
-    # Either the damage had no effect, or only nodes up to the link's were set.
+    # Either the damage had no effect, or only nodes up to the damaged link were set.
     assert set_by_first == {(True,) * size, tuple(rank <= link for rank in range(size))}
 
 
 def test_reset(unit):
-    """After a reset of links TIME continues, but is not valid until the next SYNC."""
+    """After a reset of links TIME continues, but is invalid until the next SYNC."""
     size, cycles = 4, 14_000
     reset = np.zeros(cycles, np.uint64)
     reset[6000:6100] = 1

@@ -27,7 +27,7 @@ def test_room_for_packets(segment, words):
 
 
 def test_units():
-    """Nodes with slots have two more units, with gateware in the ends of links."""
+    """Nodes with slots have two additional units, and gateware in the ends of links."""
     assert [unit.name for unit in units(SLOTS)] == ["relay", "keepalive", "records", "clock"]
     assert [unit.name for unit in units(SLOTS.replace(link=Slots(messages=True)))][4:] == ["places"]
     assert [unit.name for unit in units(NodeConfig(link=Replay(), programs=Programs()))] == ["relay", "keepalive"]

@@ -1,4 +1,4 @@
-"""Proofs about slots: no word passes where a node drives, no boundary cuts a packet."""
+"""Proofs about slots: no word passes where a node drives, and no boundary cuts a packet."""
 
 from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -14,14 +14,14 @@ LONGEST = 2
 
 
 class Undisturbed(wiring.Component):
-    """A node in slots of any modes, of ``LONGEST`` + 4 cycles or more, as the solver chooses.
+    """A node in slots of any modes, each at least ``LONGEST`` + 4 cycles long, chosen by the solver.
 
-    It has packets of up to ``LONGEST`` words, which enter with any pauses. Passing packets have begun at the node
-    before in the same slot, and come up to ``slack`` cycles, 1 to 3, sooner or later than they should. Control words
-    come and go in any cycle.
+    The node has packets of up to ``LONGEST`` words, which enter with any pauses. Passing packets began at the
+    previous node in the same slot, and arrive up to ``slack`` cycles, 1 to 3, sooner or later than they should.
+    Control words come and go in any cycle.
 
-    Each word that has to pass does; an own packet is without a pause, and ends before a packet of the next slot can
-    begin; no other words come between its words.
+    Each word that has to pass does; an own packet has no pauses, and ends before a packet of the next slot can begin;
+    no other words come between its words.
     """
 
     starts: In(1)
@@ -40,16 +40,16 @@ class Undisturbed(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.path = path = SlotPath(depth=5, message_depth=5)
-        hushed = Signal()  # the transmitter has no word now
-        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # cycles since its beginning
-        index, sent, came = Signal(2), Signal(2), Signal(2)  # words of a packet that enters, leaves, comes
+        hushed = Signal()  # whether the transmitter has no word in this cycle
+        in_slot, held, begun = Signal(4), Signal(mode_layout()), Signal()  # position in the slot, and its mode
+        index, sent, came = Signal(2), Signal(2), Signal(2)  # positions in packets that enter, leave, and arrive
         length = LONGEST + GAP
         m.d.comb += [
             Assume(~ResetSignal()),
             Assume(~self.starts | ~begun | (in_slot >= length - 1)),
             path.starts.eq(self.starts), path.mode.eq(Mux(self.starts, self.mode, held)),
             Assume(~(self.mode.drives & self.mode.passes)),
-            # Its own packets, with marks: the first word 1, all other words 2.
+            # The node's own packets, with marks: 1 for the first word, 2 for all other words.
             path.i.valid.eq(self.enters), path.i.payload.last.eq(self.ends),
             path.i.payload.data.eq(Mux(index == 0, 0x11, 0x21)),
             Assume(~self.ends | (index != 0)), Assume(self.ends | (index != LONGEST - 1)),
@@ -60,7 +60,7 @@ class Undisturbed(wiring.Component):
         with m.If(path.i.valid & path.i.ready):
             m.d.sync += index.eq(Mux(self.ends, 0, index + 1))
 
-        # A cycle of the slot: 0 with `starts`. Words that pass should come from the second on.
+        # A cycle of the slot: 0 with `starts`. Passing words should arrive from the second cycle on.
         now = Mux(self.starts, 0, in_slot + 1)
         first, soonest, latest = came == 0, 2 - self._slack, 2 + self._slack
         in_time, too_soon, passing = Signal(), Signal(), Signal()
@@ -69,7 +69,7 @@ class Undisturbed(wiring.Component):
             path.ring_i.last.eq(self.comes_last), path.ring_i.data.eq(0x41),
             in_time.eq(path.mode.passes & (begun | self.starts) & (now >= soonest) & (now <= latest)),
             Assume(~self.comes | ~first | in_time | (soonest < 0)),
-            # A word too soon for its slot belongs to the next slot.
+            # A word that is too early for its slot belongs to the next slot.
             Assume(~too_soon | (self.starts & self.mode.passes)),
             Assume(~self.comes | (now - came <= latest)),
             Assume(~self.comes | self.comes_last | (came != LONGEST - 1)),
@@ -86,8 +86,8 @@ class Undisturbed(wiring.Component):
         m.d.comb += [
             Assert(~path.lost),
             Assert(~passing | (out.valid & ~out.kind & (out.data == 0x41))),
-            Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # each from its first word on
-            Assert((sent == 0) | is_own),  # and without a pause
+            Assert(~is_own | ((sent == 0) == (out.data == 0x11))),  # own words start with the first of a packet
+            Assert((sent == 0) | is_own),  # own packets have no pauses
             Assert(~is_own | (in_slot >= 2) & (in_slot < 2 + LONGEST)),
         ]
         with m.If(is_own):
@@ -96,8 +96,8 @@ class Undisturbed(wiring.Component):
 
 
 class SteadySlots(wiring.Component):
-    """Two nodes with the same table, with TIMEs that differ by at most a cycle and advance by 1, but in one cycle of
-    each slot by 0 to 2.
+    """Two nodes with the same table and TIMEs that differ by at most one cycle and advance by 1, except in one cycle
+    of each slot, when they advance by 0 to 2.
 
     A slot for packets lacks at most ``less`` of its cycles, and both nodes have slots of the same kind in the
     same order.
@@ -124,7 +124,7 @@ class SteadySlots(wiring.Component):
             m.submodules += table
             now, count = Signal(16, name=f"now_{n}"), Signal(4, name=f"count_{n}")
             jumped, since = Signal(name=f"jumped_{n}"), Signal(8, name=f"since_{n}")
-            packets, kind = Signal(name=f"packets_{n}"), Signal(16, name=f"kind_{n}")  # of slots, by their number
+            packets, kind = Signal(name=f"packets_{n}"), Signal(16, name=f"kind_{n}")  # type of each numbered slot
             irregular = self.advance[n] != 1
             m.d.comb += [
                 table.now.eq(now), table.slots.eq(self.slots), table.rank.eq(n),
@@ -157,7 +157,7 @@ def test_steady_slots():
 
 
 def test_shorter_slots():
-    """Slots that lack two cycles occur."""
+    """Slots that lack two cycles are possible."""
     refuted(SteadySlots(less=1), depth=16)
 
 
@@ -166,5 +166,5 @@ def test_undisturbed():
 
 
 def test_slack():
-    """Three cycles would be too much for a slot."""
+    """Three cycles of slack would be too much for a slot."""
     refuted(Undisturbed(slack=3), depth=15)

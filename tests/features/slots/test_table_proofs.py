@@ -1,4 +1,4 @@
-"""Proofs about tables: equal records, equal tables."""
+"""Proofs about tables: equal records give equal tables."""
 
 from amaranth.hdl import Array, Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import data, wiring
@@ -12,20 +12,20 @@ from tests.proofs import held, refuted
 
 
 class FoldedRecords(wiring.Component):
-    """A node in a lap of given records, with words that come with any pauses, among any other words. If it has a
-    table of that lap, the table follows only from the records and from whether it is odd: so nodes with the same
-    records have the same table.
+    """A node in a lap of given records, which arrive with any pauses among any other words. If it has a table of that
+    lap, the table depends only on the records and on whether the lap is odd: so nodes with the same records have the
+    same table.
 
-    The solver chooses ring size and rank, and holds the records and the results of all of them: the most packets
-    of any node, the least room, the longest packet, each with a rank that has it, and the lowest rank but 0 that
-    wants to send a message. The rank of the last record shows the results that are in the table so far.
+    The solver chooses ring size and rank, and holds the records and the results of all of them: the most packets of
+    any node, the least room, the longest packet, each with a rank that has it, and the lowest rank other than 0 that
+    wants to send a message. The rank of the last record determines the results that are in the table so far.
 
     Parameters
     ----------
     most : int
         Maximum number of nodes.
     wrong : bool
-        Take another table for right.
+        Use a wrong rule for the expected table.
     """
 
     def __init__(self, *, most=15, wrong=False):
@@ -47,7 +47,7 @@ class FoldedRecords(wiring.Component):
         def of(rank):
             return data.View(record_layout(), records[rank])
 
-        # Results of all records.
+        # Results of folding all records.
         m.d.comb += [Assume(~ResetSignal()), Assume((self.size >= 2) & (self.size <= self._most)),
                      Assume(self.rank < self.size), Assume(self.all.slots <= MAX_SLOTS)]
         m.d.comb += [Assume(self.of[n] < self.size) for n in range(3)]
@@ -118,10 +118,10 @@ class FoldedRecords(wiring.Component):
 
 
 def test_equal_tables():
-    """Rings of 2 to 15 nodes, for all time."""
+    """Equal records give equal tables in rings of 2 to 15 nodes, for all time."""
     prove(FoldedRecords(), depth=2)
 
 
 def test_unequal_tables():
-    """Another rule for the longest packet is refuted."""
+    """A wrong rule for the longest packet is refuted."""
     refuted(FoldedRecords(most=3, wrong=True), depth=9)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""All units of slots on a ring: SYNCs set TIMEs, records go round, and packets follow: hdl/features/slots."""
+"""All slot units on a ring: SYNCs set TIMEs, records circulate, and packets follow: hdl/features/slots."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ NODES, LONGEST, MESSAGE, SLOTS = 4, 36, 65, 6
 
 
 class Node(wiring.Component):
-    """All units of slots of a node, between the wires and packets."""
+    """All slot units of a node, between the wires and packets."""
 
     def __init__(self, rank):
         self._rank = rank
@@ -98,7 +98,7 @@ def play(unit, *, forward, back, cycles=9000, wants=(), **more):
     return trace
 
 
-#: Words of packets of a superframe, to a node.
+#: Packet words per superframe that are addressed to a node.
 WORDS = SLOTS * LONGEST
 
 
@@ -117,7 +117,7 @@ def test_superframes(unit, forward, back, wants):
         assert tables == [table.bits for table in due]
     frame = sum(slot.cycles for slot in plan(due[0]))
     print(f"wires {forward}, {back}: {np.diff(cycles[0])[1:] - frame} cycles between superframes")
-    # The way round the ring, with a cycle for each node.
+    # Latency around the ring, with one cycle per node.
     lap = sum(forward[n % len(forward)] + 1 for n in range(NODES)) + RecordLaps.hop * NODES + RecordLaps.margin
     assert set(np.diff(cycles[0])[1:]) <= {frame + lap - 1, frame + lap, frame + lap + 1}
     for n in range(NODES):
@@ -133,7 +133,7 @@ def test_superframes(unit, forward, back, wants):
 
 @pytest.mark.parametrize("at", range(4820, 4970, 20))
 def test_damage(unit, at):
-    """After damage in a lap some nodes may skip a superframe, but no node ever has another table than the rest."""
+    """After damage in a lap some nodes may skip a superframe, but no node ever has a different table."""
     damage = np.zeros(7000, np.uint64)
     damage[at:at + 30] = 1
     trace = play(unit, forward=[16], back=[16], cycles=len(damage), damage_1=damage)

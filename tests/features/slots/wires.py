@@ -1,4 +1,4 @@
-"""Wires of a link with latencies that inputs give, and packets for them."""
+"""Wires of a link with latencies given by inputs, and packets for them."""
 
 import dataclasses
 
@@ -10,9 +10,9 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.streams.stream import word_layout
 
-#: Wires that lead forward on a link with replay.
+#: Forward wires of a link with replay.
 FORWARD = ("valid", "data", "last", "kind", "check")
-#: Type of packets that are no messages.
+#: Type of packets that are not messages.
 PACKET = 1
 
 
@@ -34,7 +34,7 @@ class Wires(wiring.Component):
 
 
 class Source(wiring.Component):
-    """Packets of words with running numbers, above a type and a destination."""
+    """Packets of words with consecutive numbers, in the bits above a type and a destination."""
 
     def __init__(self, *, type):
         self._type = type
@@ -55,11 +55,11 @@ class Source(wiring.Component):
 
 
 class WiredRing(wiring.Component):
-    """Nodes on wires with latencies forward and back that inputs give.
+    """Nodes on wires whose forward and return latencies are inputs.
 
-    ``inputs`` and ``outputs`` of each node have its number appended to their names; they have a shape, and the signal
-    of a node. ``ends`` has the wires that leave a node and the wires that come, and ``damage``, of a shape, changes
-    the former.
+    ``inputs`` and ``outputs`` of each node have its number appended to their names; each has a shape, and a function
+    of the node that returns the signal. ``ends`` returns the outgoing and the incoming wires of a node; ``damage``,
+    given by its shape, changes the outgoing ones.
     """
 
     def __init__(self, nodes, make, ends, inputs, outputs, damage):
@@ -93,7 +93,7 @@ class WiredRing(wiring.Component):
 
 
 def note_wires(columns, generator, model, came, own, line):
-    """Note a node's wires in a cycle: the incoming wires, its transmitter's, and the lines back."""
+    """Record a node's wires in a cycle: the incoming wires, its transmitter's wires, and the return lines."""
     back = generator.getrandbits(1)
     heard = dataclasses.replace(came, valid=came.valid & came.kind)
     for name, wires in (("ring_i", came), ("ring_o", model.wires), ("transmitter", own), ("receiver", heard)):
@@ -102,7 +102,7 @@ def note_wires(columns, generator, model, came, own, line):
 
 
 def in_order(trace, to, type):
-    """Number of words of packets or of messages at a node, without checks; each must have the next number."""
+    """Number of words of packets or messages at a node, without checks; each must have the next number."""
     prefix, words = ("valid", "data") if type == PACKET else ("heard", "word")
     data = trace[f"{words}_{to}"][trace[f"{prefix}_{to}"] != 0]
     data = data[data >> np.uint64(32) == 0] if type != PACKET else data

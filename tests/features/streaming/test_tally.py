@@ -25,7 +25,7 @@ def commands(generator, lanes):
 @pytest.mark.parametrize("stalls", [False, True])
 @pytest.mark.parametrize("lanes", [2, 4, 8])
 def test_counts(lanes, stalls):
-    """The entry is cleared and holds the counts of all packets written; nothing else leaves a trace."""
+    """The entry is cleared and holds the counts of all written packets; nothing else leaves a trace."""
     seed = lanes + 16 * stalls
     generator, note = random.Random(seed), f"{seed=}"
     unit, m = Tally(lanes=lanes, elements=256), Module()
@@ -34,7 +34,7 @@ def test_counts(lanes, stalls):
     written, due, firsts = 0, [], []
 
     async def step(ctx):
-        """One cycle, with writes to the table and packets taken."""
+        """Run one cycle, with writes to the table and accepted packets."""
         nonlocal written
         ctx.set(unit.port.ready, not stalls or generator.random() < 0.3)
         ctx.set(unit.written.ready, not stalls or generator.random() < 0.5)
@@ -95,5 +95,5 @@ def test_counts(lanes, stalls):
             assert table == expected, note
 
     pysim.simulate(m, bench)
-    assert all(firsts), note  # a write is offered `latency` cycle after the last findings
+    assert all(firsts), note  # a write is offered `latency` cycles after the last counts
     assert stalls or (firsts and Tally.latency == 1)

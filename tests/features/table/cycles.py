@@ -1,4 +1,4 @@
-"""Golden models of every cycle of the encoder and the decoder of tables."""
+"""Golden models of every cycle of the table encoder and decoder."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -10,10 +10,10 @@ from sim.golden import planes, stream
 from sim.golden.features.table.lookup_table import LookupTable
 from tests.hdl.compression import plane_cycles
 
-#: Cycles after a reset while an encoder clears its record of exponents seen.
+#: Cycles after a reset in which an encoder clears its record of seen exponents.
 _CLEARING = 16
 
-#: Registers of the encoder between the one at its input and the codes, without centroids.
+#: Registers of the encoder between the input register and the codes, without centroids.
 _STAGES = 2
 
 
@@ -32,13 +32,13 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     packer = plane_cycles.Packer(words, ready)
     codes = plane_cycles.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)
     eights = plane_cycles.Eights(packer)
-    idle = taken = 0  # first cycle without a packet inside, and cycle when its last bytes were taken
+    idle = taken = 0  # first cycle without a packet inside, and the cycle when its last bytes were accepted
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
         for _ in range(count):
             opened = scan.accept(opened) + 1
         exponents = np.unique(table.exponents_of(packet))
-        cycle = max(opened + 1, idle) + 2  # the first row is there
+        cycle = max(opened + 1, idle) + 2  # the first row is available
         for row in _rows(exponents.tolist()):
             for _ in range(row):
                 cycle = packer.take(cycle, 1) + 1
@@ -71,7 +71,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
 
 def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder with sound packets."""
+    """Trace every cycle of a decoder that receives valid packets."""
     words = planes.word_count(lanes, table.width)
     decoding = plane_cycles.Decoding(words, packets, willing, ready)
     for packet in packets:

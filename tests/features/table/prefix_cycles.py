@@ -23,7 +23,7 @@ def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
 
 def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, table_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of an encoder; ``scan`` are the handshakes of its tables."""
+    """Trace every cycle of an encoder; ``scan`` holds the handshakes of its tables."""
     tables = stream.Feed(6 * len(packets), table_willing)
     feed = stream.Feed(sum(len(np.asarray(packet)) for packet in packets), willing)
     output, registers = stream.Output(ready), plane_cycles.Registers(feed, 3)
@@ -57,7 +57,7 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
 
 def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> plane_cycles.Trace:
-    """Trace every cycle of a decoder with sound packets, one cycle after the other."""
+    """Trace every cycle of a decoder that receives valid packets, one cycle after another."""
     lengths = [_lengths(packet, code) for packet, code in zip(packets, codes, strict=True)]
     code_format = PrefixCode()
     words = [code_format.words([length + 8 * escape for length, escape in packet]) for packet in lengths]
@@ -69,7 +69,7 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
     i_valid, i_ready = np.zeros(end, np.bool_), np.zeros(end, np.bool_)
     offered = np.full(end, -1, np.int64)
     offering = False
-    taken = sent = 0  # words, and elements
+    taken = sent = 0  # number of words, and of elements
     held = -1  # number of the word in the register
     upper = final = pending = present = False
     out = -1
@@ -99,7 +99,7 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
             consumed, forward, after = 8, True, elements
             ending = step == len(lengths[packet]) - 1
             step += 1
-        # Registers, from the last one back.
+        # Registers, in order from the last to the first.
         if output_free:
             out = sent if present else -1
             sent += present

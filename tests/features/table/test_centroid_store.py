@@ -24,7 +24,7 @@ tables = pytest.mark.parametrize("table", [SENT, LOADED], ids=["sent", "loaded"]
 
 
 class _Store(wiring.Component):
-    """The unit, with ``ends`` in place of ``final``, which cannot name a member of a C++ class."""
+    """The unit, with ``ends`` in place of ``final``, which is not a valid name for a member of a C++ class."""
 
     def __init__(self, *, table):
         self._store = CentroidStore(table=table)
@@ -61,7 +61,7 @@ def _level(number, bits):
 
 
 def _check(table, trace, note):
-    """Check each output in each cycle, by the words that were taken and the steps that were made."""
+    """Check each output in each cycle, by the accepted words and the executed steps."""
     bounds, length = table.mantissas - 1, table.load_length
     words = [None] * (length - bounds)
     loaded = index = 0
@@ -102,7 +102,7 @@ def _check(table, trace, note):
 @pytest.mark.parametrize("source", STALLS)
 @tables
 def test_lockstep(table, source):
-    """Loads of the right length, of fewer and of more words, at any time; steps whenever it is not open."""
+    """Loads have the right length, fewer or more words, at any time; steps come whenever the store is not open."""
     cycles, seed = 4_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     lengths = np.where(generator.random(120) < 0.5, table.load_length,
@@ -120,7 +120,7 @@ def test_lockstep(table, source):
 
 
 def _load(table, words, *, cycles=None):
-    """One load, a word in every cycle, and then the centroids as often as they fit."""
+    """One load with a word in every cycle, and then the centroids repeatedly, as often as they fit."""
     cycles = cycles or 3 * table.load_length
     opened = np.arange(cycles) < len(words)
     return _unit(table).lockstep(
@@ -130,7 +130,7 @@ def _load(table, words, *, cycles=None):
 
 @tables
 def test_known(table):
-    """The bounds of a tree from its leaves to its root, one per cycle, and the words after them again and again."""
+    """The bounds of a tree appear from leaves to root, one per cycle, and the following words repeatedly."""
     _unit(table).reset()
     words = np.arange(table.load_length, dtype=np.uint64) + np.uint64(100)
     trace = _load(table, words)
@@ -148,7 +148,7 @@ def test_known(table):
 
 @tables
 def test_reset_in_a_load(table):
-    """After a reset a load begins again, and so does the output of the centroids."""
+    """After a reset, a load begins again, and so does the output of the centroids."""
     unit = _unit(table)
     words = np.arange(table.load_length, dtype=np.uint64)
     for cut in (1, table.mantissas, table.load_length + 2):

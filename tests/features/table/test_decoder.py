@@ -20,7 +20,7 @@ from tests.hdl.compression import packets
 
 @pytest.mark.parametrize("length", [1, 31, 33, 64])
 def test_wrong_loads_of_a_decoder(length):
-    """Too few or too many words are reported; the next ones are taken."""
+    """A table with too few or too many words is reported; the next table is accepted."""
     centroids = np.arange(32, dtype=np.uint32) << 18
     unit = loaded_unit(Decoder, LOADED, 4, centroids[::-1])
     unit.reset()
@@ -37,7 +37,7 @@ def test_wrong_loads_of_a_decoder(length):
 
 @pytest.mark.parametrize("lanes", [1, 4, 8])
 def test_decoder_latency(lanes):
-    """A packet of one group and one exponent: its table takes four cycles, and an eight one for each chunk."""
+    """For a packet of one group and one exponent, the table takes four cycles, and eight elements one per chunk."""
     decoder = Decoder(table=gateware(PLAIN), lanes=lanes)
     words = PLAIN.encode(np.full(32, 0x3F80_0000, np.uint32))
     trace = run_decoder(PLAIN, lanes, [words], cycles=200)
@@ -45,13 +45,13 @@ def test_decoder_latency(lanes):
     if decoder.words > 1:
         assert when[0] == 3 + -(-6 // (4 * decoder.words)) - 1 + decoder.latency
     else:
-        # One word comes per cycle, and the second chunk is in the third one.
+        # One word arrives per cycle, and the second chunk is in the third word.
         assert when[0] == 2 + 2 + decoder.latency
 
 
 @units
 def test_decoder_short_packets(table, lanes):
-    """Cut anywhere, a packet is reported, gives its whole eights or nothing, and the next one is sound."""
+    """A packet cut anywhere is reported and yields only whole groups of eight; the next one is decoded correctly."""
     generator = np.random.default_rng(1)
     vector = (generator.standard_normal(70) * 0.02).astype(np.float32).view(np.uint32)
     vector = vector >> np.uint32(32 - table.format.width)
@@ -78,7 +78,7 @@ def test_decoder_short_packets(table, lanes):
 
 @units
 def test_decoder_bad_packets(table, lanes):
-    """Exponents out of order, and indices beyond the table."""
+    """Exponents out of order, and indices beyond the table, are reported."""
     shift = np.uint32(32 - table.format.width)
     vector = np.array([1, 2, 4], np.float32).view(np.uint32) >> shift
     centroids = random_centroids(np.random.default_rng(1), table)

@@ -33,7 +33,7 @@ def test_parameters():
 
 
 def _vectors(generator, format, count):
-    """Packets of few exponents, of all of them, and of one element."""
+    """Packets with few exponents, with all of them, and with one element."""
     vectors = []
     for _ in range(count):
         kind = generator.random()
@@ -56,8 +56,8 @@ def _rows(exponents):
 def _scenario(generator, vectors, lanes, format, willing):
     """Actions on each packet, and every cycle of them: inputs and expected outputs.
 
-    Rows are read in any order, each for one cycle or several, and cleared in the last of these, except for a few
-    rows, which then are in the set of the next packet, too.
+    Rows are read in any order, each for one or several cycles, and cleared in the last of these, except for a few
+    rows, which then belong to the set of the next packet, too.
     """
     beats = [-(-len(vector) // lanes) for vector in vectors]
     feed = stream.Feed(sum(beats), willing)
@@ -95,7 +95,7 @@ def _scenario(generator, vectors, lanes, format, willing):
 @pytest.mark.parametrize("source", STALLS)
 @units
 def test_lockstep(lanes, format, source):
-    """Every cycle of ``i``, ``full`` and, while it is full, of the rows."""
+    """``i``, ``full`` and, while it is full, the rows match in every cycle."""
     cycles, seed = 6_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     vectors = _vectors(generator, format, 150)
@@ -112,7 +112,7 @@ def test_lockstep(lanes, format, source):
 
 
 def _given(unit, vector, lanes, format):
-    """The rows of a packet, all of them cleared, and when it was full."""
+    """The rows of a packet, all of which are cleared, and the cycle when the set was full."""
     beats = -(-len(vector) // lanes)
     ready = ROWS + beats + ExponentSet.latency
     cycles = ready + ROWS + 1
@@ -127,7 +127,7 @@ def _given(unit, vector, lanes, format):
 
 @units
 def test_known(lanes, format):
-    """Zeros of both signs, one, a NaN and an infinity; a beat in every cycle, and then the latency."""
+    """Zeros of both signs, one, a NaN and an infinity are found at one beat per cycle plus the latency."""
     unit = _unit(lanes, format)
     unit.reset()
     words = np.array([0, 0x8000_0000, 0x3F80_0000, 0xBFC0_0000, 0x7FC0_0000, 0xFF80_0000], np.uint32)
@@ -141,7 +141,7 @@ def test_known(lanes, format):
 
 @units
 def test_reset_in_a_packet(lanes, format):
-    """A reset clears all bits of a packet, at any point of it, and may come again during the clearing."""
+    """A reset at any point of a packet clears all its bits, and may be repeated during the clearing."""
     vector = np.arange(256, dtype=np.uint32) << np.uint32(format.fraction_bits)
     beats = packets.beats([vector], lanes, width=format.width)
     unit = _unit(lanes, format)

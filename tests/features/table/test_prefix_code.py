@@ -26,7 +26,7 @@ def _weights(generator, count):
 
 
 def _packets(generator, total):
-    """Vectors of weights and of noise, and a code for each, not always its best."""
+    """Vectors of weights and of random bits, and a code for each, which is not always the best."""
     vectors, codes = [], []
     while sum(map(len, vectors)) < total:
         count = int(generator.integers(1, 200))
@@ -85,7 +85,7 @@ test_cocotb = BENCH.cocotb(UNITS[1:], cut=40, name="PrefixDecoder", drive=functo
 
 
 def test_throughput():
-    """One element per cycle in both directions, where none is escaped; and the words of the formula."""
+    """One element per cycle in both directions if none is escaped, and the number of words of the formula."""
     weights = np.clip(np.abs(_weights(np.random.default_rng(1), 4096)), 0x3800, 0x3E00).astype(np.uint32)
     code = Code.fitted(weights)
     unit = BENCH.unit(Encoder)
@@ -113,7 +113,7 @@ def test_throughput():
 
 @pytest.mark.parametrize("length", range(1, len(SOUND)))
 def test_short_packets(length):
-    """Short packets are reported, and their whole elements are given."""
+    """Short packets are reported, and their whole elements are output."""
     got, errors = _decode([SOUND, SOUND[:length], SOUND])
     assert errors == 1
     assert got[0] == got[-1] == [0x3F80, 0xBFC0]
@@ -135,7 +135,7 @@ def test_empty_packets():
     [0x4444_4444, 0x3444_4444], [0x4444_4444, 0x5444_4444], [0x4444_4445, 0x4444_4444], [0x4444_4440, 0x4444_4444],
     [0x9999_9999, 0x9999_9999], [0x2222_2222, 0x2222_2222], [0x2222_1111, 0x8888_8888]])
 def test_bad_tables(lengths):
-    """Lengths that descend, are too small or too large, or leave codes unused."""
+    """Lengths that descend, are too small or too large, or leave codes unused are reported."""
     got, errors = _decode([[*SOUND[:4], *lengths, *SOUND[6:]], SOUND])
     assert got == [[0x3F80, 0xBFC0]]
     assert errors == 1
@@ -149,7 +149,7 @@ def test_bad_tables(lengths):
 
 
 def test_never_hangs():
-    """Noise of any length: it is taken, and the packet after it is sound."""
+    """Random words of any length are accepted, and the packet after them is decoded correctly."""
     for seed in range(30):
         generator = np.random.default_rng(seed)
         noise = [generator.integers(0, 1 << 32, generator.integers(1, 60), dtype=np.uint32) for _ in range(20)]
@@ -159,7 +159,7 @@ def test_never_hangs():
         assert got[-1] == [0x3F80, 0xBFC0], f"{seed=}"
 
 
-# --- handshakes, proven
+# --- proofs of the handshakes
 
 
 @pytest.mark.parametrize("unit", [Encoder, Decoder])

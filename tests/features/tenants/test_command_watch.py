@@ -19,9 +19,9 @@ def words_of(event):
 
 
 def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
-    """Run one command, which starts in cycle ``begin`` of all: its event is offered ``length`` cycles after that, and
-    taken ``taken`` cycles later. A gate holds it back for ``held`` cycles before; strays of negative cycles belong
-    to these."""
+    """Run one command, starting in cycle ``begin``: its event is offered ``length`` cycles later, and accepted
+    ``taken`` cycles after that. Before it, a gate holds it for ``held`` cycles; strays of negative cycles belong to
+    these."""
     unit = Unit(CommandWatch(gated=held is not None), name=f"CommandWatch{held is not None}")
     unit.reset()
     if held is not None:
@@ -37,7 +37,7 @@ def watch(*, length, budget=0, strays=(), taken=3, held=None, begin=0):
         "i__payload": np.tile(words_of(EVENT), (cycles, 1))})
     offered = [from_int(event_layout(), sum(int(word) << 32 * n for n, word in enumerate(trace["o__payload"][cycle])))
                for cycle in range(length, length + taken + 1)]
-    assert all(event == offered[0] for event in offered)  # an offer stands until it is taken
+    assert all(event == offered[0] for event in offered)  # an offer stands until it is accepted
     assert {name: value for name, value in offered[0].items() if name != "status"} == {
         name: value for name, value in EVENT.items() if name != "status"}
     assert (trace["o__valid"] == ((time >= length) & (time <= length + taken))).all()
@@ -51,14 +51,14 @@ def test_statuses(taken):
     assert watch(length=9, taken=taken, strays=[4]) == (EventStatus.OUT_OF_WINDOW, [])
     assert watch(length=9, taken=taken, strays=[1]) == (EventStatus.OUT_OF_WINDOW, [])
     assert watch(length=9, taken=taken, strays=[8]) == (EventStatus.OUT_OF_WINDOW, [])
-    assert watch(length=9, taken=taken, strays=[0, 9, 10]) == (EventStatus.BAD_MASK, [])  # another command's
+    assert watch(length=9, taken=taken, strays=[0, 9, 10]) == (EventStatus.BAD_MASK, [])  # strays of other commands
     assert watch(length=9, taken=taken, budget=9) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, taken=taken, budget=5)[0] == EventStatus.OVER_BUDGET
     assert watch(length=9, taken=taken, budget=5, strays=[3])[0] == EventStatus.OUT_OF_WINDOW
 
 
 def test_strays_of_a_gate():
-    """Reads of a gate outside count for the command that it holds back; earlier ones do not."""
+    """Outside reads during a gate's wait are attributed to the command that it holds back; earlier ones are not."""
     assert watch(length=9, held=0) == (EventStatus.BAD_MASK, [])
     assert watch(length=9, held=4, strays=[-6, -5, 0]) == (EventStatus.BAD_MASK, [])
     for stray in (-4, -3, -1):
@@ -79,13 +79,13 @@ def test_clock():
 
 @pytest.mark.parametrize("taken", [0, 3])
 def test_any_number_of_cycles(taken):
-    """Budget 0 ends nothing, whether an event is offered at once or the time wraps."""
+    """Budget 0 ends no command, whether an event is offered immediately or the time wraps."""
     for length in (1, 2, 9):
         assert watch(length=length, taken=taken, begin=2**32 - 4) == (EventStatus.BAD_MASK, [])
 
 
 def test_cut():
-    """A command is cut one cycle after its budget, until its event is taken."""
+    """A command is cut one cycle after its budget, until its event is accepted."""
     for length, budget, begin in (
             (20, 1, 0), (20, 7, 2**32 - 5), (20, 18, 2**31 - 9), (20, 19, 2**32 - 1), (20, 20, 7),
             (20, 2**31 - 1, 2**31 + 3), (1, 1, 3), (20, 2**31 - 1, 0)):

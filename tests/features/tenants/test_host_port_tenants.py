@@ -14,10 +14,10 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.control.test_requester import CONFIG as ONE_BANK
 
 CONFIG = ONE_BANK.replace(programs={"banks": 2})
-RUNNING, IDLE = 1, 1 << 23  # a program runs; the load is for the bank that does not
+RUNNING, IDLE = 1, 1 << 23  # a program runs; the load is for the bank that does not run
 GROUPS = CONFIG.memories.gradient // GROUP
 
-#: Output streams, which the node takes at once.
+#: Output streams, which the node accepts immediately.
 TAKEN = "o", "commands", "program", "run", "memory_write__request", "memory_write__data"
 
 
@@ -43,7 +43,7 @@ def status(unit, who, opcode, *words, **options):
 
 
 def test_beyond(unit):
-    """A tenant does not learn whether there is anything beyond its window."""
+    """A tenant cannot determine whether anything exists beyond its window."""
     window, everything = {"found": 1 << 20}, {"found": GROUPS << 20}
     assert status(unit, 1, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
     assert status(unit, 2, Opcode.READ_MEMORY, GROUP - 1, count=2, **window) == Status.OUT_OF_WINDOW
@@ -56,7 +56,7 @@ def test_beyond(unit):
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_loads(unit, who):
-    """A program goes into either bank, but not into the one that runs; both have room for the same commands."""
+    """A program goes into either bank, except the running one; both have room for the same commands."""
     command, last = range(1, 1 + DESCRIPTOR_WORDS), CONFIG.programs.depth - 1
 
     def load(slot, running):
@@ -106,7 +106,7 @@ def test_runs(unit):
     (0, register("STATUS").address, 1, Status.READ_ONLY),
 ])
 def test_register_writes(unit, who, address, busy, expected):
-    """Whether the node is busy counts in the first cycle of the request; a write is requested from the next on."""
+    """The node's busy state in the request's first cycle decides; a write is requested from the next cycle on."""
     words, cycles = (address, 5), 200
     ones = np.ones(cycles, np.uint8)
     trace, _ = ask(unit, who, Opcode.WRITE_REGISTER, *words, count=1)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The table of windows against the golden model, and properties that hold for all writes."""
+"""The table of windows compared with the golden model, and properties that hold for all writes."""
 
 import types
 
@@ -25,7 +25,7 @@ from sim.verilated.vectors import Unit
 
 
 def window(base: int, bound: int, capacity: int) -> tuple[int, int]:
-    """Return base and size of the window from ``base`` to ``bound``: an empty one if it is not in the memory."""
+    """Return base and size of the window from ``base`` to ``bound``; it is empty if it is not in the memory."""
     return (base, bound - base) if base <= bound <= capacity else (0, 0)
 
 
@@ -46,19 +46,19 @@ def groups(base, bound, space):
 def unit_of(config):
     unit = Unit(WindowTable(config=config))
     unit.reset()
-    unit.run({"busy": np.ones(64 + 16 * WindowTable(config=config).latency, np.uint8)})  # the memory is cleared
+    unit.run({"busy": np.ones(64 + 16 * WindowTable(config=config).latency, np.uint8)})  # clears the windows
     return unit
 
 
 @pytest.mark.parametrize("config", [CONFIG, SIGNALS])
 def test_against_the_model(config):
-    """Random writes, also of invalid windows, for missing tenants and spaces, and while the node is busy."""
+    """Random writes match, including invalid windows, missing tenants and spaces, and writes to a busy node."""
     spaces = windowed(config)
     assert [space.name for space in windowed(CONFIG)] == ["gradients", "weights", "state_0", "activations", "far"]
     assert (windowed(CONFIG)[-1].number, windowed(CONFIG)[-1].words) == (FAR_SPACE, 224)
     server = ServerConfig(memories=ServerMemories(gradient=32, weight=32, planes=0, far=64), features=(Tenants(),))
-    assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # which are in the far memory
-    assert asked_layout()["space"].width == 4  # any space that a request names
+    assert [space.name for space in windowed(server)] == ["gradients", "weights"]  # planes are in far memory
+    assert asked_layout()["space"].width == 4  # any space that a request can name
     unit = unit_of(config)
     generator = np.random.default_rng(3)
     cycles = 6000
@@ -78,7 +78,7 @@ def test_against_the_model(config):
     trace = unit.run(inputs)
     kept = {(tenant, space.number): (0, 0) for tenant in (1, 2) for space in spaces}
     everything = {(0, space.number): (0, space.words // GROUP) for space in spaces}
-    running, true, walked = 0, [], []  # windows of the tenant that is executed; cycles without a question
+    running, true, walked = 0, [], []  # windows of the executed tenant; cycles without a request
     followed = 0
     for cycle in range(cycles):
         now = {name: int(values[cycle]) for name, values in inputs.items()}
@@ -91,7 +91,7 @@ def test_against_the_model(config):
                 (asked["tenant"], asked["space"]), (0, 0))
             assert (answer["size"], answer["base"] if size else 0) == (size, base if size else 0), f"{cycle=}"
         assert trace["changed"][cycle] == (free[cycle] and now["tenant"] != running), f"{cycle=}"
-        # Shown windows were true in the latest cycles, which include a latency of cycles without a question.
+        # Shown windows were true in the latest cycles, which include a latency of cycles without a request.
         latest = walked[-WindowTable(config=config).latency:]
         if len(latest) == WindowTable(config=config).latency:
             followed += 1
@@ -128,7 +128,7 @@ def test_follow_in_time():
 
 
 def test_no_windows_after_a_reset():
-    """Windows from before a reset are gone with it, for requests at once."""
+    """A reset removes earlier windows, immediately for requests."""
     unit = unit_of(CONFIG)
     window = np.array([space << 0 | tenant << 4 | SET for tenant in (1, 2) for space in (0, 1, 2, 3, 15)])
     asked = np.array([tenant | space << 2 | 1 << 6 for tenant in (0, 1, 2, 3) for space in (0, 1, 2, 3)])
@@ -150,7 +150,7 @@ def test_no_windows_after_a_reset():
 
 
 def is_in(window, space):
-    """Whether a window is empty, or in its memory."""
+    """Whether a window is empty, or inside its memory."""
     return (window.size == 0) | (window.base + window.size <= space.words // GROUP)
 
 
@@ -160,7 +160,7 @@ def is_same(left, right):
 
 
 class Rows(wiring.Component):
-    """Memory of registers, which a specification may look into: one port to read at once, and one to write."""
+    """Memory of registers that a specification can inspect: one port with an immediate read, and one to write."""
 
     def __init__(self, *, shape, depth, init):
         self.rows = Array(Signal(shape, name=f"row_{n}", init=init[n] if n < len(init) else None)
@@ -186,7 +186,7 @@ class Rows(wiring.Component):
 
 
 class Stands(wiring.Component):
-    """Specification: windows are in their memories, neither they nor the tenant change while a command runs, and with
+    """Specification: windows are in their memories, and neither they nor the tenant change while a command runs; with
     control words the tenant changes only while links are reset."""
 
     def __init__(self, config):
@@ -202,8 +202,8 @@ class Stands(wiring.Component):
         m.d.comb += [getattr(table, name).eq(getattr(self, name)) for name in self.signature.members]
         windows, tenant, places = table.tenancy.windows, table.tenancy.tenant, len(rows) // 4
         before, was_busy = Signal.like(table.tenancy), Signal()
-        walked = Signal(range(table.latency + 1))  # windows that were updated since the node is busy
-        reset = Signal(init=1)  # whether links were, in the cycle before
+        walked = Signal(range(table.latency + 1))  # windows that were updated since the node became busy
+        reset = Signal(init=1)  # whether links were reset in the previous cycle
         m.d.sync += [before.eq(table.tenancy), was_busy.eq(self.busy),
                      reset.eq(self.link_reset if self._config.has_signals else 1)]
         with m.If(~self.busy | clearing):
@@ -212,7 +212,7 @@ class Stands(wiring.Component):
             m.d.sync += walked.eq(walked + 1)
         m.d.comb += [
             Assume(~ResetSignal()),
-            # A change in the cycle before the node became busy is visible as soon as all windows were read.
+            # A change in the cycle before the node became busy is visible as soon as all windows have been read.
             Assert((walked != table.latency) | (before == table.tenancy)),
             Assert((~was_busy & reset) | (before.tenant == tenant)),
             *(Assert(is_in(window, space)) for n, space in enumerate(spaces)
@@ -229,13 +229,13 @@ class Stands(wiring.Component):
         # A window of the executed tenant is the window that its requests find.
         for space in spaces:
             ours = windows[space.name]
-            if space.number == FAR_SPACE:  # no request reaches it
+            if space.number == FAR_SPACE:  # no request can name this space
                 m.d.comb += Assert((self.asked.space != FAR_SPACE) | (table.found.size == 0))
                 continue
             with m.If((walked == table.latency) & self.asked.valid & (self.asked.tenant == tenant)
                       & (self.asked.space == space.number)):
                 m.d.comb += Assert(is_same(table.found, ours))
-        # Nobody (3) has a window, and no tenant has one before all windows from before a reset are cleared.
+        # Tenant 3, nobody, never has a window; no tenant has one until all windows from before a reset are cleared.
         with m.If(self.asked.valid & ((self.asked.tenant == 3) | ((self.asked.tenant != 0) & clearing))):
             m.d.comb += Assert(table.found.size == 0)
         return m

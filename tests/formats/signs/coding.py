@@ -1,8 +1,8 @@
 """Signs under a shared power of two: the format, and its encoder and decoder of packets.
 
-A block of 32 elements has an exponent of 8 bits, its largest number's, and a sign for each element, so it takes
-40 bits. An element is decoded to 2 ** (exponent - 127) with its sign. A block of numbers below 2 ** -126 is decoded
-to zeros with their signs, and one with an infinity or a NaN to NaNs.
+A block of 32 elements has the 8-bit exponent of its largest number, and a sign for each element: 40 bits in total. An
+element is decoded to 2 ** (exponent - 127) with its sign. A block of numbers below 2 ** -126 is decoded to zeros with
+their signs, and a block with an infinity or a NaN to NaNs.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Signs(BlockCodec):
 
 
 class Encoder(wiring.Component):
-    """Encode packets of elements: collect the signs of a block and its largest exponent, then give it to a Packer.
+    """Encode packets of elements: collect a block's signs and largest exponent, then pass the block to a Packer.
 
     A block takes 2 * 32 / ``lanes`` cycles. ``i.ready`` is a function of registers.
 
@@ -97,7 +97,7 @@ class Encoder(wiring.Component):
 
 
 class Decoder(wiring.Component):
-    """Decode packets of words: an Unpacker, and signs above its exponents.
+    """Decode packets of words with an Unpacker, placing signs above its exponents.
 
     ``i.ready`` depends combinationally on ``o.ready``.
 

@@ -8,7 +8,7 @@ __all__ = ["FEATURE", "SignsFeature"]
 
 
 class SignsFeature(Feature):
-    """Elements are sent as signs."""
+    """Sends elements as signs."""
 
     requires = ("mx",)
 

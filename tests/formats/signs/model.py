@@ -14,10 +14,10 @@ _BITS = 8 + 32
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """Blocks of 32 signs below the exponent of their largest number.
+    """Blocks of 32 signs that share the exponent of their largest number.
 
-    Numbers below 2 ** -126 count as zeros. A block of zeros keeps their signs; a block with an infinity or a NaN is
-    NaN as a whole. Missing elements of the last block are +0.
+    Numbers below 2 ** -126 are treated as zeros. A block of zeros keeps their signs; a block with an infinity or a
+    NaN is NaN as a whole. Missing elements of the last block are +0.
     """
 
     block = 32

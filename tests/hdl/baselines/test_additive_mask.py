@@ -24,7 +24,7 @@ def _run(as_input, x, mask):
 
 @pytest.mark.parametrize("as_input", [False, True])
 def test_finite_elements(as_input):
-    """Both units agree on all finite elements, including subnormal ones, except -0.0, which +0.0 makes positive."""
+    """Both units agree on all finite elements, including subnormal ones, except -0.0, which becomes +0.0."""
     generator = np.random.default_rng(1)
     x = generator.integers(0, 1 << 32, 200_000, dtype=np.uint32)
     x = np.where(x >> 23 & 0xFF == 0xFF, x & 0x807F_FFFF, x)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Codecs of blocks by name, and checks of their units, for the tests of all formats with a shared exponent."""
+"""Block codecs by name, and checks of their units, for tests of all formats with a shared exponent."""
 
 import dataclasses
 import functools
@@ -39,12 +39,12 @@ PARAMETERS = {
     "MX9 stochastic": {"mantissa_bits": 7, **STOCHASTIC},
     "single stochastic": {"block": 32, "subset": 1, "mantissa_bits": 1, **STOCHASTIC},
 }
-#: Tensor scales of NVFP4, at both ends of the range and between.
+#: Tensor scales of NVFP4: at both ends of the range and in between.
 TENSOR_SCALES = {"NVFP4": 1.0, "NVFP4 small": 2.0 ** -8, "NVFP4 least": 2.0 ** -115, "NVFP4 most": 2.0 ** 116}
 
 
 def codec(name, mirror=False):
-    """The codec with a name, in gateware or as the model."""
+    """The codec with a name, as gateware or as the model."""
     roundings = block_format.Rounding if mirror else Rounding
     stochastic = {**STOCHASTIC, "rounding": roundings.STOCHASTIC}
     if name in PARAMETERS:
@@ -58,7 +58,7 @@ def codec(name, mirror=False):
 
 
 def build(kind, name, lanes, format=FP32):
-    """A unit for the codec with a name: the codec's own kind of unit, if it has one."""
+    """A unit for the named codec: the codec's own kind of unit, if it has one."""
     block_codec = codec(name)
     if isinstance(block_codec, NVFP4):
         kind = {Encoder: nvfp4_coding.Encoder, Decoder: nvfp4_coding.Decoder}[kind]
@@ -115,7 +115,7 @@ def _coded_beats(golden, packets, streams, lanes, words):
 
 
 def _drive(generator, kind, name, lanes, format=FP32, noise=False, total=None):
-    """Packets of an encoder, and their words or, as noise, any words for a decoder."""
+    """Packets of an encoder, and for a decoder their words or, with ``noise``, any words."""
     golden, words = codec(name, mirror=True), BENCH.make(kind, name, lanes, format).words
     encodes = kind is Encoder
     packets = _packets(generator, total or 2_500 * lanes // (1 + encodes), golden.block)
@@ -155,7 +155,7 @@ BENCH = UnitBench(_make, _model, _drive)
 
 
 def cocotb_test(name, lanes):
-    """Test of encoder and decoder under cocotb, after a reset in the middle of a block."""
+    """Test encoder and decoder under cocotb, after a reset in the middle of a block."""
     total = 20 * codec(name, mirror=True).block
     return BENCH.cocotb([(kind, name, lanes) for kind in (Encoder, Decoder)], cut=23,
                         drive=functools.partial(_drive, total=total))
@@ -181,7 +181,7 @@ def _encode(name, lanes, packets):
     words = _reference(name, packets)
     assert list(map(len, words)) == [golden.words(len(packet)) for packet in packets]
     assert list(map(np.ndarray.tolist, whole)) == list(map(np.ndarray.tolist, words))
-    # The last beat belongs to the last block: nothing was held up before.
+    # The last beat belongs to the last block, so nothing was held up before it.
     assert when[-1] == count - 1 + BENCH.make(Encoder, name, lanes).latency + steps - 1
 
 
@@ -195,7 +195,7 @@ def _decode(name, lanes, packets, wanted):
 
 
 def every_fraction(name, lanes):
-    """All upper halves of binary32 below similar exponents of a block: every amount of every shift."""
+    """All upper halves of binary32 with similar exponents in a block are coded right, for every shift amount."""
     golden = codec(name, mirror=True)
     halves = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     halves = halves[(halves >> 23 & 255) >= 100]
@@ -206,7 +206,7 @@ def every_fraction(name, lanes):
 
 
 def every_code(name, lanes):
-    """Every code below every exponent, and every difference."""
+    """Every code with every exponent and every difference is decoded correctly."""
     golden = codec(name, mirror=True)
     codes = np.tile(np.arange(1 << golden.code_bits), 32)[:max(1 << golden.code_bits, golden.block)]
     exponents = np.arange(1 << golden.exponent_bits)
@@ -219,7 +219,7 @@ def every_code(name, lanes):
 
 
 def special_blocks(name, special, lanes):
-    """A block of zeros, subnormals, infinities or NaNs, on its own, between normal blocks, and mixed with ones."""
+    """Blocks of zeros, subnormals, infinities or NaNs are right on their own, between others, and mixed with ones."""
     golden = codec(name, mirror=True)
     normal = np.float32(1.5).view(np.uint32)
     block = np.full(golden.block, special, np.uint32)
@@ -237,7 +237,7 @@ def _whole_blocks(golden):
 
 
 def encoder_throughput(name, lanes):
-    """A beat in every cycle, across blocks and packets, and the words of the formula."""
+    """There is a beat in every cycle, across blocks and packets, and the number of words of the formula."""
     _encode(name, lanes, _whole_blocks(codec(name, mirror=True)))
 
 

@@ -1,4 +1,4 @@
-"""Packets of elements and of words as beats, and back, for the tests of the codecs with tables."""
+"""Conversion between packets and beats of elements or words, for the tests of the codecs with tables."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tests.hdl.unit_bench import Want
 
 
 def as_rows(vectors, lanes, generator, *, width=32):
-    """Vectors, each a packet, as elements, keep and last of beats. Elements that are not kept are noise."""
+    """Vectors, each a packet, as elements, keep and last of beats. Elements without ``keep`` are random."""
     rows, keep, last = [], [], []
     for vector in vectors:
         count = -(-len(vector) // lanes)
@@ -28,7 +28,7 @@ def as_beats(rows, keep, last, *, width=32):
 
 
 def beats(vectors, lanes, *, width=32, seed=1):
-    """Vectors, each a packet, as rows of a port. Elements that are not kept are noise."""
+    """Vectors, each a packet, as rows of a port. Elements without ``keep`` are random."""
     return as_beats(*as_rows(vectors, lanes, np.random.default_rng(seed), width=width), width=width)
 
 
@@ -40,7 +40,7 @@ def words(vectors):
 
 
 def kept(rows, lanes, *, width=32):
-    """Mask of the bits of beats that count: all bits except elements that are not kept."""
+    """Mask of the valid bits of beats: all bits except elements that are not kept."""
     keep = unpack(beat_layout(lanes, width), rows)["keep"][:, np.newaxis] >> np.arange(lanes) & 1
     ones = np.ones(len(rows), np.uint64)
     return pack(beat_layout(lanes, width), {

@@ -21,21 +21,21 @@ class Trace(stream.Trace):
 
 
 class Packer:
-    """Packer: cycles when it takes chunks of bytes and loads beats of words."""
+    """Cycles when a packer accepts chunks of bytes and loads beats of words."""
 
     def __init__(self, words: int, ready: npt.ArrayLike) -> None:
         self.output = stream.Output(ready)
         self.size = 4 * words
         self._place = 0
         self._left = 0  # when the previous chunk leaves the input register
-        self._packed = -1  # when all of it is packed
+        self._packed = -1  # when all of it has been packed
 
     def free(self, cycle: int) -> int:
-        """First cycle, at or after the given one, when a chunk would be taken."""
+        """First cycle, at or after the given one, when a chunk would be accepted."""
         return max(cycle, self._left)
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
-        """Cycle when a chunk is taken that is offered from the given cycle on."""
+        """Cycle when a chunk is accepted that is offered from the given cycle on."""
         taken = self.free(cycle)
         self._left = max(taken, self._packed) + 1
         total = self._place + count
@@ -51,13 +51,13 @@ class Packer:
 
 
 class Unpacker:
-    """Unpacker: cycles when it accepts beats of words and shows their bytes."""
+    """Cycles when an unpacker accepts beats of words and shows their bytes."""
 
     def __init__(self, words: int, count: int, willing: npt.ArrayLike) -> None:
         self.feed = stream.Feed(count, willing)
         self._size = 4 * words
         self._place = 0
-        self._front = self.feed.accept(0) + 1  # when the beat in front moved there
+        self._front = self.feed.accept(0) + 1  # when the front beat moved there
         self._back = self.feed.accept(self._front)  # when the next beat is accepted
 
     def shown(self, count: int) -> int:
@@ -66,7 +66,7 @@ class Unpacker:
         return max(self._front, self._back if behind else 0) + 1
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> None:
-        """Take bytes in a cycle; they may be the last of their packet."""
+        """Consume bytes in a cycle; they may be the last of their packet."""
         self._place += count
         if align:
             self._place = -(-self._place // 4) * 4
@@ -78,7 +78,7 @@ class Unpacker:
             self._leave(cycle + 1)
 
     def _leave(self, cycle: int) -> None:
-        """Let the beat in front leave, and move the next beat up."""
+        """Let the front beat leave, and move the next beat up."""
         self._front = max(self._back + 1, cycle)
         self._back = self.feed.accept(self._front)
 
@@ -89,7 +89,7 @@ def chunks(count: int, size: int) -> list[int]:
 
 
 class Registers:
-    """Registers of an encoder, from its input to the codes: cycles when the previous beat leaves each of them."""
+    """Registers of an encoder, from input to codes: cycles when the previous beat leaves each of them."""
 
     def __init__(self, feed: stream.Feed, stages: int) -> None:
         self._feed = feed
@@ -113,11 +113,11 @@ class Registers:
 
 
 class Eights:
-    """Planes of eight codes on their way to the packer, in one chunk or in several."""
+    """Planes of eight codes on their way to the packer, in one or several chunks."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
-        self._taken = 0  # when the last of several chunks was taken
+        self._taken = 0  # when the last of several chunks was accepted
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
         """Cycle when the codes leave their register, ``cycle`` or later, and the cycle of their last chunk."""
@@ -133,25 +133,25 @@ class Eights:
 
 
 class Decoding:
-    """Decoder of correct packets: it takes bytes of tables, and looks codes up."""
+    """A decoder of valid packets: it consumes bytes of tables, and looks codes up."""
 
     def __init__(self, words: int, packets: Sequence[npt.ArrayLike], willing: npt.ArrayLike,
                  ready: npt.ArrayLike) -> None:
         self._size = 4 * words
         self._unpacker = Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
         self._output = stream.Output(ready)
-        self._free = 0  # when bytes may be taken
-        self._looked = 0  # when the last beat of codes was taken for its look-up
+        self._free = 0  # when bytes may be consumed
+        self._looked = 0  # when the last beat of codes was accepted for its look-up
         self._loaded = 0  # when it was output
 
     def take(self, count: int, *, align: bool = False) -> None:
-        """Take bytes of a table."""
+        """Consume bytes of a table."""
         cycle = max(self._free, self._unpacker.shown(count))
         self._unpacker.take(cycle, count, align=align)
         self._free = cycle + 1
 
     def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
-        """Take the bytes of codes, the rest of a packet; a table waits until they are looked up."""
+        """Consume the bytes of codes, the rest of a packet; a table waits until they are looked up."""
         eights = count // width
         for eight in range(eights):
             sizes = chunks(width, self._size)
@@ -168,6 +168,6 @@ class Decoding:
 
     @property
     def trace(self) -> Trace:
-        """Every cycle."""
+        """Handshakes of every cycle."""
         feed, none = self._unpacker.feed, np.zeros(0, np.bool_)
         return Trace(feed.valid, feed.ready, self._output.offered >= 0, self._output.offered, none, none)

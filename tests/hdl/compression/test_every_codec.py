@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """Units of every codec in the registry against the golden model, under random stalls: tests/hdl/compression/units.py.
 
-A format is covered here once it is registered: docs/compression/adding-a-format.md.
+A format is covered here as soon as it is registered: docs/compression/adding-a-format.md.
 """
 
 import pytest

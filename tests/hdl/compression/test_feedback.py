@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Sums of packets and codecs with error feedback against the golden models: hdl/compression/feedback.py."""
+"""Sums of packets, and codecs with error feedback, compared with the golden models: hdl/compression/feedback.py."""
 
 import functools
 
@@ -150,7 +150,7 @@ def encode(name, lanes, source, sinks, *, seed):
         assert packets(trace, "error", lanes) == [errors(codec, vector).tolist() for vector in vectors], f"{seed=}"
 
 
-#: Codecs of each kind, and one with every number of lanes.
+#: Codecs of each kind, and one of them with every number of lanes.
 CASES = [("raw", 4), ("bf16", 4), ("mx9", 1), ("mx9", 4), ("mx9", 8), ("mx4", 4), ("mxfp8_e4m3", 8),
          ("mxfp4_e2m1", 1), ("nvfp4", 4)]
 
@@ -165,7 +165,7 @@ class TestFeedbackEncoder:
 
     @pytest.mark.parametrize(("name", "lanes"), CASES)
     def test_rate(self, name, lanes):
-        """A beat, or a word, per cycle, whichever takes longer."""
+        """One beat or one word per cycle, whichever takes longer in total."""
         codec = GRADIENT_CODECS[name]
         count = 8
         vectors = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
@@ -184,7 +184,7 @@ class TestFeedbackEncoder:
         ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
         ("mxfp4_e2m1", 1, 5), ("nvfp4", 4, 1)])
     def test_latency(self, name, lanes, more):
-        """Latency from the last beat of a block to its first word, which needs ``more`` extra beats."""
+        """The latency from the last beat of a block to its first word, which needs ``more`` extra beats, is exact."""
         codec = gateware.GRADIENT_CODECS[name]
         beats = max(codec.block // lanes, 1)
         unit = encoder(name, lanes)
@@ -198,7 +198,7 @@ class TestFeedbackEncoder:
         assert first - last == alone + beats + SkidBuffer.latency
 
     def test_ends_by_itself(self):
-        """The last block of a packet leaves although the next packet has begun with an incomplete block."""
+        """The last block of a packet leaves even if the next packet has begun with an incomplete block."""
         vector = elements(np.random.default_rng(1), 7)
         unit = encoder("mx9", 4)
         unit.reset()

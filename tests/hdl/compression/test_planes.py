@@ -73,7 +73,7 @@ class _Unpack(wiring.Component):
 
 
 class _Bytes(wiring.Component):
-    """A :class:`ByteUnpacker` that completes a packet where its last bytes are taken."""
+    """A :class:`ByteUnpacker` that completes a packet when its last bytes are consumed."""
 
     def __init__(self, *, words):
         self._words = words
@@ -132,7 +132,7 @@ def test_lanes(unit):
 
 
 def _trace_pack(lanes, width, size, beats, willing, ready):
-    """Handshakes of an assembler and a packer: ready of the input, and the beat on offer in each cycle."""
+    """Handshakes of an assembler and a packer: ready of the input, and the offered beat in each cycle."""
     words = model.word_count(lanes, width)
     feed, packer = Source(sum(beats), willing), plane_cycles.Packer(words, ready)
     eights, sizes, held = plane_cycles.Eights(packer), plane_cycles.chunks(size, 4 * words), width > 4 * words
@@ -149,7 +149,7 @@ def _trace_pack(lanes, width, size, beats, willing, ready):
 
 
 def _trace_unpack(lanes, width, size, streams, willing, ready):
-    """Handshakes of an unpacker and a splitter: ready of the input, and the beat on offer in each cycle."""
+    """Handshakes of an unpacker and a splitter: ready of the input, and the offered beat in each cycle."""
     words = model.word_count(lanes, width)
     unpacker = plane_cycles.Unpacker(words, sum(-(-len(stream_) // words) for stream_ in streams), willing)
     sizes, sink = plane_cycles.chunks(size, 4 * words), first_from(ready)
@@ -211,7 +211,7 @@ test_offers_stand_for_all_time = offers(lambda: BytePacker(words=1), depth=2)
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("words", [1, 2, 4])
 def test_bytes(words, source):
-    """Any number of bytes at a time, sometimes up to the end of a word: exactly the bytes of the packet."""
+    """Exactly the bytes of a packet are output, any number at a time, sometimes up to the end of a word."""
     count, seed = 4_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     vectors = [generator.integers(0, 1 << 32, int(generator.integers(1, 12)), dtype=np.uint32) for _ in range(count)]
@@ -242,12 +242,12 @@ def test_bytes(words, source):
     assert not trace["take"][trace["shown"] == 0].any()
 
 
-# --- packets that do not end with a group, and reset
+# --- packets that do not end with a group, and resets
 
 
 @cases
 def test_cut_packets(lanes, width):
-    """A cut packet is output in whole groups of eight; an end inside a group is an error; the next one is correct."""
+    """A cut packet yields whole groups of eight; an end inside a group is an error; the next packet is correct."""
     words, size = model.word_count(lanes, width), width
     vector = np.random.default_rng(1).integers(0, 1 << width, 2 * GROUP, dtype=np.uint32)
     whole = model.pack(vector, size)

@@ -1,4 +1,4 @@
-"""Codecs by name, in gateware and as golden models: hdl/compression/registry.py."""
+"""Codecs by name, as gateware and as golden models: hdl/compression/registry.py."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ CODES = {
 
 
 def test_codes():
-    """Codes keep their formats, and a new format gets a code of its own."""
+    """Codes keep their formats, and a new format gets its own code."""
     codes = {name: codec.code for name, codec in gateware.CODECS.items()}
     assert {name: codes[name] for name in CODES} == CODES
     assert len(set(codes.values()) | {mx5.CODE}) == len(codes) + 1
@@ -51,8 +51,7 @@ def test_codes():
 
 
 def test_directions():
-    """All codecs serve weights or gradients; a codec with a codebook serves no gradients, and a codec with coded sums
-    is exact."""
+    """All codecs serve weights or gradients; those with a codebook serve no gradients, and coded sums are exact."""
     assert set(CODES) - set(gateware.WEIGHT_CODECS) == {"zero_value"}
     assert set(CODES) - set(gateware.GRADIENT_CODECS) == {"table32", "centroid16", "centroid64"}
     assert {name for name in CODES if gateware.CODECS[name].exact} == {"raw", "zero_value"}
@@ -69,7 +68,7 @@ def test_directions():
 
 
 def test_words_of_a_table():
-    """The maximum number of words is reached with the maximum number of different exponents."""
+    """The maximum number of words is reached with the maximum number of distinct exponents."""
     codec = model.CODECS["table32"]
     for count in (0, 1, 31, 64, 256, 2048):
         elements = (np.arange(count, dtype=np.uint32) % 256) << 23
@@ -79,7 +78,7 @@ def test_words_of_a_table():
 
 @pytest.mark.parametrize("name", FIXED)
 def test_words(name):
-    """The model makes the number of words that the gateware counts, for every possible length of a packet."""
+    """The model produces the number of words that the gateware counts, for every possible packet length."""
     codec, golden = gateware.CODECS[name], model.CODECS[name]
     counts = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 511, 512]
     assert [len(golden.encode(np.ones(count, np.uint32))) for count in counts] == [

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
-"""Encoder, decoder and adder of any codec by its name, against the golden model under stalls.
+"""Encoder, decoder and adder of any codec, by name, against the golden model under stalls.
 
-A codec needs only its entries in both registries. A codec with gradients that are added in coded form has its units
-in :data:`CODED_SUMS` too.
+A codec needs only its entries in both registries. A codec with gradients that are added in coded form also has its
+units in :data:`CODED_SUMS`.
 """
 
 import functools
@@ -27,7 +27,7 @@ from tests.hdl.compression.packets import taken as taken_packets
 from tests.hdl.compression.packets import words
 from tests.traces import taken
 
-#: Encoder and decoder, which take ``lanes``, and adder of each codec with ``sums_coded``.
+#: Encoder and decoder, which accept ``lanes``, and adder of each codec with ``sums_coded``.
 CODED_SUMS = {"zero_value": (Encoder, Decoder, Adder)}
 
 _CYCLES = 20_000
@@ -49,13 +49,13 @@ def _adder(name, lanes):
 
 
 def elements(generator, count):
-    """Weights, with a few numbers of any kind; one special number is enough to make a block NaN."""
+    """Weights, with a few numbers of any kind; a single special number suffices to make a block NaN."""
     values = (0.1 * generator.standard_normal(count)).astype(np.float32).view(np.uint32)
     return np.where(generator.random(count) < 0.01, generator.choice(_SPECIAL, count), values).astype(np.uint32)
 
 
 def packets(generator):
-    """Segments of every kind: whole, of one element, of an odd number of groups, and partial."""
+    """Segments of every kind: whole, with one element, with an odd number of groups, and partial."""
     counts = [256, 1, 31, 32, 33, 256, 2, 160, *generator.integers(1, 257, 8).tolist()]
     return [elements(generator, count) for count in counts]
 

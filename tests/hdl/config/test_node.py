@@ -16,7 +16,7 @@ from tests.refusals import refuses
 
 
 def test_segments_of_a_block():
-    """A ring of one sends no packet, so its block may have any number of segments."""
+    """A ring of one node sends no packets, so its blocks may have any number of segments."""
     assert NodeConfig(memories=Memories(gradient=1 << 19)).memories.gradient == 1 << 19
     assert NodeConfig(memories=Memories(gradient=1 << 20), segment=512).segment == 512
     alone = NodeConfig(memories=Memories(gradient=1 << 24), topology=SingleRing(max_nodes=1))
@@ -24,7 +24,7 @@ def test_segments_of_a_block():
 
 
 def test_spaces():
-    """Master weights come after the state planes, codebooks after master weights, and residuals after all."""
+    """Master weights come after the state planes, codebooks after master weights, and residuals last."""
     def words(memories=None, **options):
         return NodeConfig(memories=Memories(gradient=96, weight=64, state=32, **memories or {}),
                           **options).memory_map.words
@@ -55,7 +55,7 @@ def test_gradient_codecs():
 
 
 def test_queues_and_control_words():
-    """Two queues and links with retransmission have control words; the third queue leaves no room for them."""
+    """Two queues and links with retransmission have control words; a third queue leaves no room for them."""
     moves = Programs(move_queue=True)
     nodes = [NodeConfig(), NodeConfig(programs=Programs()), NodeConfig(programs=moves),
              NodeConfig(programs=Programs(banks=2), link=Replay()), NodeConfig(programs=moves, link=Replay()),
@@ -107,7 +107,7 @@ def test_largest_rings():
 
 
 def test_hash():
-    """It covers the text of all sections, in any order of arguments."""
+    """The hash covers the text of all sections, independent of the order of arguments."""
     assert NodeConfig().hash == NodeConfig().hash == NodeConfig(lanes=4, role=Peer(), programs=None).hash
     assert 0 <= NodeConfig().hash < 1 << 32
     assert NodeConfig().hash == 2386177031  # hosts of this version identify nodes of other versions by it

@@ -1,9 +1,9 @@
 """Cycles of the control of one queue: when commands start, time out or are dropped, and how their ends are seen.
 
 The queue has a slot for one command, its head, which is loaded while the previous command runs. The slot is freed
-when the head starts, when its rejection is known, and when ``stop`` drops it. A command that is loaded again, since a
-setting has changed or its refusal came while another command ran, keeps its count of waiting cycles. While the
-units that it waits for are alive, its count is zero.
+when the head starts, when its rejection is known, and when ``stop`` drops it. A command that is reloaded, since a
+setting has changed or its rejection came while another command ran, keeps its count of waiting cycles. The count is
+zero while the units that it waits for are alive.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class _Phase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of a cycle, by port name; ``head`` has ``wait``, ``signal`` and ``tag`` of the command."""
+    """Inputs of a cycle, by port name; ``head`` contains ``wait``, ``signal`` and ``tag`` of the command."""
 
     available: bool
     of_program: bool
@@ -63,7 +63,7 @@ class Inputs:
 
 @dataclasses.dataclass
 class _Running:
-    """Command that was started last."""
+    """The command that was started last."""
 
     tag: int = 0
     signal: int = 0
@@ -81,11 +81,11 @@ class CommandControl:
         self._expired = False  # in the previous cycle, the head's wait had reached the time-out
         self._running = _Running()
         self._reason = Rejection.VERDICT
-        self._missing = 0  # flags, in the latest cycle without a rejection
+        self._missing = 0  # missing flags in the latest cycle without a rejection
 
     @property
     def deliver(self) -> bool:
-        """Whether a refusal can be used in this cycle."""
+        """Whether a rejection can be used in this cycle."""
         alone = self._phase is _Phase.ALONE and self._place is not _Place.UNWANTED
         return alone or (self._phase is _Phase.REJECT and self._reason is Rejection.VERDICT)
 
@@ -136,11 +136,11 @@ class CommandControl:
         }
 
     def _action(self, inputs: Inputs) -> Rejection | str:
-        """Outcome of this cycle for the head: a rejection, "start", "wait", "patience", "drop", "again", nothing."""
+        """Outcome of this cycle for the head: a rejection, "start", "wait", "patience", "drop", "again" or none."""
         drop = inputs.stop and self._of_program
         missing = inputs.head["wait"] & ~inputs.flags
         if self._phase is _Phase.RUN and self._place is _Place.LOADED:
-            # It follows at once if it waits for nothing; all other outcomes wait until no other command runs.
+            # The head follows immediately if it waits for nothing; all other outcomes wait for the running command.
             at_once = inputs.holds and inputs.right and not (
                 inputs.stale or inputs.link_reset or drop or inputs.head["wait"])
             return "start" if at_once and inputs.completion and inputs.queued else "drop" if drop else ""
@@ -197,7 +197,7 @@ class CommandControl:
             self._place = _Place.EMPTY
 
     def _load(self, inputs: Inputs, *, drop: bool) -> None:
-        """Follow the loader."""
+        """Update the state for the loader."""
         if self._place is _Place.REFUSED and drop:
             self._place = _Place.EMPTY
         if inputs.granted:

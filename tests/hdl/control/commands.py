@@ -12,15 +12,15 @@ CONFIG = NodeConfig(topology=SingleRing(max_nodes=12), memories=Memories(gradien
 
 
 def strays(command, config, position):
-    """Whether a command of a program waits for a missing node. ``position`` is a rank and a number of nodes."""
+    """Whether a program command waits for a missing node. ``position`` is a rank and a number of nodes."""
     rank, size = position
     outside = command["unit"] >= size or command["unit"] == rank or command["unit_queue"] >= config.queues
     return command["remote"] and command["after_1"] and (outside or not config.has_signals)
 
 
 def verdict(command, config, rule, packed, position=None):
-    """Golden verdict on a command: the rules of docs/control/commands.md, with an exact division. For a command of a
-    program, ``position`` is the rank of its node and the number of nodes."""
+    """Golden verdict on a command by the rules of docs/control/commands.md, with an exact division. For a program
+    command, ``position`` is its node's rank and the number of nodes."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.sparsify),
@@ -83,11 +83,11 @@ def verdict(command, config, rule, packed, position=None):
     for position, (base, capacity, shares) in enumerate(memories):
         of_state = updates and position == len(memories) - 1 and (planes or config.weights.has_master)
         packs = of_state and not config.weights.has_master
-        elements = 2 if packed and packs else 1  # elements per word
+        elements = 2 if packed and packs else 1  # number of elements per word
         if base % (32 // elements) or base > capacity:
             return EventStatus.BAD_BASE, base
         groups, room = -(-length // 32), (capacity - base) * elements
-        if on_ring and not of_state:  # gradients and weights; their groups may be spread
+        if on_ring and not of_state:  # gradients and weights, whose groups may be spread
             needed, fitting = 32 * ((groups - 1) * stride + 1) if groups else 0, 32 * -(-room // (32 * stride))
         else:
             needed, fitting = -(-groups // shares) * 32 if shares > 1 else length, room * shares

@@ -28,7 +28,7 @@ from sim.streams import Monitor, Sink, Source, stalls
 CONFIG = NodeConfig(lanes=2, memories=Memories(gradient=320, weight=64, state=32, planes=2))
 PROGRAMS = CONFIG.replace(programs=Programs(depth=6))
 CAPACITIES = {0: 320, 1: 64, 2: 32, 3: 32}
-TRACE = 4  # the address space after these, in a node with programs
+TRACE = 4  # address space of the trace, after these, in a node with programs
 QUEUE_ROOM = 5
 EVENTS = 6
 
@@ -45,14 +45,14 @@ class State:
         self.registers = {entry.address: pattern(entry.address) for entry in REGISTERS}
         self.memory = {space: [pattern(space << 16 | n) for n in range(size)] for space, size in CAPACITIES.items()}
         self.commands = []
-        self.loaded = []  # words of programs
+        self.loaded = []  # words of loaded programs
         self.runs = []
         self.lengths, self.model, self.running = [0, 0], 0, False
         self.events = [generator.getrandbits(128) for _ in range(EVENTS)]
 
 
     def load(self, word, *, first=False):
-        """Accept a word of a program: the length of the program counts whole commands."""
+        """Accept a word of a program; the program length counts whole commands."""
         self.loaded.append((word, first))
         if first:
             self.queue, self.words, self.model = word >> 16 & 0xFF, 0, word >> 24
@@ -68,7 +68,7 @@ class State:
 
 
 class Model(State):
-    """Model of the wire protocol of docs/protocol.md: the response to each packet, and its changes of state."""
+    """Model of the wire protocol of docs/protocol.md: the response to each packet, and its state changes."""
 
     def __init__(self, generator, config):
         super().__init__(generator)
@@ -186,7 +186,7 @@ class Node(State):
         self.write_data = Sink(dut, "memory_write__data", word_layout(), stalls=some(4))
         self.command_sink = Sink(dut, "commands", descriptor_layout(), stalls=some(5))
         self.bus_stalls = some(6)
-        self.registers_read = []  # addresses, in order
+        self.registers_read = []  # addresses of registers that were read, in order
         self.noise = random.Random(seed)
         self.event_source = Source(dut, "events", 32)
         self.monitors = {

@@ -7,7 +7,7 @@ from hdl.engines import operations
 from sim.payload import to_int
 from tests.hdl.control.commands import CONFIG, random_command
 
-#: Operations of the computing queue; QUIESCE may be in any queue, and the other operations in the communicating one.
+#: Operations of the computing queue; QUIESCE may be in any queue, and all other operations in the communicating one.
 LOCAL = (Operation.MASK, Operation.SPARSIFY)
 OPERATIONS = tuple(
     dataclasses.replace(operation, queue=None if operation.code == Operation.QUIESCE else int(
@@ -16,7 +16,7 @@ OPERATIONS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Issued:
-    """A started command of a run, and the commands of the other queue that must be done before."""
+    """A started command of a run, and the commands of the other queue that must complete before it."""
 
     command: dict
     needs: int
@@ -45,7 +45,7 @@ def random_program(generator, queue, length, *, tag=0):
 
 
 def issued(programs, run, stride):
-    """All commands of a run in the order of each queue: a list for each queue.
+    """All commands of a run, as an ordered list for each queue.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The command checker, against a model: verdicts, their order, and their latency."""
+"""The command checker, compared with a model: verdicts, their order, and their latency."""
 
 import random
 
@@ -25,13 +25,12 @@ from sim.streams import Monitor, Sink, Source, stalls, start
 from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 CHECKED = 600
-#: A number that fits register OPTIMIZER, and that is no rule.
+#: A number that fits register OPTIMIZER but is not a rule.
 NO_RULE = 9
 
 
 def config_of(parameters):
-    """A node with all local operations, and root_reduce if weights are raw; or a node without local operations, which
-    may be a worker."""
+    """A node with all local operations, and root_reduce if weights are raw; or without them, possibly a worker."""
     planes, codec = parameters["planes"], parameters["weight_codec"]
     config = CONFIG.replace(memories={"planes": planes}, weights=Weights(codec=codec), masking=parameters["masking"],
                             sparsify=parameters["sparsify"])
@@ -70,9 +69,9 @@ async def finds_what_is_wrong(dut):
                               EventStatus.BAD_LENGTH, EventStatus.BAD_RANK, EventStatus.BAD_STRIDE}
     assert offered.cycles == taken.cycles
     if p["stalls"] == "none":
-        # Command and verdict are taken in one cycle; the next command follows in the next one. The check of the state
-        # memory takes 8 cycles, like any check with a stride, and the check of an unused memory 1. If the rule is
-        # refused, the slowest commands use one memory.
+        # Command and verdict are accepted in one cycle; the next command follows in the next one. The check of the
+        # state memory takes 8 cycles, like any check with a stride, and the check of an unused memory takes 1. If the
+        # rule is rejected, the slowest commands use one memory.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
         saved = 7 + 7 if refused else 7 if rule == Rule.SGD and not config.weights.has_master else 0
         assert slowest == p["latency"] + 1 - saved
@@ -121,5 +120,5 @@ class Decides(wiring.Component):
 
 
 def test_checker_decides():
-    """The latency bound holds by induction after any commands, with a queue that takes each verdict at once."""
+    """The latency bound holds by induction after any commands, with a queue that accepts verdicts immediately."""
     formal.prove(Decides(), depth=CommandChecker(config=CONFIG, operations=operations(CONFIG)).latency + 3)

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""The control of one queue: proofs that no command starts early, each ends once, and no end is lost, and every
-output of every cycle against a model."""
+"""The control of one queue: proofs that no command starts early, each ends once and no end is lost; and every output
+of every cycle compared with a model."""
 
 import collections
 import dataclasses
@@ -22,10 +22,10 @@ from tests.hdl.control.units import lockstep, simulate
 
 
 class Control(wiring.Component):
-    """Specification: a control between a loader, an engine and a queue of events of any behaviour.
+    """Specification: a control between a loader, an engine and an event queue with any behaviour.
 
-    A loader reports sooner or later that each granted command passed, is refused or deferred. An engine offers
-    exactly one event for each command. A met dependency stays met until the command has started.
+    A loader eventually reports that each granted command is accepted, rejected or deferred. An engine offers exactly
+    one event for each command. A met dependency stays met until the command has started.
     """
 
     granted: In(1)
@@ -52,14 +52,14 @@ class Control(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = CommandControl()
-        loading = Signal()  # granted, and without a verdict
-        there = Signal()  # the head has passed, and has not left
-        run = Signal()  # started, and its event is not taken
-        of_program = Signal()  # the running command is of the program
-        counted = Signal()  # its end was seen
-        offered = Signal()  # by the engine
+        loading = Signal()  # whether a command was granted and has no verdict yet
+        there = Signal()  # whether the head has passed and not yet left
+        run = Signal()  # whether a command runs: its event has not been accepted
+        of_program = Signal()  # whether the running command belongs to the program
+        counted = Signal()  # whether its end has been counted
+        offered = Signal()  # whether the engine offers its event
         was_good = Signal()
-        waits = Signal()  # the dependency has held in the last cycle
+        waits = Signal()  # whether the dependency held in the previous cycle
         refused = Signal()
         m.d.comb += [
             *(getattr(unit, name).eq(getattr(self, name)) for name in (
@@ -109,11 +109,11 @@ class Control(wiring.Component):
             # No command is rejected while another one runs, so each event belongs to one command.
             Assert(~unit.rejected | ~run),
             Assert(~(unit.rejected & unit.start.valid)),
-            # The end of each started command is seen exactly once, at the latest when its event is taken.
+            # The end of each started command is seen exactly once, at the latest when its event is accepted.
             Assert(~unit.ended | (run & offered & ~counted)),
             Assert(~(run & offered & self.queued) | unit.ended | counted),
             Assert(unit.done == (unit.ended & of_program & self.good)),
-            # States that the induction needs.
+            # Invariants that the induction needs.
             Assert(unit.running == run),
             Assert(~offered | run),
             Assert(~run | (counted == unit.known)),
@@ -128,14 +128,14 @@ class Control(wiring.Component):
 
 
 def test_control_of_a_queue():
-    """No command starts early, each ends once, and every end is counted: for all time, by induction."""
+    """For all time, by induction: no command starts early, each ends once, and every end is counted."""
     formal.prove(Control(), depth=6)
 
 
 class Surroundings:
-    """Loader, engine, queue of events and settings around a control, all at random times."""
+    """Loader, engine, event queue and settings around a control, all acting at random times."""
 
-    _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # of flags
+    _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # sets of flags
 
     def __init__(self, seed, busy):
         self._random = random.Random(seed)
@@ -173,7 +173,7 @@ class Surroundings:
         inputs = {
             "available": available, "of_program": choose.random() < 0.6, "granted": granted,
             "passed": verdict and not self._bad, "refused": self._refused and model.deliver,
-            # A refusal that can no longer be used is withdrawn.
+            # A rejection that can no longer be used is withdrawn.
             "deferred": bool((verdict and self._bad) or self._refused) and not model.deliver,
             "stale": choose.random() < 0.03, "holds": self._holds, "blocked": choose.random() < 0.2,
             "alive": choose.random() < 0.15, "right": choose.random() < 0.9,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The command queue, against models: order, flags in every cycle, nothing lost."""
+"""The command queue, compared with models: order, flags in every cycle, and no lost commands or events."""
 
 import random
 
@@ -33,7 +33,7 @@ def descriptors(commands):
 
 
 def update(*, wait):
-    """Update of 128 elements; its state does not fit in 96 words."""
+    """Update of 128 elements, with state that does not fit in 96 words."""
     return random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
                           block_offset=0,
                           stride=1, length=128, gradient_base=0, weight_base=0, state_base=0, wait=wait)
@@ -138,14 +138,14 @@ async def runs_what_may_run(dut):
             dut.set_flags.value = 1 << setter.randrange(16) if setter.random() < 0.5 else 0
             await cycles(dut, 1)
             if setter.random() < 0.03:
-                # Long enough for a command to take flags while they are being set.
+                # Long enough for a command to consume flags while they are being set.
                 dut.set_flags.value = setter.getrandbits(16) & setter.getrandbits(16)
                 await cycles(dut, 60)
             dut.set_flags.value = 0
 
     words = []
     for command in commands:
-        if generator.random() < 0.2:  # an incomplete command
+        if generator.random() < 0.2:  # sends an incomplete command
             words += descriptors([random_command(generator, 999)])[:generator.randrange(1, DESCRIPTOR_WORDS)]
         words += descriptors([command])
     cocotb.start_soon(set_flags())
@@ -187,7 +187,7 @@ async def holds_what_there_is_no_room_for(dut):
     cocotb.start_soon(source.send(descriptors(commands)))
     await cycles(dut, 300 * depth)
     assert started.cycles[0] == taken.cycles[DESCRIPTOR_WORDS - 1] + CommandQueue.latency
-    # Commands fill the queue of events, the event in the engine, and the queue of commands.
+    # Commands fill the event queue, the engine's event, and the command queue.
     assert int(dut.full.value) == 1
     assert int(dut.completions__0__valid.value) == 1
     assert int(dut.queue_status.value) == 1 | depth << 2 | depth << 10
@@ -247,8 +247,8 @@ async def settings_are_looked_at_when_a_command_starts(dut):
 async def a_command_runs_with_what_it_was_checked_with(dut):
     """A command runs with the settings of its verdict, even if they change during the check.
 
-    The rule and the packing of state change once, in each possible cycle of a check: the command is refused by the
-    new settings, or runs with the old ones.
+    The rule and the packing of state change once, in each possible cycle of a check: the command is rejected under
+    the new settings, or runs with the old ones.
     """
     await begin(dut)
     Engine(dut, random.Random(3), "none")
@@ -278,7 +278,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
             if len(started) == before and event["status"] == EventStatus.BAD_LENGTH:
                 assert event["detail"] == CONFIG.memories.state
                 refused += 1
-        # Some commands are refused; the rest run with the first settings.
+        # Some commands are rejected; the rest run with the first settings.
         assert 0 < refused < 80, first
         assert started == [to_int(checked_layout(), {"rule": first.value, "packed_state": 1})] * (80 - refused)
 

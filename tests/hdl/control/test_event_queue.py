@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The queue of events, against a model in every cycle: the choice of the next event, and the order of events."""
+"""The event queue, compared with a model in every cycle: the choice of the next event, and the order of events."""
 
 import random
 
@@ -19,7 +19,7 @@ DEPTH = 3
 
 
 async def watch(dut, sources):
-    """Check in each cycle the source that is served, given the offered and stored words; one event word per cycle."""
+    """Check which source is served in each cycle, given the offered and stored words; one event word per cycle."""
     chosen, index, stored, popped = None, 0, 0, 0
     while True:
         await FallingEdge(dut.clk)

@@ -1,4 +1,4 @@
-"""The host port against a model of the wire protocol: valid packets, malformed ones, stalls on all sides."""
+"""The host port compared with a model of the wire protocol: valid and malformed packets, with stalls on all sides."""
 
 import random
 
@@ -18,7 +18,7 @@ from tests.hdl.ring.packets import framed
 
 
 def random_packet(generator, programs):
-    """Random request, half of the time malformed."""
+    """Random request, malformed half of the time."""
     opcode = generator.choice(list(Opcode))
     space = generator.randrange(4)
     count = 1

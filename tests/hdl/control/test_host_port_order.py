@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Order of the host port's states in a node with tenants, proven: nothing is asked of the node before its check."""
+"""Proof of the host port's state order in a node with tenants: no request reaches the node before its check."""
 
 import pytest
 from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, ResetSignal, Signal
@@ -40,7 +40,7 @@ OTHERS = {"Ping": [Opcode.PING], "Write-Registers": [Opcode.WRITE_REGISTER], "Ev
 
 class Order(wiring.Component):
     """Specification: the port's requests to the node follow from the words of one packet. Its first word names the
-    tenant, and the requests are allowed to that tenant.
+    tenant, and the requests are permitted for that tenant.
 
     Packets, answers of the node and stalls are arbitrary. The window of the requesting tenant, and the executed
     tenant, do not change during its request: only the privileged host changes them, with requests of its own.
@@ -78,27 +78,27 @@ class Order(wiring.Component):
             port.banks.verdict.eq(self.verdict), port.banks.loaded.eq(self.loaded),
         ]
 
-        # The packet, as its words are taken.
+        # The packet, as its words are accepted.
         take = word.valid & word.ready
-        index = Signal(3)  # of the next word in the packet, up to 4
+        index = Signal(3)  # index of the next word in the packet, up to 4
         who, head, base = Signal(2, init=MAX_TENANTS), Signal(32), Signal(32)
         with m.If(take):
             m.d.sync += index.eq(Mux(word.payload.last, 0, Mux(index == 4, 4, index + 1)))
             with m.Switch(index):
                 with m.Case(0):
                     m.d.sync += [who.eq(Mux(word.payload.data < MAX_TENANTS, word.payload.data, MAX_TENANTS)),
-                                 head.eq(word.payload.data), base.eq(0)]  # a packet of one word is a header too
+                                 head.eq(word.payload.data), base.eq(0)]  # the only word of a packet is a header, too
                 with m.Case(1):
                     m.d.sync += head.eq(word.payload.data)
                 with m.Case(2):
                     m.d.sync += base.eq(word.payload.data)
         opcode, count = head[24:], head[:16]
-        stands, asked = Signal(), Signal()  # a request is being served; a register was asked for
+        stands, asked = Signal(), Signal()  # a request is being served; a register was requested
         now = Cat(self.running, self.found.as_value())
         before = Signal.like(now)
         m.d.comb += stands.eq(~state("Tenant") & ~state("Opcode") & (who != 0))
         m.d.sync += [asked.eq(port.bus.request), before.eq(now)]
-        was_busy, place_before = Signal(), Signal.like(port.bus.address)  # as the register file was asked first
+        was_busy, place_before = Signal(), Signal.like(port.bus.address)  # state at the first request cycle
         with m.If(~asked):
             m.d.sync += [was_busy.eq(self.busy), place_before.eq(port.bus.address)]
         m.d.comb += [
@@ -114,14 +114,14 @@ class Order(wiring.Component):
         first, space = base[:28], base[28:]
         trace = ~is_tenant & (space == CONFIG.memory_map["trace"].number)
         room = Mux(is_tenant, self.found.size * GROUP, rooms[space])
-        # The window of the privileged host is all of a memory, except the trace.
+        # The window of the privileged host is the whole memory, except for the trace.
         m.d.comb += Assume(is_tenant | ((self.found.base == 0) & (trace | (self.found.size * GROUP == room))))
         inside = first + count <= room
         moved = (first + self.found.base * GROUP)[:28]
         access = port.memory_read.request.payload
         is_right = memory & inside & (access.address == moved) & (access.space == space) & (access.count == count)
 
-        # The port's requests.
+        # Requests that the port makes.
         asks_memory = port.memory_read.request.valid | port.memory_write.request.valid | port.memory_write.data.valid
         asks_node = Cat(port.commands.valid, port.program.valid, port.run.valid, port.banks.ask, port.banks.turn,
                         port.events.ready, port.bus.request).any()
@@ -138,7 +138,7 @@ class Order(wiring.Component):
             Assert(~(asked & port.bus.request) | (port.bus.address == place_before)),
         ]
 
-        # The relation of packet and state, which the induction needs.
+        # The relation between packet and state, which the induction needs.
         known = (requester.opcode == opcode) & (access.count == count)
         written = Cat(opcode == allowed for allowed in (
             Opcode.WRITE_MEMORY, Opcode.WRITE_REGISTER, Opcode.LOAD_PROGRAM)).any()
@@ -179,7 +179,7 @@ class Order(wiring.Component):
 
 @pytest.fixture
 def small_echo(monkeypatch):
-    """A node with a PING of few words: solvers keep memories as registers."""
+    """A node with a PING of few words, since solvers store memories as registers."""
     monkeypatch.setattr(host_port, "PING_WORDS", 2)
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The runner of local commands, with this test as datapath, against a model in every cycle."""
+"""The runner of local commands, with this test as datapath, compared with a model in every cycle."""
 
 import random
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The register table, and the register file against a model of it."""
+"""The register table, and the register file compared with a model."""
 
 import random
 import re
@@ -27,8 +27,8 @@ from tests.present import needs
 needs("quorum", "compute")
 
 CONFIG = NodeConfig(lanes=8, segment=64, memories=Memories(gradient=320, weight=64, state=32, planes=2))
-#: Configuration by number of queues, and registers of the other one, which has a compute engine, replay, rounds,
-#: throttles, two banks of programs, and a count of updates that can be set.
+#: Configuration by number of queues, and registers of the two-queue node, which has a compute engine, replay, rounds,
+#: throttles, two banks of programs, and a settable count of updates.
 CONFIGS = {1: CONFIG, 2: CONFIG.replace(
     link=Replay(), programs=Programs(depth=100, banks=2), compute={"rows": 1}, stub=ComputeStub(quorum=True),
     features=(*CONFIG.features, SettableVersion(), Throttles()))}
@@ -53,7 +53,7 @@ def test_addresses_are_consecutive_and_names_unique():
     assert len({entry.name for entry in REGISTERS}) == len(REGISTERS)
     assert REGISTERS[0].name == "ID"
     assert REGISTERS[1].name == "CONFIGURATION_HASH"
-    assert tuple(COUNTERS) == REGISTERS[COUNTERS[0].address:][:len(COUNTERS)]  # visited in turn
+    assert tuple(COUNTERS) == REGISTERS[COUNTERS[0].address:][:len(COUNTERS)]  # visited in sequence
     assert all(entry.access is Access.STATUS for entry in REGISTERS[COUNTERS[-1].address + 1:])  # never visited
 
 
@@ -74,7 +74,7 @@ def test_unknown_name():
 
 
 class Model:
-    """Model of the register file: :meth:`step` takes the inputs of a cycle and computes the state of the next one."""
+    """Model of the register file: :meth:`step` takes the inputs of a cycle and computes the next state."""
 
     def __init__(self, queues):
         self.lacking = LACKING if queues == 1 else ()
@@ -136,7 +136,7 @@ async def behaves_as_the_table_says(dut):
     control, learning_rate = register("CONTROL").address, register("LEARNING_RATE").address
     edge = RisingEdge(dut.clk)
     for number in range(2):
-        # The second time, a reset restores the initial values.
+        # In the second run, a reset restores the initial values.
         await start(dut) if number == 0 else await reset(dut)
         dut.bus__request.value = 0
         dut.count.value = 0
@@ -151,7 +151,7 @@ async def behaves_as_the_table_says(dut):
         model.step(zero, {entry.name: 0 for entry in COUNTERS})
         request = None
         asked = 0
-        ready = p["initialisation"]  # the host's first turn
+        ready = p["initialisation"]  # first cycle in which the host is served
         density = 0.5
         for cycle in range(1, 5_000):
             if cycle % 500 == 0:
@@ -232,14 +232,14 @@ def test_register_file(rate, seed, queues):
 
 
 def test_registers_of_tenants():
-    """They keep all their bits, on their ports and for the host, until a reset."""
+    """Registers of tenants keep all their bits, on their ports and for the host, until a reset."""
     registers = RegisterFile(config=CONFIG.replace(features=(*CONFIG.features, Tenants())))
     unit, turn = Unit(registers), 2 * registers.latency
     names = [entry.name for entry in TENANT_REGISTERS]
     addresses = np.array([entry.address for entry in TENANT_REGISTERS])
 
     def access(values=None):
-        """Write values to all, or read all; return the values read, and the final values on ports."""
+        """Write values to all registers, or read all; return the values read, and the final values on ports."""
         inputs = {"bus__request": np.ones(turn * len(names)), "bus__address": np.repeat(addresses, turn)}
         if values is not None:
             inputs |= {"bus__write": np.ones(turn * len(names)), "bus__write_data": np.repeat(values, turn)}

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Events of rejected commands, against a model: their order, status, and detail."""
+"""Events of rejected commands, compared with a model: their order, status, and detail."""
 
 import random
 
@@ -18,7 +18,7 @@ from tests.refusals import refused_values
 
 
 def event_of(inputs):
-    """Event of the first rejected queue; None if there is none."""
+    """Event of the first queue with a rejection, or None."""
     for queue, rejection in enumerate(inputs["given"]):
         if rejection["rejected"]:
             status, detail = {
@@ -34,7 +34,7 @@ def event_of(inputs):
 
 
 class Model:
-    """Model of the unit: the event that it offers."""
+    """Model of the event that the unit offers."""
 
     def __init__(self):
         self.held, self.offered = {}, None
@@ -54,13 +54,13 @@ class Model:
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def reports_all(dut):
-    """Rejections for all reasons, of one queue or both at once, with and without room in the queue of events."""
+    """All kinds of rejections are reported, of one queue or both at the same time, with and without queue room."""
     generator = random.Random(regression.parameters()["seed"])
     await start(dut)
     model, seen = Model(), set()
 
     def drive():
-        # An offer holds until it is taken.
+        # An offer holds until it is accepted.
         held = model.held
         if model.offered is None:
             heads = [{"rejected": int(generator.random() < 0.4), "reason": generator.choice(list(Rejection)),

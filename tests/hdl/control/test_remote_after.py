@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Waits for other nodes, against a model with unbounded counts: hdl/control/remote_after.py."""
+"""Waits for other nodes, compared with a model with unbounded counts: hdl/control/remote_after.py."""
 
 import random
 
@@ -20,12 +20,12 @@ NODES = 16
 
 
 class Model(Passes):
-    """Passes of this node's queues, and completed commands in the queues of all other nodes; neither ever wraps."""
+    """Passes of this node's queues, and completed commands in the queues of all other nodes; none of them wraps."""
 
     def __init__(self, queues):
         super().__init__(queues)
-        self.told = [[None] * queues for _ in range(NODES)]  # by SIGNALs; None if the run has not begun there
-        self.held = [0] * queues  # cycles since a head's needs became met, or unmet
+        self.told = [[None] * queues for _ in range(NODES)]  # from SIGNALs; None if the run has not begun there
+        self.held = [0] * queues  # cycles since a head's dependencies became met, or unmet
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def missing(self, queue):
@@ -54,7 +54,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def compares(dut):
-    """Heads of queues that wait for all nodes, as their counts grow."""
+    """Heads of queues wait for all nodes, as the nodes' counts grow."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "remote" if queues == 2 else "remote_3"
@@ -89,7 +89,7 @@ async def compares(dut):
                 if counts[pair["queue"]] is not None and counts[pair["queue"]] < least:
                     counts[pair["queue"]] = least
         elif model.stable > queues + 2 and generator.random() < .2:
-            # A SIGNAL: often exactly the count that some head needs, or one less.
+            # A SIGNAL, often with exactly the count that some head needs, or one less.
             pair = model.pairs[queue := generator.randrange(queues)]
             counts = model.told[pair["unit"]]
             if counts[pair["queue"]] is None:

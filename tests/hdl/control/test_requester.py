@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Rights of tenants at the host port: against a model, and memory accesses proven to be in the tenant's window."""
+"""Rights of tenants at the host port, compared with a model, and a proof that memory accesses stay in the window."""
 
 import itertools
 
@@ -34,7 +34,7 @@ def test_capacities():
 
 
 def test_rights():
-    """Every opcode from every number, while any tenant is executed."""
+    """Every opcode from every tenant number is judged right, whichever tenant is executed."""
     unit = Unit(Requester(config=CONFIG))
     generator = np.random.default_rng(1)
     for who in (0, 1, 2, 3, 4, 1 << 16, (1 << 32) - 1):
@@ -61,7 +61,7 @@ def test_rights():
         bounded = is_tenant & (memory | registers)
         assert (trace["bounded"] == bounded).all()
         room = GROUP * size
-        if not is_tenant:  # it reads the trace, which is not a window
+        if not is_tenant:  # the tenant reads the trace, which is not a window
             room[offset >> 28 == CONFIG.memory_map["trace"].number] = CONFIG.memory_map["trace"].words
         assert (trace["room"][memory] == room[memory]).all()
         assert (trace["room"][registers] == len(REGISTERS) + (0 if is_tenant else len(TENANT_REGISTERS))).all()
@@ -71,7 +71,7 @@ def test_rights():
         late = address >= len(REGISTERS)
         named = np.isin(address, [register(name).address for name in PRIVILEGED])
         may = np.logical_not(late | named if is_tenant else late & (busy == 1))
-        # A request of two cycles in each third row: the result of its first cycle holds in the two cycles after it.
+        # A two-cycle request in every third row: the result of its first cycle holds in the two cycles after it.
         assert (trace["permits"] == np.where(np.arange(count) % 3, np.repeat(may[::3], 3)[:count], 0)).all(), who
         assert (trace["over"] == (is_tenant & (np.append(0, left[:-1]) == end))).all()
         assert (trace["reason"] == (Status.FOREIGN_TENANT if is_tenant else Status.BUSY)).all()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The scoreboard, against a model with unbounded counts, and a proof of its comparison."""
+"""The scoreboard, compared with a model with unbounded counts, and a proof of its comparison."""
 
 import random
 
@@ -28,7 +28,7 @@ class Model(Passes):
         self.sizes, self.pairs, self.before = [3] * queues, None, None
 
     def needed(self, queue, index, other):
-        """Number of the other queue's commands that a head needs; None if the count cannot be reached."""
+        """Number of the other queue's commands that a head needs, or None if the count cannot be reached."""
         pair = self.pairs[queue][index]
         number = self.passes[queue] - pair["lag"]
         if not pair["after"] or number < 0:
@@ -72,7 +72,7 @@ class Model(Passes):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def counts_and_compares(dut):
-    """Queues of programs that run continuously, in every order that the scoreboard allows."""
+    """Queues run programs continuously, in every order that the scoreboard allows."""
     p = regression.parameters()
     queues, generator = p["queues"], random.Random(p["seed"])
     prefix = "scoreboard" if queues == 2 else "scoreboard_3"
@@ -129,7 +129,7 @@ class Comparison(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.unit = unit = Scoreboard(queues=2)
-        pair, length = Signal(after_layout()), Signal(16)  # of the head, both constant
+        pair, length = Signal(after_layout()), Signal(16)  # dependency and length of the head, both constant
         base, early = Signal(16), Signal(2)
         counts = Signal(16), Signal(16)
         stable = Signal(range(Scoreboard.settling + 1))
@@ -172,7 +172,7 @@ class Comparison(wiring.Component):
 
 
 def test_comparison():
-    """Counts include all commands that have ended, and the comparison uses them: by induction."""
+    """By induction: counts include all commands that have ended, and the comparison uses these counts."""
     formal.prove(Comparison(), depth=5)
 
 

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer, against a model in every cycle."""
+"""The sequencer, compared with a model in every cycle."""
 
 import random
 
@@ -18,7 +18,7 @@ class Model:
 
     def __init__(self):
         self.left, self.length, self.passes, self.base, self.step_of, self.odd, self.first = 0, 1, 0, 0, 0, 0, 0
-        self.fields = {}  # of the run that starts
+        self.fields = {}  # fields of the run that starts
 
     @property
     def place(self):

@@ -38,7 +38,7 @@ _SETTINGS = f"link_reset, optimizer, {_UPDATES}, mask_alternative, mask_threshol
     (Checked("clip"), "must be one of the settings of checks rule, packed_state, not 'clip'"),
 ])
 def test_refusals(source, expected):
-    """A source that nodes lack is refused; the message names the input and its engine."""
+    """A source that nodes lack is rejected; the message names the input and its engine."""
     described = dataclasses.replace(FILLER, inputs={"number": source})
     refuses(f"Input number of engine filler {expected}", check_engines, [described], CONFIG)
 
@@ -63,7 +63,7 @@ def test_refused_status():
 
 
 def test_pairs():
-    """An output has one engine, and an interface joins two."""
+    """An output has one engine, and an interface joins two engines."""
     other = dataclasses.replace(FILLER, name="other", operations=())
     outputs = {WEIGHT_VERSION: "weight_version"}
     refuses("Engines of a node must have one output WeightVersion(), not 2", check_engines,

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The trace, against a list of all starts and ends: every record, its time, and its address in the memory."""
+"""The trace, compared with a list of all starts and ends: every record, its time, and its memory address."""
 
 import random
 
@@ -18,13 +18,13 @@ RECORDS = TRACE_WORDS // 2
 
 
 def version_of(tag):
-    """Version of the weights of a command."""
+    """Weight version of a command."""
     return 5 * tag % (1 << 13)
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def records_all(dut):
-    """Commands of one cycle or more, as close to each other as possible; all queues at once at first."""
+    """Commands of one or more cycles are recorded, as close together as possible; all queues start simultaneously."""
     p = regression.parameters()
     generator, lanes, queues = random.Random(p["seed"]), p["lanes"], p["queues"]
     apart = 2 * queues - 1
@@ -34,7 +34,7 @@ async def records_all(dut):
     ports["started"].value = ports["ended"].value = ports["read__valid"].value = 0
     await start(dut)
     tags, new = [0] * queues, [0] * queues
-    follows = [("started", 1)] * queues  # the next step of each queue, and the cycles until it
+    follows = [("started", 1)] * queues  # the next step of each queue, and the cycles until then
     expected = []
     for cycle in range(2500):
         pulses = {"started": 0, "ended": 0}
@@ -91,7 +91,7 @@ def test_trace(lanes, queues, seed):
 
 @pytest.mark.parametrize("begin", [0x7FFF_FFFD, 0xFFFF_FFFD])
 def test_late_times(begin):
-    """A record has all 32 bits of the time, also where the time wraps."""
+    """A record has all 32 bits of the time, even where the time wraps."""
     trace = Trace(queues=1, lanes=2)
     times = []
 

@@ -63,12 +63,12 @@ async def lockstep(dut, prefix, model, drive, count):
     Parameters
     ----------
     prefix : str
-        Prefix of the names of the unit's ports.
+        Prefix of the unit's port names.
     model : object
-        ``outputs(inputs)`` gives the outputs of a cycle, by port; outputs that are None are not compared.
+        ``outputs(inputs)`` returns the outputs of a cycle, by port; outputs that are None are not compared.
         ``step(inputs)`` advances to the next cycle.
     drive : callable
-        Gives the inputs of the next cycle, by port.
+        Returns the inputs of the next cycle, by port.
     """
     for cycle in range(count):
         inputs = drive()

@@ -5,12 +5,12 @@ import numpy as np
 from hdl.floating.format import FP32
 from sim.golden import conversion
 
-#: Operands per run; a few runs make the millions.
+#: Operands per run; a few runs make millions.
 COUNT = 1 << 20
 
 
 def corners(format):
-    """Zeros, subnormals, smallest and largest normals, ones, infinities, NaNs, powers of two and their neighbours."""
+    """Zeros, subnormals, extreme normals, ones, infinities, NaNs, and powers of two with their neighbours."""
     fraction_bits, ones = format.fraction_bits, format.exponent_ones
     normal, unity = 1 << fraction_bits, format.bias << fraction_bits
     magnitudes = {0, 1, 2, normal - 1, normal, normal + 1, format.infinity - 1, format.infinity - 2,
@@ -22,7 +22,7 @@ def corners(format):
     for center in (1, ones // 4, format.bias, 3 * ones // 4, ones - 1):
         powers |= {field << fraction_bits for field in range(max(center + near[0], 1), min(center + near[-1], ones))}
     magnitudes |= {power + step for power in powers for step in (-1, 0, 1)}
-    # Fractions with a product or sum next to half of the last bit.
+    # Fractions with a product or sum close to half of the last bit.
     magnitudes |= {unity | fraction for fraction in (normal // 2 - 1, normal // 2, normal // 2 + 1, normal - 2)}
     values = np.array(sorted(value for value in magnitudes if 0 <= value < normal << format.exponent_bits), np.uint32)
     return np.concatenate([values, values | np.uint32(1 << (format.width - 1))])
@@ -34,7 +34,7 @@ def pairs(values):
 
 
 def corner_pairs(format):
-    """Pairs of each corner of a format with every seventh of them."""
+    """Pairs of each corner case of a format with every seventh corner case."""
     return tuple(grid.ravel() for grid in np.meshgrid(corners(format), corners(format)[::7]))
 
 
@@ -46,7 +46,7 @@ def uniform(format, generator, count=COUNT):
 def near_exponents(format, generator, count=COUNT):
     """Draw pairs with uniform signs and fractions and close exponents, so that sums cancel and carry.
 
-    The fractions of every fourth pair are equal, or nearly so.
+    The fractions of every fourth pair are equal or nearly equal.
     """
     a = generator.integers(0, 1 << format.width, count, dtype=np.uint32)
     b = generator.integers(0, 1 << format.width, count, dtype=np.uint32)
@@ -94,7 +94,7 @@ def borders(widen):
 
 
 def integer_cases(width, generator, count):
-    """Powers of two and their neighbours, the ends of the range, and random integers of all lengths."""
+    """Powers of two and their neighbours, the limits of the range, and random integers of all lengths."""
     powers = [(1 << bit) + step for bit in range(width) for step in (-2, -1, 0, 1, 2)]
     low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
     special = [value for power in powers for value in (power, -power) if low <= value <= high]
@@ -105,11 +105,11 @@ def integer_cases(width, generator, count):
 def numbers(generator, count):
     """Binary32 numbers between 1/16 and 2**35, many of them integers or halfway between two.
 
-    The conversions of :func:`integer_cases` and their neighbours are among them.
+    They include the conversions of :func:`integer_cases` and their neighbours.
     """
     fields = generator.integers(FP32.bias - 4, FP32.bias + 35, count)
     fraction = generator.integers(0, 1 << 23, count) & -1 << generator.integers(0, 24, count)
-    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # the position of the bit worth one half
+    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # the position of the bit with the value one half
     fraction[::4] = (fraction & -1 << halves | 1 << halves)[::4] & (1 << 23) - 1
     sign = generator.integers(0, 2, count)
     some = sign << 31 | fields << 23 | fraction

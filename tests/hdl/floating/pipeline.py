@@ -18,7 +18,7 @@ from tests.hdl.floating import operands
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def one_result_per_cycle(dut):
-    """The result of one cycle's inputs is on the outputs after `latency` edges, for one cycle.
+    """The result of one cycle's inputs appears on the outputs after `latency` edges, for one cycle.
 
     A reset halfway through neither clears nor stops the pipeline.
     """
@@ -48,7 +48,7 @@ def check(component, inputs, outputs):
 
 
 def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
-    """Results of a unit that takes operands every ``interval`` cycles, on Verilator, with noise in between."""
+    """Results of a Verilated unit that takes operands every ``interval`` cycles, with random bits in between."""
     interval, latency = component.interval, component.latency
     count = len(next(iter(inputs.values())))
     cycles = count * interval + -(-latency // interval) * interval
@@ -77,11 +77,11 @@ class Operation:
         self._make, self._golden, self._exact, self._function, self._ports = make, golden, exact, function, ports
 
     def drawn(self, pair):
-        """Operands from a pair of arrays; with one operand, the arrays are concatenated."""
+        """Operands from a pair of arrays; if there is only one operand, the arrays are concatenated."""
         return pair if len(self._ports) == 2 else (np.concatenate(pair),)
 
     def every(self, values):
-        """All operands with these values."""
+        """All combinations of operands with these values."""
         return operands.pairs(values) if len(self._ports) == 2 else (values,)
 
     def check(self, inputs, want, **options):
@@ -102,7 +102,7 @@ class Operation:
             return np.where(np.isnan(result), format.canonical_nan, result.view(unsigned))
 
     def formats(self):
-        """Test that anything but a format is refused."""
+        """Test that any value that is not a format is rejected."""
         @pytest.mark.parametrize("format", [None, 32, (8, 23)])
         def test(format):
             with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not "):
@@ -111,7 +111,7 @@ class Operation:
         return test
 
     def latencies(self, cases):
-        """Test of the latency of each format."""
+        """Test the latency of each format."""
         @pytest.mark.parametrize(("format", "latency"), cases)
         def test(format, latency):
             unit = self._make(format=format)
@@ -120,7 +120,7 @@ class Operation:
         return test
 
     def sets(self, *draws, options=({},)):
-        """Test of binary32 operands from each of these functions."""
+        """Test binary32 operands from each of these functions."""
         @pytest.mark.parametrize("draw", draws)
         @pytest.mark.parametrize("chosen", options)
         def test(draw, chosen):
@@ -130,13 +130,13 @@ class Operation:
         return test
 
     def random(self, *draws, options=({},), seeds=(1,)):
-        """Test of random binary32 operands, and of the corners."""
+        """Test random binary32 operands, and the corner cases."""
         return self.sets(lambda: self.every(operands.corners(FP32)), *(
             functools.partial(lambda draw, seed: self.drawn(draw(FP32, np.random.default_rng(seed))), draw, seed)
             for draw in draws for seed in seeds), options=options)
 
     def exhaustive(self, formats):
-        """Test of all operands of narrow formats."""
+        """Test all operands of narrow formats."""
         @pytest.mark.parametrize("bits", formats)
         def test(bits):
             self._of_format(self.every(np.arange(2 << sum(bits), dtype=np.uint32)), bits)
@@ -144,7 +144,7 @@ class Operation:
         return test
 
     def halves(self, *draws):
-        """Test of formats of 16 bits against numpy's results: of random operands, or of all."""
+        """Test 16-bit formats against numpy's results, with random operands or with all."""
         @pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
         @pytest.mark.parametrize("draw", draws or [None])
         def test(format, dtype, draw):
@@ -155,7 +155,7 @@ class Operation:
         return test
 
     def others(self, formats, *draws):
-        """Test of other formats with random operands."""
+        """Test other formats with random operands."""
         @pytest.mark.parametrize("bits", formats)
         def test(bits):
             format = FloatFormat(exponent_bits=bits[0], fraction_bits=bits[1])
@@ -165,7 +165,7 @@ class Operation:
         return test
 
     def by_hand(self, cases):
-        """Test of the golden functions and of the unit with these operands and results."""
+        """Test the golden functions and the unit with these operands and results."""
         def test():
             *inputs, want = np.array(cases, np.uint32).T
             self.check(inputs, want)
@@ -175,7 +175,7 @@ class Operation:
         return test
 
     def golden(self, *draws):
-        """Test of the two golden functions against each other, and of the exact one against numpy's results."""
+        """Test the two golden functions against each other, and the exact one against numpy's results."""
         def test():
             for draw in draws:
                 inputs = draw()
@@ -202,7 +202,7 @@ class Operation:
         return test
 
     def exhaustive_in_turns(self, intervals, formats):
-        """Test of all operands of narrow formats, in a folded unit."""
+        """Test all operands of narrow formats in a folded unit."""
         @pytest.mark.parametrize("interval", intervals)
         @pytest.mark.parametrize("bits", formats)
         def test(interval, bits):
@@ -216,7 +216,7 @@ class Operation:
         return test
 
     def timing(self, options=({},)):
-        """Test of latency and resets under cocotb."""
+        """Test latency and resets under cocotb."""
         @pytest.mark.parametrize("chosen", options)
         def test(chosen):
             inputs = operands.uniform(FP32, np.random.default_rng(1), 200)[:len(self._ports)]

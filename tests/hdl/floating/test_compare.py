@@ -84,14 +84,14 @@ def test_exhaustive(exponent_bits, fraction_bits):
 
 
 @pytest.mark.parametrize(("i", "bound", "want"), [
-    (0x3FC00000, 0x3F800000, 0x3F800000),  # 1.5 to 1.0
+    (0x3FC00000, 0x3F800000, 0x3F800000),  # 1.5 is limited to 1.0
     (0xBFC00000, 0x3F800000, 0xBF800000),
     (0x3F800000, 0x3F800000, 0x3F800000),
     (0x80000000, 0x00000000, 0x80000000),  # -0.0 passes
     (0x80000001, 0x00000000, 0x80000000),
     (0xFF800000, 0x7F7FFFFF, 0xFF7FFFFF),
-    (0xFF800000, 0x7F800000, 0xFF800000),  # infinity passes infinity
-    (0x7F800000, 0x7FC00000, 0x7F800000),  # a NaN passes infinity too
+    (0xFF800000, 0x7F800000, 0xFF800000),  # a limit of infinity passes infinity
+    (0x7F800000, 0x7FC00000, 0x7F800000),  # a limit of NaN passes infinity, too
     (0xFFC12345, 0x3F800000, 0x7FC00000),
     (0xFFC12345, 0x7FC12345, 0x7FC00000),
 ])

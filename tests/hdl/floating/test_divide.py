@@ -42,7 +42,7 @@ def near_quotients(generator, count=operands.COUNT):
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Pairs with quotients as near as possible to the middle of two numbers, or to a number, from either side.
+    """Pairs with quotients as close as possible to a number or to the midpoint of two, from either side.
 
     The lowest bit of a 25-bit quotient is half of a unit in the last place. The remainder is chosen as a few units,
     and the divisor's inverse modulo 2 ** 25 gives the quotient.
@@ -62,7 +62,7 @@ def near_halves(generator, count=operands.COUNT):
 def halves(generator, count=operands.COUNT):
     """Pairs with quotients halfway between two subnormal numbers, or with neighbouring dividends of such pairs.
 
-    The quotient is a few bits and a one below the last bit; the dividend is its product with a short divisor.
+    The quotient is a few bits with a one below the last bit; the dividend is its product with a short divisor.
     """
     bits = generator.integers(2, 13, count)
     quotient = 2 * generator.integers(0, 1 << (bits - 1)) + 1
@@ -74,7 +74,7 @@ def halves(generator, count=operands.COUNT):
 
 
 def itself():
-    """Numbers divided by themselves, and neighbouring dividends: 1, and quotients next to 1."""
+    """Numbers and neighbouring dividends divided by the number give 1, and quotients next to 1."""
     b = np.random.default_rng(1).integers(1, FP32.infinity - 1, operands.COUNT, dtype=np.uint32)
     return np.concatenate([b - np.uint32(1), b, b + np.uint32(1)]), np.tile(b, 3)
 

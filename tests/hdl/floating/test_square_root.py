@@ -24,7 +24,7 @@ BY_HAND = [
 
 
 def squares():
-    """Exact squares of all numbers of 12 bits, at every scale, and their neighbours."""
+    """Exact squares of all 12-bit numbers, at every scale, and their neighbours."""
     exact = np.arange(1, 1 << 12, dtype=np.float64) ** 2
     scales = 2.0 ** np.arange(-148, 104, 2)
     bits = np.outer(scales, exact).ravel().astype(np.float32).view(np.uint32)
@@ -37,13 +37,13 @@ def near_halves(generator, count=operands.COUNT):
     square = half * half
     odd = square >> 49
     significand = (square >> (25 + odd)) + generator.integers(0, 2, count)
-    # The exponent field less one, since the hidden bit adds one.
+    # The exponent field minus one, since the hidden bit adds one.
     field = 2 * generator.integers(0, 127, count) + odd
     return ((field << 23) + significand).astype(np.uint32)
 
 
 def golden_cases():
-    """Fewer numbers of all kinds."""
+    """A smaller set of numbers of all kinds."""
     generator = np.random.default_rng(1)
     random = operands.uniform(FP32, generator, 1 << 12)
     return np.concatenate([squares()[::97], near_halves(generator, 1 << 12), *random]),

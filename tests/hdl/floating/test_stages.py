@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Parts of the floating-point pipelines: hdl/floating/stages.py, each on its own and exhaustively."""
+"""Tests of each part of the floating-point pipelines in hdl/floating/stages.py, exhaustively."""
 
 import functools
 import math
@@ -29,9 +29,9 @@ from hdl.floating.stages import (
 from sim.verilated.vectors import Unit
 from tests.refusals import refuses
 
-#: Widths tested with every number.
+#: Widths that are tested with every number.
 WIDTHS = (1, 2, 3, 5, 7, 8, 11)
-#: Bits of the shift amount, for shifts up to more and up to less than the width.
+#: Bits of the shift amount, for shifts by more and by less than the width.
 AMOUNTS = (4, 2)
 WIDTH = 7
 #: Lowest bits of a right shift that are compared.
@@ -126,7 +126,7 @@ def test_shifts(bits):
 
 
 def test_normalise():
-    """Every number except zero is shifted to the top, and the steps taken add up to the shift."""
+    """Every number except zero is shifted to the top, and the steps add up to the shift."""
     numbers = np.arange(1, 1 << 11)
     got = _unit(_Parts).run({"value11": numbers})
     assert (got["normal"] >> 10 == 1).all()
@@ -153,7 +153,7 @@ def test_mark():
 
 
 def test_register_and_wait():
-    """A number in every cycle comes out one cycle or several cycles later; a reset does not stop it."""
+    """A number in every cycle comes out one or several cycles later; a reset does not interrupt it."""
     generator = np.random.default_rng(1)
     a, b = generator.integers(0, 256, 100), generator.integers(0, 8, 100)
     unit = _unit(_Stages)
@@ -172,7 +172,7 @@ def _rounded(sign, exponent, significand, sticky):
     low, high = 0, FORMAT.infinity
     encodings = np.arange(low, high + 1)
     fields, fractions = encodings >> FORMAT.fraction_bits, encodings & ((1 << FORMAT.fraction_bits) - 1)
-    # Values in quarters of the last place of subnormal numbers; infinity counts as the next larger number.
+    # Values in quarters of the last place of subnormal numbers; infinity is treated as the next larger number.
     hidden = np.where(fields > 0, 1 << FORMAT.fraction_bits, 0)
     values = 4 * (hidden + fractions << np.maximum(fields, 1) - 1)
     exact = (2 * significand + sticky) << exponent
@@ -183,7 +183,7 @@ def _rounded(sign, exponent, significand, sticky):
 
 
 def test_round_and_pack():
-    """Every possible number rounds to the nearest encoding, ties to even; infinities and NaNs override it."""
+    """Every possible number rounds to the nearest encoding, ties to even; infinities and NaNs take precedence."""
     cases = [(sign, exponent, significand, sticky, infinite, nan)
              for sign in (0, 1) for exponent in range(FORMAT.exponent_ones - 1) for significand in range(16)
              for sticky in (0, 1) for infinite in (0, 1) for nan in (0, 1)
@@ -223,7 +223,7 @@ def test_fold(interval):
 
 
 def test_substitute():
-    """A platform that provides a replacement for a unit is asked for it; otherwise the unit stays."""
+    """If a platform provides a replacement for a unit, it is used; otherwise the unit stays."""
     class Platform:
         def get_floating_unit(self, unit):
             return replacements.get(unit)

@@ -22,7 +22,7 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class SourceTrace:
-    """Handshakes of the mask source; ``i_ready`` counts where ``i_valid`` is set, and depends on noise elsewhere."""
+    """Handshakes of the mask source; ``i_ready`` is valid where ``i_valid`` is set, and random elsewhere."""
 
     i_valid: Flags
     i_ready: Flags
@@ -73,8 +73,8 @@ class _Walk:
         self._beats = [job.beats(lanes) for job in jobs]
         self._job = 0
         self._left = 0
-        self._free = 0  # cycle when the position takes a job
-        self._loads = [0, 0, 0, 0]  # of the previous beat: bounds, comparisons, output register, and its departure
+        self._free = 0  # cycle when the position accepts a job
+        self._loads = [0, 0, 0, 0]  # cycles of the previous beat: bounds, comparisons, output register, and departure
 
     def offer(self) -> int:
         """First cycle when the next beat is offered."""
@@ -93,11 +93,11 @@ class _Walk:
         return load + 1
 
     def depart(self, cycle: int) -> None:
-        """Take the beat in a cycle."""
+        """Accept the beat in a cycle."""
         self._loads[3] = cycle
 
     def drain(self) -> None:
-        """Take the remaining jobs, which have no beats, after the last beat."""
+        """Accept the remaining jobs, which have no beats, after the last beat."""
         while self._job < len(self._beats):
             self._free = self.jobs.accept(self._free) + 1
             self._job += 1
@@ -138,11 +138,11 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
     masked = np.zeros(end + 2, np.int64)
     replaced = (masks.keep & ~masks.mask).sum(axis=1)
     pairs: list[tuple[int, int]] = []
-    taken = 0  # beats of data
+    taken = 0  # number of beats of data
     sourced = [-1, -1]  # when the last two beats left the first skid buffer for the source
     queued = 0  # when the last beat left the source for the second buffer
     left = [-1, -1]  # when the last two beats left the second buffer
-    before = -1  # when the last beat of either kind, mask or data, was taken or discarded
+    before = -1  # when the last beat of either kind, mask or data, was accepted or discarded
     dropping = False
     for index in range(len(masks)):
         entered = max(walk.offer(), sourced[-2] + 1)
@@ -185,8 +185,8 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
                     ) -> MagnitudeTrace:
     """Trace every cycle of a magnitude mask.
 
-    A pair is taken when both its beats are offered and pair k - depth has departed from both outputs, and offered
-    ``latency`` cycles later, or in the cycle after the departure of the pair before it.
+    Pair k is accepted when both its beats are offered and pair k - depth has departed from both outputs. It is
+    offered ``latency`` cycles later, or in the cycle after the departure of the previous pair.
     """
     feeds = stream.Feed(gradients, willing), stream.Feed(errors, errors_willing)
     outputs = stream.Output(ready), stream.Output(dropped_ready)
@@ -194,7 +194,7 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
     count = min(gradients, errors)
     taken: list[int] = []
     departed: list[tuple[int, int]] = []
-    blocked = np.zeros(end, np.bool_)  # a queue is full
+    blocked = np.zeros(end, np.bool_)  # cycles in which a queue is full
     for pair in range(count + 1):
         room = 0
         if pair >= depth:

@@ -16,14 +16,14 @@ LANES = (1, 2, 4, 8, 16)
 #: Every set of kinds, the empty one first.
 COMBINATIONS = tuple(dict(zip(KINDS, enables, strict=True)) for enables in
                      itertools.product((False, True), repeat=len(KINDS)))
-#: Rows and columns, from one element to more than four beats of 16, with and without a ragged one.
+#: Rows and columns, from one element to more than four beats of 16, with and without a partial last beat.
 SIZES = ((1, 1), (1, 16), (2, 7), (5, 33), (16, 16), (17, 3), (70, 70))
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(model.Mask))
 
 
 def mask(generator, enables, rows, columns):
-    """Random mask of given kinds, with bounds in a matrix or slightly beyond it."""
+    """Random mask of given kinds, with bounds inside a matrix or slightly beyond it."""
     def index(limit):
         return int(generator.integers(0, limit + 3))
 
@@ -50,7 +50,7 @@ def jobs(generator, count, *, limit=12, kinds=0.3, empty=0.0):
 
 
 def external(generator, job, density=0.5):
-    """Words of an external mask; the rest of the last word is noise."""
+    """Words of an external mask; the rest of the last word is random."""
     bits = generator.random(-(-job.elements // 32) * 32) < density
     return model.words(bits)
 
@@ -91,7 +91,7 @@ def mask_rows(beats, *, external=True):
 
 
 def elements(generator, count, lanes, width):
-    """Noise for beats of data."""
+    """Random bits for beats of data."""
     return generator.integers(0, 1 << width, (count, lanes), dtype=np.uint64)
 
 

@@ -23,7 +23,7 @@ ALTERNATIVES = {32: model.alternative(model.Element.FP32), 16: model.alternative
 
 @dataclasses.dataclass
 class _Case:
-    """Jobs with all of their inputs.
+    """Jobs with all their inputs.
 
     Members
     -------
@@ -147,7 +147,7 @@ test_index_bits = refused_values(MaskCircuit, {"lanes": 4}, "index_bits", [0, 4,
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_kinds(lanes):
-    """Every set of kinds works with every size, at one beat in every cycle from the first job to the last."""
+    """Every set of kinds works with every size, with one beat in every cycle from the first job to the last."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS for rows, columns in masks.SIZES]

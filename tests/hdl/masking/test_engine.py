@@ -83,7 +83,7 @@ class Case:
         return result, masked
 
     def cycles(self):
-        """Cycles of the command, by the formula of MaskEngine."""
+        """Number of cycles of the command, by the formula of MaskEngine."""
         return mask_cycles([(job.rows, job.columns, job.count) for job in self.jobs], lanes=self.lanes)
 
     def fill(self, bench):
@@ -133,7 +133,7 @@ def test_mask(lanes, seed):
     case.check(bench)
     masked = case.expected()[1]
     assert result == event(EventStatus.OK, masked, case.cycles())
-    # The readers of jobs and words may meet at their memory.
+    # The readers of jobs and words may compete for their memory.
     assert counts.pop("stall_memory") == 0 or case.fetched
     assert counts == {"mask_words_fetched": case.fetched, "elements_masked": masked, "command_cycles": case.cycles()}
 
@@ -183,7 +183,7 @@ def test_stalls(lanes, reading, pattern):
 
 
 def refused(case, number, bench=None, **options):
-    """Check that a MASK with a wrong job does only the jobs before it, and that the next command works."""
+    """Check that a MASK with a wrong job runs only the jobs before it, and that the next command works."""
     bench = bench or unit(case.lanes)
     case.fill(bench)
     done = sum(masks.memory_elements(job, case.lanes) for job in case.jobs[:number])
@@ -191,7 +191,7 @@ def refused(case, number, bench=None, **options):
     results, counts = run(bench, case.command(**options), following, cycles=6_000)
     case.check(bench, number)
     assert (results[0]["status"], results[0]["detail"]) == (EventStatus.BAD_MASK, number)
-    # Elements that are masked already are masked again.
+    # Elements that are already masked are masked again.
     masked = case.expected(number)[1]
     assert (results[1]["status"], results[1]["detail"], results[1]["tag"]) == (EventStatus.OK, masked, 1)
     assert counts["elements_masked"] == 2 * masked
@@ -243,7 +243,7 @@ def test_products_that_overflow(lanes, rows, count, beats):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_jobs_beyond_the_length(lanes):
-    """The last job is wrong if the length of the command ends before it, by a memory row or by an element."""
+    """The last job is wrong if the command's length is a memory row or an element too short for it."""
     case = Case(lanes, some_jobs(5, lanes, count=4), 5)
     refused(case, 3, length=case.length - lanes)
     if lanes > 1:
@@ -252,7 +252,7 @@ def test_jobs_beyond_the_length(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_the_list_runs_beyond_the_memory(lanes):
-    """A list is wrong if its length wants a job beyond the end of the memory, at the fifth job or at the first."""
+    """A list is wrong if its length requires a job beyond the end of memory, whether it is the fifth or the first."""
     jobs = some_jobs(6, lanes, count=4, kinds=0)
     case = Case(lanes, jobs, 6, jobs_base=MEMORIES.weight - 32)
     refused(case, 4, length=case.length + lanes, state_base=0)
@@ -262,7 +262,7 @@ def test_the_list_runs_beyond_the_memory(lanes):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("room", [0, 32])
 def test_words_run_beyond_the_memory(lanes, room):
-    """External words up to the end of the memory work, and one job more is wrong; generated masks take no words."""
+    """External words may extend to the end of memory, but one more job is wrong; generated masks use no words."""
     shape = {"rows": 32, "columns": 8}
     made = model.Job(**shape, mask=model.Mask(triangle=True))
     fetched = model.Job(**shape, mask=model.Mask(external=True, band=True, width=9))
@@ -348,7 +348,7 @@ def test_sparsify_while_the_host_reads(lanes, reading):
 
 
 def test_one_after_the_other():
-    """Commands of both operations and a wrong list, one after the other, do not affect each other."""
+    """Commands of both operations and a wrong list, run one after another, do not affect each other."""
     case = Case(4, some_jobs(11, 4, count=3), 11)
     bench = unit(4)
     case.fill(bench)
@@ -361,7 +361,7 @@ def test_one_after_the_other():
     case.check(bench)
 
 
-# --- a node that has one operation only
+# --- a node with only one operation
 
 
 def test_mask_alone():

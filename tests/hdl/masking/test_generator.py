@@ -67,7 +67,7 @@ def test_kinds(lanes):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_every_bound(lanes, kind):
-    """Each kind on its own works with all bounds that make a difference in a small matrix."""
+    """Each kind works on its own with all bounds that make a difference in a small matrix."""
     rows, columns = 3, 19
     bounds = range(columns + 2)
     if kind.startswith("triangle"):
@@ -87,7 +87,7 @@ def test_every_bound(lanes, kind):
 
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_largest_matrix(lanes):
-    """The largest matrix with indices of 5 bits works, with bounds at the limits."""
+    """The largest matrix with 5-bit indices works, with bounds at the limits."""
     extremes = {"diagonal": (-32, -31, 0, 30, 31), "width": (0, 30, 31), "length_columns": (0, 31)}
     jobs = []
     for name, values in extremes.items():

@@ -114,7 +114,7 @@ COUNT = 1_200
 
 
 def _drive(generator, lanes, count=COUNT, more=0, held=False):
-    """Beats, and thresholds that change in every cycle, or one that is held."""
+    """Beats, and thresholds that change in every cycle, or a constant one."""
     gradients, errors = _beats(generator, count, lanes, more=more)
     thresholds = 0x3F80_0000 if held else generator.choice(np.array(THRESHOLDS, np.uint32), COUNT)
     return Drive({"gradients": gradients.rows, "errors": errors.rows}, (gradients, errors, thresholds),

@@ -20,7 +20,7 @@ COUNT = 2_000
 
 
 def _drive(generator, lanes, width, held=False):
-    """Beats, and an alternative that changes in every cycle, or is held."""
+    """Beats, and an alternative that changes in every cycle, or is constant."""
     count = 40 if held else COUNT
     elements = masks.elements(generator, count, lanes, width)
     mask, keep = generator.random((2, count, lanes)) < 0.5
@@ -33,7 +33,7 @@ def _drive(generator, lanes, width, held=False):
 
 
 def _model(unit, drawn, willing, ready):
-    """A queue of one beat; a beat gets the alternative of the cycle when it is taken."""
+    """A queue of one beat; a beat uses the alternative of the cycle in which it is accepted."""
     elements, mask, keep, last, alternatives = drawn
     trace = queue(depth=1, latency=unit.latency, beats=len(last), willing=willing["i"], ready=ready["o"])
     if np.ndim(alternatives):
@@ -54,11 +54,11 @@ test_width = refused_values(MaskMultiplexer, {"lanes": 4}, "width", [0, -1, 8.0,
                             "Element width must be a positive integer")
 
 
-# --- proven
+# --- proofs
 
 
 class _Passes(wiring.Component):
-    """Specification: an offer stands until it is taken, and is the most recently taken beat, masked."""
+    """Specification: an offer stands until it is accepted, and is the most recently accepted beat, masked."""
 
     def __init__(self, lanes, width):
         self._unit = MaskMultiplexer(lanes=lanes, width=width)

@@ -20,8 +20,8 @@ from tests.hdl.compression.packets import kept
 from tests.hdl.unit_bench import under_cocotb
 from tests.refusals import refused
 
-# Every size of reducer tree in every format, five configurations with every rule, other sets of rules, all lanes at
-# once or in slices, and banks of one beat, which are shorter than any pipeline.
+# Every size of reducer tree in every format, five configurations with every rule, other sets of rules, all lanes
+# together or in slices, and banks of one beat, which are shorter than any pipeline.
 ALL = tuple(HardwareRule)
 MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
 SGD = (HardwareRule.SGD,)
@@ -100,7 +100,7 @@ def anything(generator, index):
 
 
 def run_dry(pair, bursts):
-    """Cycles after which all data has passed even the slowest stall pattern."""
+    """Number of cycles after which all data has passed even the slowest stall pattern."""
     return 2000 + (12 + pair.model.interval) * sum(burst.count for burst in bursts)
 
 
@@ -149,7 +149,7 @@ def test_isolated_burst(index, rule):
         beats = -(-count // model.update_lanes)
         filled = -(-count // model.lanes)  # the cycle after the last beat of the fills, which began in cycle 0
         interval = model.interval
-        decided = filled + (interval > 1)  # a cycle ahead, unless beats enter in every cycle
+        decided = filled + (interval > 1)  # one cycle ahead, unless beats enter in every cycle
         assert trace.begins == [-(-decided // interval) * interval]
         assert trace.ends[0] - trace.begins[0] + 1 == (
             interval * (beats - 1) + 1 + model.reducer_latency + model.update_latency)
@@ -164,7 +164,7 @@ def test_steady_bursts(index, rule):
     trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800 + 64 * model.depth * model.interval)
     assert set(np.diff(trace.begins)) == {model.depth // model.update_lanes * model.interval}
     assert set(np.diff(trace.ends)) == {model.depth // model.update_lanes * model.interval}
-    # From the first beat of the second burst on, every lane takes a parameter in every interval.
+    # From the first beat of the second burst on, every lane accepts a parameter in every interval.
     assert 63 * model.depth * model.interval == model.update_lanes * (trace.ends[-1] - trace.ends[0])
 
 
@@ -195,7 +195,7 @@ def test_lockstep(index, rule, kind):
 
 
 def test_slow_ports():
-    """A port, or all of them, can be silent for a thousand cycles without a loss or a repetition of data."""
+    """One or all ports can be silent for a thousand cycles without loss or repetition of data."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11), Burst(5, 0b01), Burst(17, 0b11), Burst(model.depth, 0b10)] * 2
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -210,7 +210,7 @@ def test_slow_ports():
 
 @pytest.mark.parametrize("port", ["weights_out", "state_out__0", "state_out__1", "broadcast__0"])
 def test_dead_port(port):
-    """A port that never moves fills one queue of rows; the other ports send that number of rows, and no more."""
+    """A port that never moves fills one queue of rows; the other ports send exactly that number of rows."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11)] * 16
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -246,7 +246,7 @@ def test_settings_change_while_idle():
 
 
 def test_fills_of_other_lengths():
-    """The excess of a fill that is longer than its burst or a bank is ignored; missing elements read as +0.0."""
+    """The excess of a fill that is longer than its burst or bank is ignored; missing elements read as +0.0."""
     model = pair(1).model
     bursts = [Burst(5, 0b11), Burst(64, 0b11), Burst(64, 0b11), Burst(33, 0b11)]
     fills = operands(pair(1).model, bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
@@ -256,7 +256,7 @@ def test_fills_of_other_lengths():
     pair(1).unit.reset()
     trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
     assert max(trace.ends) < 600
-    # The first worker of the third burst sent one element: all other new state depends on the second worker only.
+    # The first worker of the third burst sent one element: all other new state depends only on the second worker.
     third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1)
     operands_of_third = (fills[name][2] for name in ("gradients__1", "weights", "state__0"))
     gradient, weights, state = operands_of_third
@@ -265,7 +265,7 @@ def test_fills_of_other_lengths():
 
 
 def test_not_finite():
-    """The `nonfinite` pulse depends only on the burst's reduced gradients, and comes before the `bursts` pulse."""
+    """The `nonfinite` pulse depends only on the burst's reduced gradients, and precedes the `bursts` pulse."""
     bursts = [Burst(5, 0b11)]
     unity, infinite = as_bits(1.0, np.inf)
     for index, worker, expected in [(4, 0, True), (4, 1, True), (6, 0, False), (None, 0, False)]:

@@ -84,7 +84,7 @@ def test_lane_properties(name, expected):
 
 
 def draw(generator, width, count=COUNT):
-    """Draw bit patterns, every third of them a corner case."""
+    """Draw bit patterns, every third of which is a corner case."""
     half = 1 << width - 1
     corners = np.array([0, 1, 2, half - 2, half - 1, half, half + 1, 2 * half - 2, 2 * half - 1, half // 2,
                         3 * half // 2], np.uint32)
@@ -99,7 +99,7 @@ def test_sums(width, workers):
     generator = np.random.default_rng([width, workers])
     elements = draw(generator, width, COUNT * workers).reshape(COUNT, workers)
     ends = [1 << width - 1, (1 << width - 1) - 1]
-    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers at one end of the range
+    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers at the same end of the range
     format = FixedFormat(width=width)
     reducer = FixedReducer(workers=workers, format=format)
     outputs = Unit(reducer).run({"i": packed(elements, width)}, drain=reducer.latency)
@@ -166,7 +166,7 @@ def test_values(name, rule, width, workers):
 
 @pytest.mark.parametrize("workers", [4, 5, 6, 7])
 def test_other_sums(workers):
-    """Sums exceed the 18 bits of a multiplier block by all other widths."""
+    """Sums of all other widths, which exceed the 18 bits of a multiplier block, are right."""
     for width in (17, 18):
         check(*lane(width, workers, "both"), workers, Rule.MOMENTUM, np.random.default_rng([width, workers]))
 
@@ -212,7 +212,7 @@ endmodule
 @pytest.mark.parametrize(("workers", "name", "rule"), [
     (1, "both", Rule.SGD), (1, "both", Rule.MOMENTUM), (1, "sgd", Rule.SGD), (8, "both", Rule.MOMENTUM)])
 def test_primitive_is_the_same(monkeypatch, workers, name, rule):
-    """The lane with a model of MULT18X18D agrees in every cycle with the lane without."""
+    """The lane with a model of MULT18X18D agrees in every cycle with the lane without it."""
     convert = vectors.convert
 
     def with_block(component, *, name, arithmetic):
@@ -227,10 +227,10 @@ def test_primitive_is_the_same(monkeypatch, workers, name, rule):
 def test_training():
     """500 steps of momentum on a quadratic stay within the rounding error bound of a float64 run.
 
-    The gradient of a weight is slope * (weight - target); each of two workers sends half of it, rounded. In one
-    step both are off by at most one half, which gradient_scale reduces to one half in all; the rounding of the state
-    adds another half, and the rounding of the weight a third one. The step is linear: the accumulated error is at
-    most the sum over all steps of these errors times the magnitudes of the powers of the step's matrix.
+    The gradient of a weight is slope * (weight - target); each of two workers sends half of it, rounded. In one step
+    both are off by at most one half, which gradient_scale reduces to one half in total; rounding the state adds
+    another half, and rounding the weight another one. The step is linear: the accumulated error is at most the sum
+    over all steps of these errors times the magnitudes of the powers of the step's matrix.
     """
     count, steps = 64, 500
     scale, rate, momentum = ONE // 2, quantise(0.1, SCALAR_WIDTH, FRACTION_BITS), quantise(0.9, SCALAR_WIDTH, 16)
@@ -276,7 +276,7 @@ def test_training():
 
 
 def test_timing():
-    """One result per cycle under cocotb, each at its latency; a reset neither clears nor stops the pipeline."""
+    """There is one result per cycle under cocotb, each at its latency; a reset does not affect the pipeline."""
     component, count = FixedLane(), 200
     generator, model = np.random.default_rng(1), Fixed()
     total, weight, velocity = (draw(generator, 18, count) for _ in range(3))

@@ -24,7 +24,7 @@ test_parameters = refused(GradientBuffer, {"lanes": 4, "depth": 8}, [
 
 
 def test_fill_and_drain():
-    """Two fills of 5 and 4 elements are drained two elements per cycle, in four slices each."""
+    """Two fills of 5 and 4 elements are drained at two elements per cycle, in four slices each."""
     buffer = GradientBuffer(lanes=4, read_lanes=2, depth=8)
     unit = Unit(buffer)
     numbers = np.arange(1, 12, dtype=np.uint32)
@@ -53,7 +53,7 @@ def test_fill_and_drain():
 def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
     """Excess elements are ignored, even in part of a beat, and missing ones read as zeros.
 
-    No element of an earlier fill remains, even if a burst ends early. Fills come as soon as there is room for them,
+    No element of an earlier fill remains, even if a burst ends early. Fills start as soon as there is room for them,
     or when all banks are empty again.
     """
     slices = depth // read_lanes
@@ -92,7 +92,7 @@ def wrapped(shape):
 class Forgetful(wiring.Component):
     """Specification: each fill writes its number, and each slice read has the number of its burst, or is zero.
 
-    The five inputs are free, within the rules: only filled banks are claimed, only claimed banks are taken, and a
+    The five inputs are free within the rules: only filled banks are claimed, only claimed banks are taken, and a
     burst finishes within the depth.
     """
 
@@ -142,5 +142,5 @@ class Forgetful(wiring.Component):
 
 
 def test_discarded_is_gone():
-    """No input sequence of 12 cycles, long enough to fill a bank twice, brings back a discarded element."""
+    """No input sequence of 12 cycles, long enough to fill a bank twice, restores a discarded element."""
     prove(Forgetful(), depth=12, mode="bmc")

@@ -23,7 +23,7 @@ EXPECT = {MomentUnpacker: model.unpack_beats, MomentPacker: model.pack_beats}
 
 
 def _trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace an unpacker, which takes a row when the output register takes the row's last beat."""
+    """Trace an unpacker, which accepts a row when the output register accepts the row's last beat."""
     beat_counts = np.asarray(counts).tolist()
     source, output = stream.Feed(len(beat_counts), willing), stream.Output(np.asarray(ready, np.bool_))
     for count in beat_counts:
@@ -38,8 +38,8 @@ def _trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt
 
 
 def _trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Trace a packer: a beat is rounded, and moves at once to the register for the lower half of a row, or completes
-    a row as soon as the output register is free.
+    """Trace a packer: a beat is rounded, and immediately moves to the register for the lower half of a row, or
+    completes a row as soon as the output register is free.
     """
     completions = np.asarray(counts).tolist()
     source, output = stream.Feed(len(completions), willing), stream.Output(np.asarray(ready, np.bool_))
@@ -58,7 +58,7 @@ TRACE = {MomentUnpacker: _trace_unpacker, MomentPacker: _trace_packer}
 
 
 def _elements(generator, count):
-    """Draw arbitrary bits; every fourth element is near the middle of two bf16 numbers, and some are special."""
+    """Draw random bits; every fourth element is near the midpoint of two bf16 numbers, and some are special."""
     elements = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     middles = elements[::4] & 0xFFFF0000 | 0x8000
     elements[::4] = middles + generator.integers(-1, 2, len(middles)).astype(np.uint32)
@@ -67,12 +67,12 @@ def _elements(generator, count):
 
 
 def _beats(vectors, lanes, generator):
-    """Beats of vectors; elements that are not kept are noise."""
+    """Beats of vectors; elements that are not kept are random."""
     return model.Beats(*packets.as_rows(vectors, lanes, generator))
 
 
 def _stream(seed, lanes, count):
-    """Beats of vectors of uneven lengths."""
+    """Beats of vectors of varying lengths."""
     generator = np.random.default_rng(seed)
     vectors = []
     while sum(-(-len(vector) // lanes) for vector in vectors) < count:
@@ -99,7 +99,7 @@ def test_ports(unit, lanes):
     assert component.i.payload.shape() == component.o.payload.shape() == beat_layout(lanes)
 
 
-# --- every cycle against the model
+# --- every cycle compared with the model
 
 
 def _drive(generator, unit, lanes, packed, count=2_500):
@@ -128,7 +128,7 @@ test_reset_in_a_packet = BENCH.resets(list(itertools.product(UNITS, LANES, (1,))
 
 @pytest.mark.parametrize("case", CASES)
 def test_throughput(case):
-    """The unpacker offers a beat in every cycle, row after row and vector after vector. The packer takes a beat in
+    """The unpacker offers a beat in every cycle, row after row and vector after vector. The packer accepts a beat in
     every cycle, and offers a row ``latency`` cycles after the beat that completes it."""
     run = BENCH.check(case, count=5_100)
     unit, beats, packed = run.drive.drawn
@@ -142,7 +142,7 @@ def test_throughput(case):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_packer_full_rate_at_half_rate_sink(lanes):
-    """A sink that takes a row in every other cycle does not hold up the source."""
+    """A sink that accepts a row in every other cycle does not hold up the source."""
     generator = np.random.default_rng(1)
     beats = _payload(_beats([_elements(generator, 500 * lanes)], lanes, generator))
     unit = BENCH.unit(MomentPacker, lanes, 1)
@@ -161,7 +161,7 @@ def test_mode_changes_while_empty(lanes, unit):
         BENCH.check((unit, lanes, 0), seed=seed, count=150, drive=drive, reset=not seed)
 
 
-# --- the handshake, proven
+# --- proof of the handshake
 
 
 @pytest.mark.parametrize("lanes", [1, 4])

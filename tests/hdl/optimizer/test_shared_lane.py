@@ -53,12 +53,12 @@ def test_units(name):
 
 
 def check(name, settings, generator, kind, arithmetic=Arithmetic.GATEWARE):
-    """Apply each operand at its own time, and noise in all other cycles, and compare all results."""
+    """Apply each operand at its own time, with random bits in all other cycles, and compare all results."""
     component, unit = lane(name, arithmetic)
     interval, workers, *_ = LANES[name]
     gradients = [draw(generator, kind, COUNT) for _ in range(workers)]
     weight, state = draw(generator, kind, COUNT), state_of(generator, kind, COUNT, component.planes)
-    lead = interval  # the settings precede the operands
+    lead = interval  # settings precede the operands by an interval
     cycles = (COUNT + 2) * interval + -(-(component.reducer_latency + component.latency) // interval) * interval
 
     def at(values, cycle):

@@ -56,7 +56,7 @@ def test_splitter(lanes, slice_lanes):
         flags = fields["keep"].astype(int)[:, None] >> np.arange(slice_lanes) & 1
         assert (flags == np.concatenate(kept).reshape(shape)).all(), f"seed {seed}"
         assert np.flatnonzero(fields["last"]).tolist() == ends.tolist(), f"seed {seed}"
-        # A row is taken with its last slice.
+        # A row is accepted with its last slice.
         slices = lanes // slice_lanes
         assert moved(trace, "i")[0].tolist() == done[slices - 1::slices].tolist(), f"seed {seed}"
         if give == take == "none":
@@ -76,7 +76,7 @@ def test_joiner(lanes, slice_lanes):
         shape = -1, lanes
         assert (got["elements"].reshape(shape)[kept] == rows["elements"].reshape(shape)[kept]).all(), f"seed {seed}"
         if give == take == "none":
-            # A row takes one cycle per slice, and one more.
+            # A row takes one cycle per slice, plus one.
             slices = [-(-int(keep).bit_count() // slice_lanes) for keep in rows["keep"]]
             assert done.tolist() == (np.cumsum([count + 1 for count in slices]) - 1).tolist()
             assert moved(trace, "i")[0][slices[0] - 1] + RowJoiner.latency == done[0]

@@ -51,7 +51,7 @@ def test_plan(interval, expected):
 
 
 def test_full():
-    """The plan has the fewest units, and an operation with a taken slot waits for the next slot."""
+    """The plan has the fewest units, and an operation whose slot is occupied waits for the next slot."""
     chain = [Operation(f"sum_{index}", "add", f"sum_{index - 1}", "x") for index in range(1, 9)]
     timetable = plan(chain, latencies=LATENCIES, interval=8)
     assert timetable.units == {"add": 1}

@@ -32,7 +32,7 @@ def draw(generator, kind, count):
 
 
 def settings_of(rule, wild):
-    """Settings of a rule: with the usual scalars, with scalars that turn a part off, and with arbitrary ones."""
+    """Settings of a rule: with the usual scalars, with scalars that disable a term, and with arbitrary ones."""
     wild = {scalar: bits.view(np.float32) for scalar, bits in zip(SCALARS, wild, strict=True)}
     wild["clip"] = abs(wild["clip"])
     for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},
@@ -43,7 +43,7 @@ def settings_of(rule, wild):
 
 
 def state_of(generator, kind, count, planes):
-    """State of a lane: a mean of squares is not negative."""
+    """State of a lane, where a mean of squares is not negative."""
     state = [draw(generator, kind, count) for _ in range(planes)]
     if kind == "ordinary" and planes == 2:
         state[1] &= np.uint32(0x7FFF_FFFF)
@@ -51,7 +51,7 @@ def state_of(generator, kind, count, planes):
 
 
 def compare(outputs, expected, lead, count, interval=1):
-    """Compare results with their ports: cycles from the operands, and values."""
+    """Compare results with their ports: cycles relative to the operands, and values."""
     for output, (cycle, want) in expected.items():
         got = outputs[output][lead + cycle:][:count * interval:interval]
         wrong = np.flatnonzero(got != want)
@@ -59,7 +59,7 @@ def compare(outputs, expected, lead, count, interval=1):
 
 
 def values(check, cases, count):
-    """Test of the results with the usual scalars, with scalars that turn a part off, and with arbitrary ones."""
+    """Test results with the usual scalars, with scalars that disable a term, and with arbitrary ones."""
     @pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
     @pytest.mark.parametrize(("name", "rule"), cases)
     def test(name, rule, kind):

@@ -9,7 +9,7 @@ from tests.hdl.ring.packets import (
 
 
 def damage(generator, beats):
-    """Damage a stream of packets at one position, as a link, or a faulty or malicious peer, might."""
+    """Damage a stream of packets at one position, as a link or a faulty or malicious peer might."""
     beats = [dict(beat) for beat in beats]
     at = generator.randrange(len(beats))
     kind = generator.choice(["data", "last", "lost", "doubled", "swapped", "trailer", "noise"])
@@ -43,14 +43,14 @@ def damage(generator, beats):
 
 
 def judge(packets, rest, headers):
-    """Verdicts of the model up to the first refusal, and the number of words taken by then or at the end."""
+    """Verdicts of the model up to the first rejection, and the number of words accepted by then or at the end."""
     verdicts, taken, records = [], 0, list(headers)
     for words in [*packets, rest]:
         header = Header.parse(words)
         needless = (header.epoch - EPOCH) % 256 >= 128 or (header.type == ABORT and header.epoch == EPOCH)
         whole = words is not rest
         if not records and not needless and not (whole and len(words) == 1):
-            break  # waits for a record
+            break  # the packet waits for a record
         taken += len(words)
         if whole:
             verdicts.append(verdict(words, records[0] if records else None, epoch=EPOCH))

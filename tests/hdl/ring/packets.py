@@ -98,7 +98,7 @@ class Trace:
             self.rows.append({name: int(port.value) for name, port in self._ports.items()})
 
     def cycles(self, name):
-        """Cycles when a port is not 0."""
+        """Cycles in which a port is not 0."""
         return [cycle for cycle, row in enumerate(self.rows) if row[name]]
 
 

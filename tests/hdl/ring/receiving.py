@@ -1,4 +1,4 @@
-"""A bench around a depacketizer."""
+"""A test bench around a depacketizer."""
 
 import cocotb
 from cocotb.triggers import FallingEdge
@@ -14,7 +14,7 @@ class Receiving:
     """A depacketizer with a driver on each of its ports, and a log of all its outputs.
 
     The log has, in order: ``("accepted",)``, ``("word", data, last)``, ``("done",)``, ``("error", code, detail)`` and
-    ``("abort",)``. With ``prompt``, records do not stall: the log of a packet without a whole header depends on
+    ``("abort",)``. With ``prompt``, records do not stall: the log of a packet without a complete header depends on
     whether its record has arrived.
     """
 
@@ -94,7 +94,7 @@ class Receiving:
         return [entry for entry in self.log if entry[0] in kinds]
 
     async def passes(self, packets):
-        """Check that packets of the expected headers are taken and passed on, with no other entries in the log."""
+        """Check that packets with the expected headers are accepted and passed on, with nothing else in the log."""
         self.log.clear()
         self.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
         await self.said("done", count=len(packets))
@@ -106,7 +106,7 @@ class Receiving:
         await wait_for(self.dut, lambda: self.taken >= count, f"{count} words taken, only {self.taken}")
 
     async def recover(self):
-        """Recover like the engine after a refusal: discard until nothing is on its way."""
+        """Recover like the engine after a rejection: discard until nothing is in flight."""
         self.dut.drain.value = 1
         await wait_for(self.dut, lambda: self.tasks[0].done(), "input drained")
         self.withdraw()

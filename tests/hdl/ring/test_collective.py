@@ -1,4 +1,4 @@
-"""The collective engine among its peers: refusals, restarts, settings and cycles (hdl/ring/collective.py).
+"""The collective engine among its peers: rejections, restarts, settings and cycles (hdl/ring/collective.py).
 
 Values, words and counts of all operations are in tests/host/driver/test_ring.py, which drives the same simulation.
 """
@@ -25,7 +25,7 @@ NUMBERS = itertools.count(1000)
 
 @pytest.fixture(scope="module")
 def opened():
-    """Three nodes, with time-outs short enough to wait for."""
+    """Three nodes, with time-outs that are short enough to wait for."""
     with open_ring(CONFIG, nodes=3) as opened:
         devices = [Device(transport, CONFIG, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
         ring = Ring(devices, timeout=TIMEOUT)
@@ -34,7 +34,7 @@ def opened():
 
 
 def push(ring, *, length=600, operation=Operation.ALL_REDUCE, each=None, **fields):
-    """Give every node its command, with different fields for some, and return the events."""
+    """Push every node its command, with different fields for some, and return the events."""
     nodes = len(ring.devices)
     commands, number = {}, next(NUMBERS)
     for rank in range(nodes):
@@ -61,7 +61,7 @@ def check_usable(ring, *, epoch, **fields):
 
 
 class TestRefusal:
-    """A wrong packet is refused by the node that sees it; the other nodes abort too; the next command works."""
+    """A node that sees a wrong packet rejects it; the other nodes abort too, and the next command works."""
 
     @pytest.mark.parametrize(
         ("status", "field", "value"),
@@ -91,12 +91,12 @@ class TestRefusal:
                 EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.PEER_ABORT}
             ring.recover()
         elif field == "epoch":
-            # For a node in a later epoch, packets of this one are leftovers.
+            # For a node in a later epoch, packets of this epoch are leftovers.
             assert set(actual) <= {EventStatus.WRONG_SEQUENCE, EventStatus.PEER_ABORT, EventStatus.INGRESS_TIMEOUT,
                                    EventStatus.EGRESS_TIMEOUT}
             ring.recover()
         else:
-            # Node 1 refuses node 0's packet, or node 2 refuses node 1's, whichever comes first.
+            # Node 1 rejects node 0's packet, or node 2 rejects node 1's, whichever comes first.
             assert status in actual
             assert set(actual) <= {status, EventStatus.WRONG_BLOCK, EventStatus.PEER_ABORT}
         check_usable(ring, epoch=4, collective=9)
@@ -110,7 +110,7 @@ class TestRefusal:
 
     @pytest.mark.parametrize("word", [0, 1, 2, 40, 270, 1000])
     def test_damaged_word(self, opened, word):
-        """Wherever the damage is, every node reports an error, and no memory holds a part of the damaged segment."""
+        """Wherever the damage is, every node reports an error, and no memory holds any of the damaged segment."""
         ring, simulation = opened
         gradients = np.ones((3, 2000), dtype=np.float32)
         ring.memory.write_gradients(list(gradients))
@@ -125,7 +125,7 @@ class TestRefusal:
     @pytest.mark.parametrize("word", [238, *range(616, 868, 36)])
     def test_queued_behind_damage(self, opened, word):
         """A command of the next epoch, queued after one that a damaged word ends, is not affected: neither where a
-        node sees an ABORT without a truncated packet before it, nor where packets follow one immediately."""
+        node sees an ABORT without a truncated packet before it, nor where packets follow an ABORT immediately."""
         ring, simulation = opened
         gradients = np.random.default_rng(word).standard_normal((3, 1200)).astype(np.float32)
         ring.memory.write_gradients(list(gradients))
@@ -162,7 +162,7 @@ class TestRefusal:
 
 class TestLinkReset:
     def test_at_any_time(self, opened):
-        """A command ends with LINK_RESET while the reset of the link is held, at any point of its run."""
+        """A command ends with LINK_RESET while the link reset is held, at any point of its run."""
         ring, simulation = opened
         device = ring.devices[0]
         for delay in range(0, 120, 3):
@@ -178,7 +178,7 @@ class TestLinkReset:
 
 class TestAlone:
     def test_has_nobody_to_wait_for(self):
-        """A ring of one moves nothing on its links, and takes longer than its time-out."""
+        """A ring of one node moves nothing on its links, and runs longer than its time-out without an error."""
         length = 1300
         with open_ring(CONFIG, nodes=1) as opened:
             ring = Ring([Device(opened.transports[0], CONFIG)], timeout=500)
@@ -190,7 +190,7 @@ class TestAlone:
             event = device.pop_event(20 * TIMEOUT)
             assert (event.status, event.detail) == (EventStatus.OK, 0)
             assert event.cycles > 2 * 500
-            # Sums are no weights, but a result in the weight memory is a new version of the weights.
+            # Sums are not weights, but a result in the weight memory is a new version of the weights.
             version = event.weight_version
             for number, (operation, new) in enumerate((
                     (Operation.REDUCE_SCATTER, 0), (Operation.ALL_GATHER, 1), (Operation.BROADCAST, 1),
@@ -204,7 +204,7 @@ class TestAlone:
 
 class TestTime:
     def test_nodes_start_at_any_time(self, opened):
-        """Commands reach the nodes far apart; early packets wait at the link."""
+        """Commands reach the nodes far apart in time; early packets wait at the link."""
         ring, simulation = opened
         generator = np.random.default_rng(4)
         gradients = generator.standard_normal((3, 1000)).astype(np.float32)
@@ -255,7 +255,7 @@ class TestTime:
 
 
 class TestCycles:
-    """Measured cycles against the link-cycle bound (docs/ring/collective/figures.md)."""
+    """Measured cycles compared with the link-cycle bound (docs/ring/collective/figures.md)."""
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_long_vectors(self, nodes):

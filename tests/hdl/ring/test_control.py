@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The control of the collective engine: every cycle against a model, and proofs that it always ends."""
+"""The control of the collective engine: every cycle compared with a model, and proofs that it always ends."""
 
 import random
 
@@ -21,17 +21,17 @@ from tests.hdl import pysim
 
 EXPECTED = 20
 _TIMEOUT = 5
-#: Properties of a command, and the probability of each.
+#: Properties of a command, with the probability of each.
 KINDS = {"immediate": 0.1, "busy": 0.5, "repeated": 0.1, "alone": 0.2, "updates": 0.5}
 
-#: Inputs of one bit, and the probability of each being high.
+#: Inputs of one bit, with the probability that each is high.
 INPUTS = {"link_reset": 0.02, "planned": 0.2, "finished": 0.06, "moved": 0.5, "packet_sent": 0.3,
           "packet_received": 0.3, "egress_stalled": 0.5, "local_nan": 0.1, "not_finite": 0.1, "abort_sent": 0.2,
           "abort_received": 0.1}
 
 
 class Model:
-    """Cycle-accurate model of the control: ``outputs`` of a cycle, then ``step`` to the next one."""
+    """Cycle-accurate model of the control: ``outputs`` of a cycle, then ``step`` to the next cycle."""
 
     def __init__(self):
         self.state = "idle"
@@ -124,7 +124,7 @@ async def follows_the_model(dut):
         if offered is None and generator.random() < p["given"]:
             offered = {"tag": generator.getrandbits(16)}
         inputs = {name: int(generator.random() < chance) for name, chance in INPUTS.items()} | {"timeout": timeout}
-        # For some time nothing moves.
+        # Nothing moves for some time.
         if timeout < 20 and model.state == "run":
             inputs |= {"moved": int(generator.random() < 0.03), "finished": 0}
         fault = {"found": int(generator.random() < 0.01), "status": generator.getrandbits(8),
@@ -182,8 +182,8 @@ def test_control(settable, rate, taken):
 
 
 class EndsByReset(wiring.Component):
-    """Claims that a command ends ``reset_cycles`` cycles after ``link_reset`` rises, while it stays high, and that
-    it is in Abort for ``timeout`` + 1 cycles at most without a reset."""
+    """Claims that a command ends ``reset_cycles`` cycles after ``link_reset`` rises, while it stays high, and that it
+    is in Abort for at most ``timeout`` + 1 cycles without a reset."""
 
     def __init__(self):
         self._unit = CollectiveControl()
@@ -209,7 +209,7 @@ class EndsByReset(wiring.Component):
 
 
 class PlansAfterReset(wiring.Component):
-    """Claims that a planner that was reset in the last cycle plans within its latency, whatever its state before."""
+    """Claims that a planner that was reset in the previous cycle plans within its latency, whatever its state was."""
 
     reset: In(1)
     start: In(1)
@@ -247,7 +247,7 @@ def test_ends_by_reset():
 
 
 def test_plans_after_reset():
-    """Proof by induction; the engine holds its planner in reset whenever it does not plan."""
+    """Proof by induction; the engine holds its planner in reset whenever it is not planning."""
     formal.prove(PlansAfterReset(), depth=25)
 
 
@@ -255,7 +255,7 @@ def test_plans_after_reset():
     (3 * CUT_TIMEOUT, 0, 3 * CUT_TIMEOUT), (3 * CUT_TIMEOUT, 1, CUT_TIMEOUT), (20, 1, 20), (20, 0, 20)])
 @pytest.mark.parametrize("settable", [False, True])
 def test_cut(settable, timeout, cut, cycles):
-    """A cut command waits for a word, and for an ABORT, ``CUT_TIMEOUT`` cycles at most."""
+    """A cut command waits for a word, and for an ABORT, at most ``CUT_TIMEOUT`` cycles."""
     dut, seen = CollectiveControl(settable=settable, cuttable=True), {}
 
     async def follow(ctx):
@@ -270,5 +270,5 @@ def test_cut(settable, timeout, cut, cycles):
             await ctx.tick()
 
     pysim.simulate(dut, follow)
-    # The wait begins two cycles before Run, and the wait for an ABORT with Abort.
+    # The wait begins two cycles before Run, and the wait for an ABORT begins with Abort.
     assert seen == {"running": cycles - 2 + 1, "give_up": cycles + 1, "status": EventStatus.INGRESS_TIMEOUT}

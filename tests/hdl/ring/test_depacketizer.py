@@ -1,4 +1,4 @@
-"""Packets taken apart: hdl/ring/depacketizer.py."""
+"""Tests of unpacking packets: hdl/ring/depacketizer.py."""
 
 import dataclasses
 import itertools
@@ -46,7 +46,7 @@ async def accepts_what_was_expected(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
-    """No bubble; payload comes after the latency, except the last word, which comes with the verdict."""
+    """There is no bubble; payload follows by the latency, except the last word, which comes with the verdict."""
     await start(dut)
     bench = Receiving(dut)
     trace = Trace(dut, "i__valid", "accepted", "payload__valid", "done", "starved")
@@ -71,7 +71,7 @@ async def takes_a_word_per_cycle(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses(dut):
-    """Every fault of a table, with its code; the last payload word is never offered, and the next packet passes."""
+    """Every fault of a table gets its code; the last payload word is never offered, and the next packet passes."""
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
@@ -102,7 +102,7 @@ async def drops_old_packets_and_waits(dut):
     dut.active.value = 0
     bench.offer([*old, GOOD])
     await cycles(dut, 20)
-    assert bench.taken == 1  # it waits inside
+    assert bench.taken == 1  # the packet waits inside
     dut.active.value = 1
     await bench.swallowed(total + 1)
     await cycles(dut, 20)
@@ -113,8 +113,7 @@ async def drops_old_packets_and_waits(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def tells_old_epochs_from_new_ones(dut):
-    """Every kind of epoch: the 128 before are old, the 127 after are not due, and an ABORT packet of this one is
-    refused."""
+    """The 128 previous epochs are old, the 127 next ones not due, and an ABORT packet of this one is rejected."""
     await start(dut)
     bench = Receiving(dut)
     for epoch in (0, 1, 2, 4, 8, 16, 32, 64, 127, 128, 171, 254, 255):
@@ -154,7 +153,7 @@ async def tells_old_epochs_from_new_ones(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_every_mask_bit_beyond_the_length(dut):
-    """Each bit after the last element is refused, for every length modulo 32; the last element's bit is not."""
+    """Each bit after the last element is rejected, for every length modulo 32, but not the last element's bit."""
     await start(dut)
     bench = Receiving(dut)
     for length in range(1, 33):
@@ -178,7 +177,7 @@ async def refuses_every_mask_bit_beyond_the_length(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def judges_waiting_packet_by_new_epoch(dut):
-    """A packet that came in an earlier epoch is old, and one for a later epoch due, when a command becomes active."""
+    """When a command becomes active, a waiting packet of an earlier epoch is old, and one of a later epoch is due."""
     await start(dut)
     bench = Receiving(dut)
     for now, said in [(EPOCH + 1, []), (EPOCH, ["done"])]:
@@ -196,7 +195,7 @@ async def judges_waiting_packet_by_new_epoch(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drains(dut):
-    """Discards from any cycle on, reports the ABORT packet, and finishes a packet that it has begun to discard."""
+    """Draining discards from any cycle on, reports the ABORT packet, and finishes a packet that it discards."""
     await start(dut)
     bench = Receiving(dut)
     aborting = packet(Header(type=ABORT, epoch=EPOCH))
@@ -257,7 +256,7 @@ async def survives_damage(dut):
         bench.offer_beats(beats, headers)
         taken = min(taken + 1, len(beats))  # the next word waits inside
         await bench.swallowed(taken)
-        # The word taken last may still wait for room.
+        # The word accepted last may still wait for room.
         await bench.said("done", "error", "abort",
                          count=sum(each.done + each.abort_seen for each in due) + (refusal is not None))
         await cycles(dut, 4)
@@ -320,7 +319,7 @@ def test_depacketizer_of_weights(kind, name):
 
 @pytest.mark.parametrize("name", ["raw", "mx6", "table32"])
 def test_depacketizer_of_gradients(name):
-    """A second codec, together with the codec of weights or on its own."""
+    """A second codec works together with the weight codec or on its own."""
     names = dict.fromkeys(("raw", "zero_value", "mx9", name))
     unit = Depacketizer(codecs=[CODECS[each] for each in names])
     codecs = [CODECS[each].code for each in ("raw", "zero_value", "mx9", name)]

@@ -1,4 +1,4 @@
-"""The rule of handshakes, for all time: proofs for hdl/ring/packetizer.py and hdl/ring/depacketizer.py."""
+"""Proofs of the handshake rule for all time, for hdl/ring/packetizer.py and hdl/ring/depacketizer.py."""
 
 import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
@@ -13,7 +13,7 @@ from sim import formal
 
 
 class PacketizerHolds(wiring.Component):
-    """An offered word stays in spite of ``give_up`` and ``may_start``; sources keep the rule unless they give up."""
+    """An offered word stays despite ``give_up`` and ``may_start``; sources follow the rule unless they give up."""
 
     header: In(stream.Signature(header_layout()))
     payload: In(stream.Signature(word_layout()))

@@ -56,7 +56,7 @@ class Link(wiring.Component):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def joins_two_nodes(dut):
-    """All words arrive in order; at full rate, if the packets on the remaining credits cover the round trip."""
+    """All words arrive in order, and at full rate if the packets on the remaining credits cover the round trip."""
     p = regression.parameters()
     dut.i__valid.value = 0
     await start(dut)
@@ -85,7 +85,7 @@ def test_link(distance, kinds):
 
 @pytest.mark.parametrize(("distance", "hidden"), [(2, True), (3, False)])
 def test_link_rate(distance, hidden):
-    """Credits hide the distance if (segments - 1) * packet_words >= 8 + 2 * distance, and not otherwise."""
+    """Credits hide the distance only if (segments - 1) * packet_words >= 8 + 2 * distance."""
     check_link(distance, source="none", sink="none", hidden=hidden)
 
 
@@ -164,7 +164,7 @@ async def carries_payloads(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_surrender(dut):
-    """An ABORT packet ends the transfer at the neighbour, at any moment, and the link is clean afterwards."""
+    """An ABORT packet ends the transfer at the neighbour at any moment, and the link is clean afterwards."""
     ends = await Ends.begin(dut)
     cocotb.start_soon(ends.sink.receive())
     abort = {**dataclasses.asdict(Header()), "type": ABORT}
@@ -187,7 +187,7 @@ async def carries_surrender(dut):
         await cycles(dut, 2)
         dut.give_up.value = dut.drain.value = 0
         await cycles(dut, 2)
-        # Both credits are back.
+        # Both credits have returned.
         sending = ends.send([[n] for n in range(2)])
         for _ in range(2):
             await wait_for(dut, lambda: dut.done.value, "done")

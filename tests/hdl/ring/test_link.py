@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Both ends of a link, each on its own, in every cycle against a model: hdl/ring/link.py."""
+"""Both ends of a link, each on its own, compared with a model in every cycle: hdl/ring/link.py."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ SEGMENTS = 3
 
 
 class Words:
-    """Queue of words; each is offered ``latency`` cycles after it was taken, or later."""
+    """A queue of words; each is offered at least ``latency`` cycles after it was accepted."""
 
     def __init__(self, latency):
         self._latency, self._cycle, self._words = latency, 0, deque()
@@ -43,7 +43,7 @@ class Words:
 
 
 class Transmitter:
-    """Cycle-accurate model of the transmitter: ``outputs`` of a cycle, then ``step`` to the next one."""
+    """Cycle-accurate model of the transmitter: ``outputs`` of a cycle, then ``step`` to the next cycle."""
 
     def __init__(self):
         self.words, self.credits, self._first = Words(LinkTransmitter.latency), SEGMENTS, True
@@ -66,7 +66,7 @@ class Transmitter:
 
 
 class Receiver:
-    """Cycle-accurate model of the receiver: ``outputs`` of a cycle, then ``step`` to the next one."""
+    """Cycle-accurate model of the receiver: ``outputs`` of a cycle, then ``step`` to the next cycle."""
 
     def __init__(self):
         self.words, self.credit, self.overrun, self.packets = Words(LinkReceiver.latency), False, False, 0
@@ -100,7 +100,7 @@ class Receiver:
 
 @dataclasses.dataclass(frozen=True)
 class Temper:
-    """Probabilities per cycle that the peer breaks its credit, or that a reset of the link begins."""
+    """Probabilities per cycle that the peer exceeds its credit, or that a link reset begins."""
 
     wrong: float = 0.0
     reset: float = 0.0
@@ -111,7 +111,7 @@ TEMPERS = {"obeys": Temper(), "wrong": Temper(wrong=0.1), "resets": Temper(reset
 
 
 def resets(generator, temper):
-    """Reset levels of the link, of one to six cycles."""
+    """Reset levels of the link, each one to six cycles long."""
     while True:
         if generator.random() < temper.reset:
             yield from [True] * generator.randint(1, 6)
@@ -140,7 +140,7 @@ def test_transmitter(temper, source, lag, enabled):
         if not queued:
             queued.extend(framed(random_packets(generator, 1)))
             first, offers = True, False
-        # A first word may come in the cycle of may_start and in the next.
+        # A first word may come in the cycle of may_start and in the next one.
         may_start = out["may_start"] or (before and generator.random() < 0.5)
         offers = offers or (next(willing) and (may_start or not first))
         credit = generator.random() < temper.wrong
@@ -165,7 +165,7 @@ def test_transmitter(temper, source, lag, enabled):
 
 
 def test_transmitter_rate():
-    """A word per cycle."""
+    """The transmitter sends one word per cycle."""
     beats = framed([[n] * PACKET_WORDS for n in range(SEGMENTS)])
     transmitter().reset()
     trace = transmitter().run({"i__valid": np.ones(len(beats)), "i__payload": np.array([
@@ -183,7 +183,7 @@ def receiver():
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("sink", STALLS)
 def test_receiver(receiver, temper, source, sink):
-    """Errors are packets without credit, and packets that are too long; a reset may come within a packet."""
+    """Packets without credit, or too long, are errors; a reset may come within a packet."""
     generator, temper = random.Random(f"{temper}{source}{sink}"), TEMPERS[temper]
     model, reset = Receiver(), resets(generator, temper)
     willing, ready = stalls(source, seed=1), stalls(sink, seed=2)
@@ -214,7 +214,7 @@ def test_receiver(receiver, temper, source, sink):
 
 
 def test_receiver_rate(receiver):
-    """A word per cycle, for any length of packets."""
+    """The receiver accepts one word per cycle, for packets of any length."""
     beats = framed([[n] * PACKET_WORDS for n in range(10)])
     receiver.reset()
     trace = receiver.run({"ring_i__valid": np.ones(len(beats)), "ring_i__data": [beat["data"] for beat in beats],

@@ -1,4 +1,4 @@
-"""Both kinds of ends of a link, between two nodes: packets, counters and repairs."""
+"""Both kinds of link ends, between two nodes: packets, counters and repairs."""
 
 import numpy as np
 import pytest
@@ -18,9 +18,9 @@ CONFIGS = {"credits": NodeConfig(segment=32, link=Credits(ingress=2)),
 
 
 class Pair(wiring.Component):
-    """Ends of node 0 and node 1, joined to a ring by registers; words enter at node 0 and leave at node 1.
+    """Link ends of nodes 0 and 1, joined into a ring by registers; words enter at node 0 and leave at node 1.
 
-    ``damage`` flips wire ``data[0]`` from node 0 in its cycle; ``sent`` and ``received`` count the words and packets
+    ``damage`` flips wire ``data[0]`` from node 0 in a cycle; ``sent`` and ``received`` count the words and packets
     that node 0 has sent, and node 1 received, in each cycle.
     """
 

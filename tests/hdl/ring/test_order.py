@@ -28,7 +28,7 @@ PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
-    """A planner that starts the sequence of a sender. A ring of one has a step of its own."""
+    """A planner that starts the sequence of a sender. A ring of one node has its own step."""
 
     def __init__(self, segment, *, elements=ELEMENTS, nodes_max=SMALL_RING, chained=False, lags=False):
         self._shape = {"elements": elements, "segment": segment, "nodes_max": nodes_max}
@@ -38,8 +38,8 @@ class Bench(wiring.Component):
         super().__init__({
             "length": In(range(elements + 1)), "size": In(sizes(nodes_max)), "rank": In(rank),
             "block_offset": In(rank), "stride": In(8),
-            "steps": In(2),  # whether there is a scatter, a gather
-            "ends": In(2),  # whether a link of a chain is the first one, the last one
+            "steps": In(2),  # whether there is a scatter, and a gather
+            "ends": In(2),  # whether a link of a chain is the first, and the last
             "late": In(1), "single": In(1),  # whether a sequence is late; whether it has one step of each phase
             "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
             "following": Out(first), "records": Out(stream.Signature(record_layout(elements, segment, nodes_max))),
@@ -96,7 +96,7 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, b
 
 
 def meaning(records):
-    """Records, without the meaningless address of an empty segment."""
+    """Records, without the unused address of an empty segment."""
     return [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in records]
 
 
@@ -155,7 +155,7 @@ def test_order(pattern, segment):
 
 @pytest.mark.parametrize(("nodes_max", "elements", "segment"), [(MAX_NODES, 8192, SEGMENT), (33, ELEMENTS, GROUP)])
 def test_large_rings(nodes_max, elements, segment):
-    """Blocks of several groups, of two, of one and of none, in rings up to the largest."""
+    """Blocks of several groups, two, one and none have the right order in rings up to the largest."""
     unit = Unit(Bench(segment, elements=elements, nodes_max=nodes_max), name="LargeBench")
     latency = Planner(elements=elements, segment=segment, nodes_max=nodes_max).latency
     generator = random.Random(7)
@@ -169,13 +169,12 @@ def test_large_rings(nodes_max, elements, segment):
 
 
 def test_chain():
-    """A link of a chain has one step for each segment of the only block, with marks for its ends; a gather has the
-    usual marks."""
+    """A chain link has one step per segment of the only block, with end marks; a gather has the usual marks."""
     unit = Unit(Bench(SEGMENT, chained=True), name="ChainBench")
     generator = random.Random(6)
     for ends in range(4):
         for length, steps in ((0, 0b01), (33, 0b01), (500, 0b01), (ELEMENTS, 0b01), (500, 0b10)):
-            size = 1 if steps == 0b01 else 5  # a chain moves one block, for any size of the ring
+            size = 1 if steps == 0b01 else 5  # a chain moves a single block, for any ring size
             stride, cycles = generator.randint(1, 255), 3000
             start = np.zeros(cycles, dtype=np.uint8)
             start[0] = 1
@@ -225,6 +224,6 @@ def test_late():
 
 
 def taken_records(trace, layout=LAYOUT, name="records"):
-    """Cycles when records were taken, and the records."""
+    """Cycles when records were accepted, and the records."""
     when, records = taken(trace, name, layout)
     return when, list(zip(*(records[field].tolist() for field in FIELDS), strict=True))

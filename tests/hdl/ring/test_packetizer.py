@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The packetizer in every cycle against a model: hdl/ring/packetizer.py."""
+"""The packetizer, compared with a model in every cycle: hdl/ring/packetizer.py."""
 
 import collections
 import dataclasses
@@ -106,7 +106,7 @@ def unit():
 @pytest.mark.parametrize("cleared", [0, 0.002])
 @pytest.mark.parametrize("kind", STALLS)
 def test_packetizer(kind, cleared, given_up):
-    """Whole packets, at most one stomped, the ABORT packet, and packets again; a reset clears everything."""
+    """Whole packets, at most one stomped packet, and the ABORT packet are sent; a reset clears everything."""
     generator = random.Random(f"{kind}{cleared}{given_up}")
     header_willing, payload_willing, ready, may_start = (stalls(kind, seed=seed) for seed in range(4))
     model, inputs, expected, headers, beats, left = Model(), [], [], [], [], 0
@@ -118,7 +118,7 @@ def test_packetizer(kind, cleared, given_up):
             beats = [beat for _, words in packets for beat in framed(words)]
             offers, model.packets = [False, False], []
         if not left and not model.aborted and generator.random() < given_up:
-            left = -1  # until some cycles after the ABORT packet
+            left = -1  # gives up until some cycles after the ABORT packet
         offers = [bool(queued) and (offered or willing) for queued, offered, willing in zip(
             (headers, beats), offers, (next(header_willing), next(payload_willing)), strict=True)]
         current = Inputs(header=headers[0] if offers[0] else None, payload=beats[0] if offers[1] else None,
@@ -134,7 +134,7 @@ def test_packetizer(kind, cleared, given_up):
             seen["ABORT" if model.aborted else "stomped" if stomp else "whole"] += 1
             if model.aborted:
                 assert words == packet(ABORTING)
-            else:  # one is stomped at most
+            else:  # at most one packet is stomped
                 due = packet(*packets[before])
                 assert words == due or (stomp and words[:-1] == due[:len(words) - 1])
                 assert not any(stomp for _, stomp in model.packets[:before])
@@ -148,5 +148,5 @@ def test_packetizer(kind, cleared, given_up):
             left, headers, beats = 0, [], []
     trace = compare(unit(), inputs, expected)
     assert min(seen[name] for name in ("whole", *(("ABORT", "stomped") if given_up else ()))) > 5, seen
-    if kind == "none" and not given_up and not cleared:  # a word per cycle
+    if kind == "none" and not given_up and not cleared:  # sends one word per cycle
         assert trace["o__valid"][Packetizer.latency:].all()

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Names and wires of a node's ports, and links between two of them."""
+"""Names and wires of a node's ports, and links between two ports."""
 
 import pytest
 from amaranth.hdl import Module

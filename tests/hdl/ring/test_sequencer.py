@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer of a collective: a reset ends any activity, a part brings instructions and
-sequences of its own, and sequence numbers of a long command start again.
+"""The sequencer of a collective: a reset ends any activity, a part provides its own instructions and sequences, and
+sequence numbers of a long command wrap.
 
 The routes and jobs of all parts are tested on whole rings.
 """
@@ -35,7 +35,7 @@ CONFIG = NodeConfig(
 
 
 class IdleAfterReset(wiring.Component):
-    """Claims that a sequencer that was reset in the last cycle is not busy, and offers nothing."""
+    """Claims that a sequencer that was reset in the previous cycle is not busy, and offers nothing."""
 
     def __init__(self, config):
         self._unit = Sequencer(config=config)
@@ -75,7 +75,7 @@ def test_idle_after_reset(role):
     formal.prove(IdleAfterReset(CONFIG.replace(role=role)), depth=2)
 
 
-# --- a part that only tests have
+# --- a part that exists only in tests
 
 SHAPE = record_layout(longest_vector(CONFIG), CONFIG.segment)
 
@@ -208,7 +208,7 @@ def test_numbers_start_again():
 @pytest.mark.parametrize(("size", "segments"), [(2, 1024), (3, 800), (16, 200), (17, 180), (100, 25), (255, 1),
                                                 (255, 2), (255, 20)])
 def test_headers_of_a_command_differ(size, segments):
-    """A link never has two packets of a command with the same sequence number, block and segment. So no packet is
+    """A link never carries two packets of a command with the same sequence number, block and segment, so no packet is
     mistaken for another, even if ``NUMBERS`` packets are lost."""
     for rank in (0, size // 2, size - 1):
         records = order(32 * size * segments, size, rank, True, True, 32)

@@ -44,7 +44,7 @@ def test_delays(signature):
 
 
 def test_back():
-    """Wires that lead back take no time."""
+    """Return wires have no delay."""
     dut = WireDelay(signature=LinkSignature())
 
     async def bench(ctx):

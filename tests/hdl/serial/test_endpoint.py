@@ -20,7 +20,7 @@ NUMBER, NODES = 1, 3
 
 
 class Wire:
-    """Frame units around an endpoint, which send and take one frame at a time."""
+    """Frame units around an endpoint, which send and accept one frame at a time."""
 
     def __init__(self, dut):
         self.dut = dut
@@ -59,7 +59,7 @@ class Wire:
         await cycles(dut, 3)
 
     async def take(self, *, patience=300):
-        """Take the next frame to the host: header and words, or None if no frame comes."""
+        """Accept the next frame to the host: header and words, or None if no frame comes."""
         dut = self.dut
         for _ in range(patience):
             await self.edge
@@ -100,19 +100,19 @@ async def takes_each_frame_once(dut):
     await wire.send([1, 2, 3, 4], sequence=0)
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"], header["length"]) == (4, 0, 0)
-    await wire.send([1, 2, 3, 4], sequence=0)  # again: the acknowledgement was lost
+    await wire.send([1, 2, 3, 4], sequence=0)  # repeats a frame: the acknowledgement was lost
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 0)
     assert wire.events == {"repeated": 1, "gap": 0}
-    await wire.send([9, 9], sequence=6, last=True)  # a frame before it is missing, which is reported once
+    await wire.send([9, 9], sequence=6, last=True)  # the previous frame is missing, which is reported once
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 1)
     await wire.send([9], sequence=8)
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 0)
     assert wire.events == {"repeated": 1, "gap": 2}
-    await wire.send([7, 7], sequence=4, good=False)  # damaged
-    await wire.send([8, 8], sequence=4, node=0)  # for another node
+    await wire.send([7, 7], sequence=4, good=False)  # sends a damaged frame
+    await wire.send([8, 8], sequence=4, node=0)  # sends a frame for another node
     await wire.send([8, 8], sequence=4, node=2)
     assert await wire.take() is None
     await wire.send([5, 6], sequence=4, last=True)
@@ -128,7 +128,7 @@ async def keeps_to_its_room(dut):
         await wire.send(range(sequence, sequence + 4), sequence=sequence)
         header, _ = await wire.take()
         assert (header["acknowledged"], header["limit"]) == (sequence + 4, BUFFER)
-    await wire.send([99], sequence=BUFFER)  # no room, and none becomes free while the frame comes
+    await wire.send([99], sequence=BUFFER)  # no room, and none becomes free while the frame arrives
     header, _ = await wire.take()
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER)
     assert [beat["data"] for beat in await node.receive(BUFFER // 2)] == list(range(BUFFER // 2))
@@ -161,7 +161,7 @@ async def sends_again_what_is_not_acknowledged(dut):
     assert await frames(2) == expected[1:]
     await wire.send(acknowledged=6)
     assert await wire.take() is None
-    await wire.send(again=True, acknowledged=6)  # nothing to send, but the host asks for an answer
+    await wire.send(again=True, acknowledged=6)  # nothing to send, but the host requests an answer
     header, _ = await wire.take()
     assert (header["length"], header["sequence"]) == (0, 6)
     await wire.send(again=True, acknowledged=9)  # acknowledges words that were never sent
@@ -185,7 +185,7 @@ async def begins_anew(dut):
     fields = ("kind", "sequence", "acknowledged", "limit", "length", "reply")
     opened = (FrameKind.OPEN, 0xABCD, NODES | VERSION << 8, BUFFER, 0, 1)
     assert tuple(header[name] for name in fields) == tuple(map(int, (opened[0].value, *opened[1:])))
-    await wire.send(kind=FrameKind.OPEN.value, again=True)  # only asks for an answer
+    await wire.send(kind=FrameKind.OPEN.value, again=True)  # only requests an answer
     header, _ = await wire.take()
     assert header["sequence"] == 0xABCD
     # The node has one request and part of another. The rest is in the buffer and never reaches the node.
@@ -198,7 +198,7 @@ async def begins_anew(dut):
         ends += await node.receive(1)
     assert len(ends) <= 2
     while (taken := await wire.take(patience=50)) is not None:
-        assert taken[0]["kind"] == FrameKind.DATA.value  # sent before the OPEN
+        assert taken[0]["kind"] == FrameKind.DATA.value  # the frame was sent before the OPEN
     assert int(dut.busy.value)
     # Two responses are due, and are discarded.
     await answers.send(framed([[50, 51, 52], list(range(40))]))
@@ -218,7 +218,7 @@ async def begins_anew(dut):
 
 @cocotb.test(timeout_time=30, timeout_unit="ms")
 async def loses_nothing(dut):
-    """Each word comes once and in order, with a host that follows the protocol and wires that lose frames."""
+    """Each word arrives once and in order, with a host that follows the protocol and wires that lose frames."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     wire, node, answers = await start_endpoint(dut, sink=p["sink"], source=p["source"], seed=p["seed"])

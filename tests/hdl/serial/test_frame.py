@@ -47,7 +47,7 @@ def damaged(generator, data, rate):
     return bytes(result)
 
 
-# The host's codec on its own.
+# Tests of the host's codec on its own.
 
 
 def test_codec():
@@ -67,7 +67,7 @@ def test_a_frame_as_bytes():
 
 @pytest.mark.parametrize("rate", [0.001, 0.02])
 def test_codec_with_damage(rate):
-    """The decoder finds only frames that were sent, for any damage to the bytes."""
+    """The decoder finds only frames that were sent, whatever damage the bytes have."""
     generator = random.Random(2)
     frames = [random_frame(generator, reply=True) for _ in range(500)]
     data = [damaged(generator, frame.encode(), rate) for frame in frames]
@@ -80,7 +80,7 @@ def test_codec_with_damage(rate):
     assert decoder.crc_errors + decoder.resyncs > 0
 
 
-# Gateware.
+# Tests of the gateware.
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")

@@ -36,7 +36,7 @@ def _drive(generator, kind, enable=None):
 
 
 def _model(_, drawn, willing, ready):
-    """Each packet once at each output of its route."""
+    """Each packet appears once at each output of its route."""
     kind, routes, vectors = drawn
     if kind is PacketMux:
         return Want({}, {"o": words(vectors)})
@@ -55,6 +55,6 @@ test_inputs = refused(PacketMux, {}, [({"inputs": 1}, "Input count must be an in
 def test_packets_follow_their_routes(case, pattern):
     for seed in range(1 if case[0] is Fork else 4):
         run = BENCH.check(case, kinds=pattern, seed=seed, count=60_000)
-        if pattern == "none" and case[0] is not PacketDemux:  # one beat per cycle
+        if pattern == "none" and case[0] is not PacketDemux:  # expects one beat per cycle
             stream = "i" if case[0] is Fork else "o"
             assert run.moves(stream)[-1] == sum(map(len, run.drive.drawn[-1])) - 1

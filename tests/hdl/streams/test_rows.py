@@ -22,7 +22,7 @@ def _make(kind, lanes, size=None):
 
 
 def _drive(generator, kind, lanes, size=None):
-    """Random packets, short, row-sized and long."""
+    """Random packets: short, row-sized and long."""
     vectors = [generator.integers(0, 1 << 32, count, dtype=np.uint32)
                for count in generator.integers(1, 4 * lanes + 2, 40)]
     rows = packets.words(vectors) if kind is RowAssembler else packets.beats(vectors, lanes)
@@ -61,7 +61,7 @@ def test_rate(case):
 
 def _buffered(case):
     """Runs of a buffer under each pair of stall patterns: whether nothing stalls, ends of packets, the cycles when
-    beats came and left, and the cycles with an offer."""
+    beats arrived and left, and the cycles with an offer."""
     for seed, (source, sink) in enumerate(itertools.product(STALLS, repeat=2)):
         run = BENCH.check(case, seed=seed, kinds={"i": source, "o": sink})
         last = unpack(beat_layout(case[1]), run.drive.beats["i"])["last"]
@@ -70,7 +70,7 @@ def _buffered(case):
 
 def test_segment_buffer_gives_whole_segments_only():
     for free, last, arrived, done, _, seed in _buffered((SegmentBuffer, 2, 16)):
-        # No beat is offered before the last beat of its segment has come in.
+        # No beat is offered before the last beat of its segment has arrived.
         segment = np.concatenate([[0], np.cumsum(last)[:-1]]).astype(int)
         completed = arrived[np.flatnonzero(last)]
         assert (done > completed[segment]).all(), f"seed {seed}"
@@ -93,7 +93,7 @@ def test_segment_buffer_drops_a_part_on_reset():
 
 @pytest.mark.parametrize("size", [1, 3, 32])
 def test_block_buffer_gives_whole_blocks_only(size):
-    """The block buffer offers whole blocks only, each without a pause, even if its beats come late."""
+    """The block buffer offers only whole blocks, each without a pause, even if its beats arrive late."""
     for free, lasts, arrived, done, offered, seed in _buffered((BlockBuffer, 2, size)):
         count, ends = 0, []
         for last in lasts:

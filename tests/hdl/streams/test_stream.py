@@ -81,7 +81,7 @@ CONFIGURATIONS = [(1, None), (2, None), (3, None), (4, None), (4, True), (5, Tru
 
 
 def _make(depth=None, block=None):
-    """Queue, or without a depth the skid buffer."""
+    """A queue, or the skid buffer if no depth is given."""
     return Queue(shape=word_layout(), depth=depth, block=block) if depth else SkidBuffer(shape=word_layout())
 
 
@@ -110,10 +110,10 @@ test_cocotb = BENCH.cocotb(FEW, cut=7, drive=functools.partial(_drive, count=200
 
 
 class _Order(wiring.Component):
-    """Specification: a buffer loses, repeats, reorders and invents no beat.
+    """Specification: a buffer neither loses, repeats, reorders nor invents a beat.
 
-    Beat number ``watched``, a free constant, departs unchanged. The beats in the buffer, at most depth, are the
-    beats that have come and not departed.
+    Beat number ``watched``, a free constant, departs unchanged. The beats in the buffer, at most depth, are those
+    that have arrived and not departed.
     """
 
     i: In(stream.Signature(2))

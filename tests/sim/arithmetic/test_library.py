@@ -1,4 +1,4 @@
-"""The library of kernels: other flags give the same bits, and compilers that fuse or reorder are detected."""
+"""The library of kernels: different flags give the same bits, and compilers that fuse or reorder are detected."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_rules_are_kept():
 
 
 def test_all_instructions_of_the_processor(monkeypatch):
-    """With fused multiply-add and the longest vectors, and with only the baseline of every processor."""
+    """Bits are equal with fused multiply-add and the longest vectors, and with the baseline of all processors."""
     generator = np.random.default_rng(1)
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((33, 70), (70, 41)))
     expected, powers = golden.product(a, b), golden.exp(-np.abs(a))
@@ -42,7 +42,7 @@ def test_all_instructions_of_the_processor(monkeypatch):
      ["keeps subnormal numbers"]),
 ], ids=["fused product", "fused exponential", "fused logarithm", "order", "flush to zero"])
 def test_a_broken_library_is_refused(monkeypatch, before, after, broken):
-    """As if the compiler had fused, reordered or flushed; at a low level: flags do not matter."""
+    """A library is rejected if its operations are fused, reordered or flushed, as a compiler might do."""
     assert library.KERNELS.count(before) == 1
     path = library.build(flags=("-O1", *library.FLAGS[1:]),
                          text=library.KERNELS.replace(before, after).replace("defined(__GLIBC__)", "0"))

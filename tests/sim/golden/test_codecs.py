@@ -12,7 +12,7 @@ from sim.golden.features.table.codec import TableCodec
 from tests.refusals import refuses
 from tests.words import bits_of, values_of
 
-#: Elements and words of a block of every codec with packets of a fixed word count per length.
+#: Elements and words of a block of every codec whose packets have a fixed word count per length.
 BLOCKS = {
     "bf16": (2, 1), "mx9": (16, 4.5), "mx6": (16, 3), "mx4": (16, 2), "bfp8": (16, 4.25), "mxint8": (32, 8.25),
     "mxfp8_e4m3": (32, 8.25), "mxfp8_e5m2": (32, 8.25), "mxfp6_e2m3": (32, 6.25), "mxfp6_e3m2": (32, 6.25),
@@ -32,7 +32,7 @@ SPECIAL = np.array([0, 0x8000_0000, 1, 0x807F_FFFF, 0x0080_0000, 0x7F7F_FFFF, 0x
 
 
 def codec_of(name):
-    """A codec, with evenly spaced centroids if it has a codebook."""
+    """A codec by name, with evenly spaced centroids if it has a codebook."""
     codec = WEIGHT_CODECS[name]
     if isinstance(codec, TableCodec):
         return codec.bind((2 * np.arange(32) + 1) << 17)
@@ -42,7 +42,7 @@ def codec_of(name):
 
 
 def elements(seed, count):
-    """Numbers between -1 and 1, with special values now and then in every second vector."""
+    """Numbers between -1 and 1, with occasional special values in every second vector."""
     generator = np.random.default_rng(seed)
     values = bits_of(generator.uniform(-1, 1, count))
     if seed % 2:
@@ -57,7 +57,7 @@ REPEATABLE = [name for name in WEIGHT_CODECS if name != "raw" and (GATEWARE[name
 
 
 def test_names():
-    """Names and their order; added formats follow."""
+    """The names have the expected order, with added formats at the end."""
     first, tables = list(BLOCKS)[:11], ["table32", "centroid16", "centroid64"]
     for codecs, names in ((WEIGHT_CODECS, ["raw", *first, *tables, *LAST]),
                           (GRADIENT_CODECS, ["zero_value", "raw", *first, *LAST]),
@@ -76,7 +76,7 @@ def test_names():
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_words(name):
-    """Words of blocks, rounded up to whole words."""
+    """Blocks have the expected number of words, rounded up to whole words."""
     codec, (block, size) = codec_of(name), BLOCKS[name]
     for count in COUNTS:
         expected = int(np.ceil(np.ceil(count / block) * size))
@@ -117,7 +117,7 @@ def test_error(name):
     assert (np.sign(decoded) == np.sign(values)).all()
 
 
-# --- of each kind
+# --- tests of each kind of codec
 
 
 def test_raw():
@@ -130,11 +130,11 @@ def test_raw():
     assert words.tolist() == codec.decode(words).tolist() == values.tolist()
     assert codec.decode(words, 7).tolist() == values[:7].tolist()
     words[0] ^= 1
-    assert values[0] != words[0]  # a copy
+    assert values[0] != words[0]  # decoded values are a copy
 
 
 def test_bfloat16():
-    """Two per word, the even one in the low half."""
+    """Each word holds two numbers, the even one in the low half."""
     values = elements(1, 1001)
     words = ALL["bf16"].encode(values)
     with np.errstate(invalid="ignore"):
@@ -147,7 +147,7 @@ def test_bfloat16():
 
 
 def test_bfp8_by_hand():
-    """16 elements below one exponent: a sign and seven bits each, after eight bits of exponent."""
+    """16 elements share one exponent: a sign and seven bits each, after eight bits of exponent."""
     codec = WEIGHT_CODECS["bfp8"]
     words = codec.encode(bits_of([1.5, -1, 0.25]))
     number = 127 | 96 << 8 | (128 + 64) << 16 | 16 << 24
@@ -156,7 +156,7 @@ def test_bfp8_by_hand():
 
 
 def test_centroids_by_hand():
-    """Centroids 1 to 16: each number is rounded to the nearest, ties to the lower."""
+    """With centroids 1 to 16, each number is rounded to the nearest, ties to the lower one."""
     codec = WEIGHT_CODECS["centroid16"].bind(bits_of(np.arange(1, 17)))
     values = bits_of([1, 1.5, 1.6, -7, 16, 99, 8.5, 8.75])
     words = codec.encode(values)
@@ -187,7 +187,7 @@ def test_table_by_hand():
 @pytest.mark.parametrize(("count", "exponents", "words"), [
     (1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)])
 def test_words_of_a_table(count, exponents, words):
-    """A byte for each exponent, and one more; then codes of a sign, an exponent's index and five bits."""
+    """A packet has a byte per exponent, plus one; then codes of a sign, an exponent's index and five bits."""
     values = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
     index = int(np.ceil(np.log2(exponents)))
     assert words == (exponents + 4) // 4 + (1 + index + 5) * -(-count // 32)
@@ -216,7 +216,7 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """Extent of a table's packet among available words, by hand."""
+    """The length of a table's packet among available words is as computed by hand."""
     codec = WEIGHT_CODECS["table32"]
     two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)

@@ -1,4 +1,4 @@
-"""Conversions, compared with numpy and ml_dtypes and, where these have none, with exact fractions."""
+"""Conversions compared with numpy and ml_dtypes or, where these have none, with exact fractions."""
 
 from fractions import Fraction
 
@@ -52,7 +52,7 @@ def test_halves(format, narrow, widen, dtype):
 
 @pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
 def test_every_bfloat16(low):
-    """All upper halves, with lower halves around the tie; each upper half survives the round trip."""
+    """All upper halves, with lower halves around the tie, round right; each upper half survives the round trip."""
     bits = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16) | np.uint32(low)
     with np.errstate(invalid="ignore"):
         expected = bits.view(np.float32).astype(ml_dtypes.bfloat16)
@@ -65,7 +65,7 @@ def test_every_bfloat16(low):
 @pytest.mark.parametrize("target", TYPES)
 @pytest.mark.parametrize("source", TYPES)
 def test_every_pair_of_formats(source, target):
-    """Every number of narrow formats, and every fifth number of formats of 16 bits."""
+    """Every number of narrow formats, and every fifth number of 16-bit formats, converts to the nearest number."""
     bits, values = (column[::1 if source in NARROW else 5] for column in every(source))
     with np.errstate(all="ignore"):
         expected = canonical(values.astype(np.float32).astype(TYPES[target]), target)
@@ -74,7 +74,7 @@ def test_every_pair_of_formats(source, target):
 
 
 def fraction(bits, exponent_bits, fraction_bits):
-    """Number of an encoding, by definition; None for infinities and NaNs."""
+    """Number of an encoding, by definition, or None for infinities and NaNs."""
     field, rest = bits >> fraction_bits & (1 << exponent_bits) - 1, bits & (1 << fraction_bits) - 1
     if field == (1 << exponent_bits) - 1:
         return None
@@ -85,7 +85,7 @@ def fraction(bits, exponent_bits, fraction_bits):
 @pytest.mark.parametrize("source", [(2, 1), (2, 5), (3, 2), (6, 1)])
 @pytest.mark.parametrize("target", [(2, 1), (2, 3), (3, 1), (5, 2)])
 def test_formats_of_no_library(source, target):
-    """The nearest number of the target, ties to even; from half a step above the largest on, infinity."""
+    """The nearest number of the target, ties to even; infinity from half a step above the largest number on."""
     largest = ((1 << target[0]) - 1 << target[1]) - 1
     candidates = [fraction(bits, *target) for bits in range(largest + 1)]
     candidates.append(2 * candidates[-1] - candidates[-2])
@@ -134,7 +134,7 @@ def test_integers():
 @pytest.mark.parametrize("width", [2, 5, 8, 64])
 @pytest.mark.parametrize("source", [(4, 3), (2, 5), (5, 2), (6, 1)])
 def test_every_number_as_an_integer(source, width):
-    """Python rounds fractions to even."""
+    """Every number is rounded to an integer like in Python, which rounds fractions to even."""
     bits = np.arange(1 << 1 + sum(source))
     low, high = -1 << width - 1, (1 << width - 1) - 1
     integers, invalid = conversion.to_integer_exact(

@@ -41,13 +41,13 @@ def test_error_and_order_of_exponentials():
 
 @pytest.mark.parametrize("start", [0xBF31_7218, 0xC2AE_AC50, 0xBEB1_7218], ids=["1/2", "normal", "reduction"])
 def test_order_of_neighbours(start):
-    """Every number around those at which the exponent or the precision of the result changes."""
+    """Results are ordered around the numbers at which the exponent or the precision of the result changes."""
     x = np.arange(start - 100_000, start + 100_000).astype(np.uint32).view(np.float32)
     assert (np.diff(exp(x)) <= 0).all()
 
 
 def test_error_and_order_of_logarithms():
-    """All numbers from 1 to 1.1, and every 211th number from there on."""
+    """All numbers from 1 to 1.1, and every 211th number above, have small errors and the right order."""
     for step, start, end in ((1, 0x3F80_0000, 0x3F8C_CCCD), (211, 0x3F80_0000, 0x7F80_0000)):
         x = np.arange(start, end, step).astype(np.uint32).view(np.float32)
         results = log(x)

@@ -46,7 +46,7 @@ def test_dequantise():
 
 @pytest.mark.parametrize(("width", "fraction_bits"), [(2, 0), (4, 2), (8, 7), (8, 10)])
 def test_quantised_by_definition(width, fraction_bits):
-    """floor(x + 1/2) within the range, for all numbers around it in sixteenths of a step."""
+    """Numbers become floor(x + 1/2) within the range, for all sixteenths of a step around it."""
     steps = np.arange(-40 << width, 40 << width)
     values = np.ldexp(steps.astype(np.float64), -fraction_bits - 4)
     low, high = -(1 << width - 1), (1 << width - 1) - 1
@@ -111,7 +111,7 @@ def compare(rule, width, total, weight, velocity, scale, rate, momentum):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_operand_of_8_bits(rule):
-    """All values of each operand, with corner cases of the scalars."""
+    """All values of each operand, with corner cases of the scalars, agree with the definition."""
     every = np.arange(-128, 128)
     for scale, rate, momentum in ((0x8000, ONE, 0x8000), (0x7FFF, 0x8000, -0x8000), (-2 * ONE, 2 * ONE - 1, ONE)):
         scalars = [np.full(256, scalar) for scalar in (scale, rate, momentum)]
@@ -142,7 +142,7 @@ def test_against_integers(rule, width):
 
 @pytest.mark.parametrize("workers", range(1, 9))
 def test_sums(workers):
-    """Exact at both ends, in the required number of bits."""
+    """Sums are exact at both ends, in the required number of bits."""
     model = Fixed(width=8, workers=workers)
     assert model.total_width == 8 + math.ceil(math.log2(workers))
     ends = to_bits([[-128, 127, -1]] * workers, 8)

@@ -1,4 +1,4 @@
-"""The time of transfers, by hand; tests/host/transports/test_backdoor.py compares it with nodes."""
+"""The time of transfers, computed by hand; tests/host/transports/test_backdoor.py compares it with nodes."""
 
 import pytest
 

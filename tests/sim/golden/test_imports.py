@@ -1,4 +1,4 @@
-"""Golden models need the names and layouts of hdl, and no units; core models need no feature."""
+"""Golden models need the names and layouts of hdl, but no units; core models need no features."""
 
 import ast
 import dataclasses
@@ -12,14 +12,14 @@ from amaranth.hdl import Elaboratable
 
 from sim import golden
 
-#: Functions that give no layout: an error's text.
+#: Functions that return no layout but an error's text.
 TEXTS = {"choice_error"}
 ROOT = Path(golden.__path__[0])
 FILES = sorted(ROOT.rglob("*.py"))
 
 
 def is_name(name, value):
-    """Whether an object is a number, a text, a table, an enumeration, a description, or gives a layout."""
+    """Whether an object is a number, text, table, enumeration or description, or returns a layout."""
     if isinstance(value, type):
         describes = dataclasses.is_dataclass(value) or value.__module__.startswith("hdl.config.")
         return not issubclass(value, Elaboratable) and (issubclass(value, enum.Enum) or describes)

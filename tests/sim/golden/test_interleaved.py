@@ -25,7 +25,7 @@ def test_order():
                               (AG, 3, 0)]
     assert order(3, 2, 0) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(2, 0, 1) == [(AG, 0, 0), (AG, 1, 0)]
-    # A participant with other steps keeps its position in the common order.
+    # A participant with different steps keeps its position in the common order.
     assert order(3, 2, 0, both=True) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 2, 0), (SR, 2, 1)]
     assert order(3, 3, 1) == [(SR, 0, 0), (SR, 1, 0), (SR, 0, 1), (SR, 1, 1), (SR, 0, 2), (SR, 1, 2), (SR, 2, 0),
                               (AG, 0, 0), (SR, 2, 1), (SR, 2, 2), (AG, 1, 0), (AG, 2, 0)]
@@ -35,7 +35,7 @@ def test_order():
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8, 16])
 def test_distances(nodes):
-    """With two alternating segments, packets to pass on came two slots before; weights have three slots."""
+    """With two alternating segments, forwarded packets arrived two slots before; weights have three slots."""
     for segments in range(1, 9):
         for scatter, gather in ((nodes - 1, nodes - 1), (nodes - 1, 0), (0, nodes - 1)):
             packets = order(segments, scatter, gather)
@@ -87,13 +87,13 @@ class TestCycles:
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_credits(self, nodes):
-        """The order costs nothing with credits."""
+        """The order takes no additional cycles with credits."""
         for length in (1024, 4832, 16384):
             assert update_cycles(length, nodes, interleaves=True) == update_cycles(length, nodes)
 
     @pytest.mark.parametrize(("nodes", "bar"), [(2, 1.06), (4, 1.12), (8, 1.23)])
     def test_slots(self, nodes, bar):
-        """Cycles in slots relative to credits: with one lap within the bars, and no slot is lost."""
+        """Cycles in slots are within the bars relative to credits with one lap, and no slot is lost."""
         measured = MEASURED[16384, nodes]
         two, single = (slot_cycles(16384, nodes, laps=laps) for laps in (2, 1))
         assert single.cycles <= bar * measured
@@ -104,7 +104,7 @@ class TestCycles:
         assert single.cycles > (268 + 4) * steps
 
     def test_other_order(self):
-        """Without the option a packet that is passed on is incomplete at the next slot, except on two nodes."""
+        """Without the option a forwarded packet is incomplete at the next slot, except on two nodes."""
         for nodes in (4, 8):
             result = slot_cycles(16384, nodes, interleaves=False)
             assert result.cycles > 1.65 * MEASURED[16384, nodes]
@@ -112,7 +112,7 @@ class TestCycles:
         assert slot_cycles(16384, 2, interleaves=False).lost <= 2
 
     def test_room(self):
-        """Room for the packets of a superframe's slots, and one in transit."""
+        """There is room for the packets of a superframe's slots, and one in transit."""
         full = slot_cycles(16384, 8, room=17)
         assert full == slot_cycles(16384, 8, room=30)
         assert full.superframes < slot_cycles(16384, 8, room=15).superframes

@@ -1,4 +1,4 @@
-"""Tables with entries that are imported when they are read."""
+"""Tables whose entries are imported when they are read."""
 
 import json
 

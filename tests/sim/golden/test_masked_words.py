@@ -1,4 +1,4 @@
-"""Words of gradients in another codec that omits their zeros."""
+"""Gradient words counted for a codec that omits zeros, whatever codec is in use."""
 
 import numpy as np
 import pytest

@@ -7,7 +7,7 @@ from sim.golden.masking import Element, Job, Mask
 from tests.refusals import refuses
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
-#: Smallest row maximum with guaranteed zero masked weights.
+#: Smallest row maximum for which masked weights are guaranteed to be zero.
 MIN_MAXIMUM = -9000.0
 
 
@@ -35,7 +35,7 @@ def test_kinds(mask, picture):
 
 
 def test_external_words():
-    """Two matrices of 5 by 5: the second starts within a word, at bit 25."""
+    """Of two matrices of 5 by 5, the second starts within a word, at bit 25."""
     job = Job(rows=5, columns=5, count=2, mask=Mask(external=True))
     mask = np.zeros((2, 5, 5), bool)
     mask[0, 0, 0] = mask[0, 1, 2] = mask[1, 0, 0] = mask[1, 4, 4] = True
@@ -68,7 +68,7 @@ def test_apply():
 
 
 def test_beats():
-    """Two rows of five elements in four lanes."""
+    """Two rows of five elements in four lanes have the expected beats."""
     job = Job(rows=2, columns=5, mask=Mask(triangle=True, diagonal=3))
     beats = model.mask_beats([job], 4)
     assert job.beats(4) == len(beats) == 4
@@ -115,14 +115,14 @@ def test_sparsify_loses_nothing():
     gradients = generator.integers(-1000, 1001, (20, 500)).astype(np.float32)
     errors, sent = np.zeros(500, np.uint32), np.zeros(500)
     for gradient in gradients:
-        kept, errors = model.sparsify(gradient.view(np.uint32), errors, 0x4480_0000)  # 1024
+        kept, errors = model.sparsify(gradient.view(np.uint32), errors, 0x4480_0000)  # threshold of 1024
         assert ((kept == 0) | (np.abs(kept.view(np.float32)) >= 1024)).all()
         assert (np.abs(errors.view(np.float32)) < 1024).all()
         sent += kept.view(np.float32)
     np.testing.assert_array_equal(sent + errors.view(np.float32), gradients.sum(axis=0))
 
 
-# --- the alternative, and softmax
+# --- the alternative value, and softmax
 
 
 def _value(format):
@@ -142,7 +142,7 @@ def test_alternatives():
 
 @pytest.mark.parametrize("format", [Element.BF16, Element.FP16])
 def test_masked_weight_is_zero_for_every_maximum(format):
-    """Exhaustive: every finite maximum of the range, next to a masked element, once and twice."""
+    """The masked weight is zero next to every finite maximum of the range, masked once and twice."""
     encodings = np.arange(1 << 16).astype(np.uint16)
     maxima = format.decode(encodings)
     encodings = encodings[np.isfinite(maxima) & (maxima >= MIN_MAXIMUM)]
@@ -159,7 +159,7 @@ def test_masked_weight_is_zero_for_every_maximum(format):
 
 
 def test_masked_weight_is_zero_in_fp32():
-    """Maxima at the border, next to powers of two, and at random over all finite numbers of the range."""
+    """The masked weight is zero at the border, next to powers of two, and for random maxima of the range."""
     generator = np.random.default_rng(1)
     border = np.float32(MIN_MAXIMUM)
     powers = np.ldexp(np.float32(1), np.arange(-149, 128)).astype(np.float32)
@@ -186,7 +186,7 @@ def test_range_is_needed(format):
 
 @pytest.mark.parametrize("format", TYPES)
 def test_causal_softmax(format):
-    """Scores under a causal and a padding mask: weights are zero exactly where masked."""
+    """Under a causal and a padding mask, the weights of scores are zero exactly where masked."""
     generator = np.random.default_rng(2)
     dtype = TYPES[format]
     scores = generator.normal(0, 3, (4, 13, 13)).astype(dtype).view(f"u{format.width // 8}")

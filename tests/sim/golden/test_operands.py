@@ -33,7 +33,7 @@ def test_bfloat16_is_the_librarys():
 
 
 def test_products_are_exact():
-    """The product of two rounded numbers is not rounded again: in fractions, over all exponents."""
+    """The product of two rounded numbers is not rounded again, checked in fractions over all exponents."""
     generator = np.random.default_rng(2)
     a, b = (bfloat16(generator.integers(1 << 32, size=3000, dtype=np.uint32)) for _ in "ab")
     products = operands.OPERANDS["bf16"].multiply(a, b).view(np.float32)
@@ -53,7 +53,7 @@ def test_products_are_exact():
 
 
 def test_sums():
-    """Known answers: factors are rounded, initial numbers and sums are not."""
+    """In known sums, factors are rounded, but initial numbers and sums are not."""
     near = 1 + 2.0**-9  # rounds to 1
     a, b = np.array([[near, 3]], np.float32), np.array([[1], [near]], np.float32)
     assert operands.product(a, b, operands="bf16")[0, 0] == 4
@@ -71,7 +71,7 @@ def dot_product(left, right, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "pairs"), [
     (1.0, 1, 5500), (2.0**-8, 2, 400), (2.0**-60, 3, 400), (2.0**60, 4, 400)])
 def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
-    """A dot product is one unrounded binary32 number, or zero or infinity out of range: exact fractions."""
+    """A dot product equals exact fractions as one unrounded binary32 number, or zero or infinity out of range."""
     model = NVFP4(tensor_scale=tensor_scale)
     left = blocks_of(seed, pairs, tensor_scale)
     right = np.random.default_rng(seed).permutation(left)
@@ -95,7 +95,7 @@ def test_dot_products_of_nvfp4(tensor_scale, seed, pairs):
 
 
 def test_sums_of_nvfp4():
-    """Blocks are added one by one, each sum rounded, to an unrounded initial number; known answers."""
+    """Blocks are added one by one, each sum rounded, to an unrounded initial number, with known results."""
     generator = np.random.default_rng(4)
     for k in (1, 15, 16, 17, 50):
         a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((3, k), (k, 4)))
@@ -120,7 +120,7 @@ def test_sums_of_nvfp4():
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-64])
 def test_compiled_products(scale):
-    """Compiled sums have the bits of the golden model, also with flushed products and NaNs."""
+    """Compiled sums have the bits of the golden model, even with flushed products and NaNs."""
     generator = np.random.default_rng(3)
     for case in range(40):
         m, k, n = generator.integers(1, 20, 3)

@@ -11,7 +11,7 @@ def bits(*values):
 
 
 def test_reduce_is_a_balanced_tree():
-    # 2**24 absorbs a one, but not a two: so the order shows.
+    # 2**24 absorbs a one, but not a two, so that the order matters.
     big, one = 2.0**24, 1.0
     assert reduce([bits(big), bits(one), bits(one)]) == bits(big)
     assert reduce([bits(one), bits(one), bits(big)]) == bits(big + 2)
@@ -73,7 +73,7 @@ def test_clip():
     assert limit(values, int(bits(2)[0])).tolist() == bits(2, -2, 2, -2, 0, -0.0, 2, -2).tolist()
     assert limit(values, int(bits(np.inf)[0])).tolist() == values.tolist()
     assert limit(np.array([0xFFC00001, 0x7F800001], np.uint32), int(bits(2)[0])).tolist() == [NAN, NAN]
-    # Scaling is before clipping.
+    # Scaling precedes clipping.
     settings = scalars(Rule.SGD, gradient_scale=0.5, learning_rate=1, clip=1.5)
     assert update(bits(4, -2), bits(0, 0), [], settings)[0].tolist() == bits(-1.5, 1).tolist()
 
@@ -105,7 +105,7 @@ def test_adam_without_epsilon():
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("rule", Rule)
 def test_every_operation_rounds_once(rule, nesterov):
-    """The equations of the module's description again, in numpy's own binary32."""
+    """The module's equations, recomputed in numpy's own binary32, give the same results."""
     generator = np.random.default_rng(1)
     total, weights, first, second = generator.standard_normal((4, 10_000)).astype(np.float32)
     second = abs(second)

@@ -40,7 +40,7 @@ def test_header_by_hand():
     ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("collective", 2, 0, 16),
     ("block", 2, 16, 8), ("destination", 2, 24, 8)])
 def test_fields(field, word, low, width):
-    """Each field at its position, on its own and with ones everywhere else."""
+    """Each field is at its position, on its own and with ones everywhere else."""
     value = (1 << width) - 1
     alone = Header(**{"type": 0, field: value})
     assert alone.words() == [value << low if index == word else 0 for index in range(3)]
@@ -101,11 +101,11 @@ def test_numbers():
         10: "mxfp6_e2m3", 11: "mxfp6_e3m2", 12: "mxfp4_e2m1", 13: "table32", 14: "centroid16", 15: "centroid64"}
 
 
-# --- sound packets
+# --- valid packets
 
 
 def test_accepted():
-    """The payload is passed on to its end; neither the destination nor the record's type is checked."""
+    """The whole payload is passed on; neither the destination nor the record's type is checked."""
     due = Verdict(offered=PAYLOAD, complete=True, done=True)
     for expected in (HEADER, changed(destination=200), changed(type=ABORT)):
         assert verdict(packet(HEADER, PAYLOAD), expected, epoch=EPOCH) == due
@@ -116,7 +116,7 @@ def test_accepted():
 
 
 def test_accepted_zero_value():
-    """40 elements: a mask and its values, and a mask of the last eight."""
+    """40 elements are a mask and its values, and a mask of the last eight."""
     header = changed(codec=ZERO_VALUE, length=40)
     payload = (0x8000_0001, 11, 12, 0x80, 13)
     for words in (payload, (0, 0), (0xFFFF_FFFF, *range(32), 0xFF, *range(8))):
@@ -127,7 +127,7 @@ def test_accepted_zero_value():
 @pytest.mark.parametrize(("codec", "length", "words"), [
     (2, 7, 4), (3, 17, 9), (5, 256, 32), (12, 32, 5), (14, 33, 8), (15, 1, 6)])
 def test_accepted_codes(codec, length, words):
-    """A payload of the format's block size is accepted with any contents; a word less or more is refused."""
+    """A payload of the format's block size is accepted with any contents; a word less or more is rejected."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + 1))
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(offered=payload, complete=True, done=True)
     assert verdict(packet(header, payload[:-1]), header, epoch=EPOCH) == Verdict(
@@ -136,7 +136,7 @@ def test_accepted_codes(codec, length, words):
         code=Refusal.WRONG_LENGTH, detail=0xFFFF, offered=payload[:-1])
 
 
-# --- refusals
+# --- rejections
 
 
 @pytest.mark.parametrize(("field", "got", "code", "detail"), [
@@ -148,18 +148,18 @@ def test_accepted_codes(codec, length, words):
     ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """Each field mismatches on its own; no payload is passed on. A wrong CRC is refused with the same detail."""
+    """Each field mismatches on its own; no payload is passed on. A wrong CRC is rejected with the same detail."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
-    # Stomped: only by its source.
+    # A stomped packet: only its source reports the error.
     stomped = packet(changed(**{field: got}), PAYLOAD, stomp=True)
     source = 7 if field == "source" else 4
     assert verdict(stomped, HEADER, epoch=EPOCH) == Verdict(code=Refusal.PEER_ABORT, detail=source << 16)
 
 
 def test_order_of_mismatches():
-    """Fields are corrected one after the other."""
+    """Mismatches are reported in order, as fields are corrected one after another."""
     wrong = {"epoch": 6, "source": 7, "codec": 1, "tenant": 1, "sequence": 1, "segment": 1, "length": 1,
              "collective": 1, "block": 1}
     codes = []
@@ -172,7 +172,7 @@ def test_order_of_mismatches():
 
 
 def test_lengths():
-    """The payload of RAW: missing elements are reported, and with too many the last word is withheld."""
+    """In a RAW payload missing elements are reported, and with too many the last word is withheld."""
     for count in range(3):
         assert verdict(packet(HEADER, PAYLOAD[:count]), HEADER, epoch=EPOCH) == Verdict(
             code=Refusal.WRONG_LENGTH, detail=3 - count << 16 | 0xFFFF, offered=PAYLOAD[:count])
@@ -184,7 +184,7 @@ def test_lengths():
     ((), 2, 0), ((3,), 2, 1), ((3, 11), 2, 2), ((3, 11, 12), 1, 3), ((0,), 1, 1), ((3, 11, 12, 1), 1, 4),
     ((3, 11, 12, 0, 0), 0, 3), ((3, 11, 12, 0x100, 13), 1, 3), ((0, 0x8000_0000), 1, 1)])
 def test_lengths_of_zero_value(payload, missing, offered):
-    """Groups missing of 40 elements; a mask with a bit beyond them is not passed on."""
+    """Of 40 elements, missing groups are reported; a mask with a bit beyond them is not passed on."""
     header = changed(codec=ZERO_VALUE, length=40)
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(
         code=Refusal.WRONG_LENGTH, detail=missing << 16 | 0xFFFF, offered=payload[:offered])
@@ -204,18 +204,18 @@ def test_a_word_alone_is_no_packet():
 
 
 def test_aborts():
-    """Aborts with a record and without one; the length field is the reason."""
+    """Aborts are accepted with a record and without one; the length field is the reason."""
     abort = Header(type=ABORT, source=2, epoch=EPOCH, length=8)
     for expected in (None, HEADER):
         assert verdict(packet(abort), expected, epoch=EPOCH) == Verdict(
             code=Refusal.PEER_ABORT, detail=2 << 16 | 8, abort_seen=True)
-        # If stomped, it is ignored.
+        # A stomped packet is ignored.
         assert verdict(packet(abort, stomp=True), expected, epoch=EPOCH) == Verdict(
             code=Refusal.PEER_ABORT, detail=2 << 16 | 8)
 
 
 def test_older_epochs():
-    """An epoch up to 128 before, modulo 256, is dropped silently, stomped or not, unless the CRC is wrong."""
+    """The 128 previous epochs, modulo 256, are dropped silently, stomped or not, unless the CRC is wrong."""
     for age in range(1, 256):
         for older in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):
             got = verdict(older, HEADER, epoch=EPOCH)
@@ -225,7 +225,7 @@ def test_older_epochs():
 
 
 def test_every_bit_counts():
-    """One or two flipped bits anywhere make a wrong CRC; the last word is never passed on."""
+    """One or two flipped bits anywhere make the CRC wrong; the last word is never passed on."""
     words = packet(HEADER, PAYLOAD)
     bits = 32 * len(words)
     pairs = [(bit, (bit + step) % bits) for bit in range(bits) for step in (1, 5, 37)]

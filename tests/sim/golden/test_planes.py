@@ -15,7 +15,7 @@ def test_by_hand():
 
 
 def test_two_groups_by_hand():
-    """Two groups: the bits of each position of 8 codes form a byte; a group has one word per code bit."""
+    """In two groups, the bits of each position of 8 codes form a byte; a group has one word per code bit."""
     codes = [0] * 33
     codes[0] = codes[9] = codes[31] = 1
     codes[32] = 3
@@ -59,7 +59,7 @@ def test_bytes():
 
 
 def test_fields_by_hand():
-    """Numbers of three bits: 1, 6, 5 are 101_110_001."""
+    """The three-bit numbers 1, 6, 5 are packed as 101_110_001."""
     assert planes.field_bytes([1, 6, 5], 3).tolist() == [0b0111_0001, 0b1]
     assert planes.fields([0b0111_0001, 0b1], 3, 3).tolist() == [1, 6, 5]
     assert planes.fields([0b0111_0001, 0b1], 3, 2).tolist() == [1, 6]

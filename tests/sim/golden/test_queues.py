@@ -1,4 +1,4 @@
-"""The kernel of timing models, by hand; random: :mod:`tests.features.programs.golden.test_program`."""
+"""Timing model kernel by hand; random tests are in :mod:`tests.features.programs.golden.test_program`."""
 
 import math
 import re

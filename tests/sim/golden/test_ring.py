@@ -144,7 +144,7 @@ class TestReduction:
         gradients = ring.bits(np.array([[-0.0, np.inf, np.nan, 3], [-0.0, -np.inf, 1, -3]], dtype=np.float32))
         total, traffic = ring.all_reduce(gradients)
         assert total.tolist() == [0, 0x7fc0_0000, 0x7fc0_0000, 0]
-        # Rank 0 sends block 0 (mask, three non-zeros) receives it back (mask, two non-zeros), and passes nothing on.
+        # Rank 0 sends block 0 (mask, three non-zeros), receives it back (mask, two non-zeros), and passes nothing on.
         assert traffic.words.tolist() == [4 + 4 + 4, 4 + 4 + 3]
 
     def test_one_node_canonicalises(self):
@@ -158,7 +158,7 @@ class TestReduction:
 class TestTraffic:
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_dense_bound(self, nodes):
-        """The closed forms of link-cycle bounds."""
+        """The dense bound equals the closed forms of link-cycle bounds."""
         length = 16384
         gradients = ring.bits(np.ones((nodes, length)))
         share = (nodes - 1) * length // nodes
@@ -333,7 +333,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize(("name", "words"), [("mx9", 72), ("bf16", 128), ("mxfp4_e2m1", 64)])
     def test_dense_bound(self, name, words):
-        """Nine bits of 32 for each element; with four lanes, every segment takes at least 64 cycles."""
+        """Nine bits per 32-bit element; with four lanes, every segment takes at least 64 cycles."""
         gradients = ring.bits(np.ones((4, 16384)))
         traffic = ring.fused_update(gradients, gradients[0], [], SGD, weight_codec=WEIGHT_CODECS[name]).traffic
         assert traffic.scatter_bound == 3 * 16 * 264
@@ -357,7 +357,7 @@ class TestGradientCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("name", [name for name in GRADIENT_CODECS if name != "zero_value"])
     def test_values_words_and_residuals(self, name, nodes):
-        """Sums hop by hop, element by element in rank order; twice, then with the first's residuals."""
+        """Sums are right hop by hop, element by element in rank order; twice, then with the first's residuals."""
         codec = GRADIENT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64

@@ -37,7 +37,7 @@ def test_packets(nodes):
 
 
 def test_known_sums():
-    """2^24 + 1 is 2^24: the order decides."""
+    """2^24 + 1 is 2^24, so sums depend on the order."""
     big = np.float32(1 << 24)
     gradients = golden.bits([[1], [1], [big], [-big]])
     sums = {owner: float(golden.floats(root_reduce.total(gradients, owner))[0]) for owner in range(4)}
@@ -111,7 +111,7 @@ class TestCycles:
         assert best_owner(16384, nodes, rates=rates)[0] == 1
 
     def test_choice(self):
-        """Equal links, any two nodes, and a link that is only slightly slower take no owner."""
+        """No owner is chosen for equal links, any two nodes, or a link that is only slightly slower."""
         assert best_owner(16384, 4, rates=[1] * 4)[0] is None
         assert best_owner(16384, 2, rates=[0.5, 1])[0] is None
         assert best_owner(16384, 8, rates=[1] * 7 + [0.95])[0] is None
@@ -125,7 +125,7 @@ class TestCycles:
 
 def waits(nodes, segments, *, lag, credits, room):
     """Events that each event of a command waits for, with room for ``credits`` packets in an ingress, and at the
-    owner for ``room`` sums that the gather has not taken; nodes are numbered along the chain, the owner is the last.
+    owner for ``room`` sums that the gather has not consumed; nodes are numbered along the chain, the owner last.
     """
     last = nodes - 1
     sent, received = zip(*(root_reduce.packets(segments, nodes, last, rank, lag=lag) for rank in range(nodes)),
@@ -140,7 +140,7 @@ def waits(nodes, segments, *, lag, credits, room):
                 event.append(("send", node, sent[node][number - 1]))
             if number >= credits:
                 event.append(("receive", (node + 1) % nodes, sent[node][number - credits]))
-            if packet in received[node]:  # passed on
+            if packet in received[node]:  # the packet is passed on
                 at = received[node].index(packet)
                 event += [("send", before, packet), *(("receive", node, prior) for prior in received[node][:at][-1:])]
             elif phase == AG:
@@ -159,7 +159,7 @@ def ends(nodes, **shape):
 
 @pytest.mark.parametrize("nodes", range(2, 17))
 def test_no_deadlock(nodes):
-    """No circle of waits if the lag is less than the room at both ends; two packets and sums are enough."""
+    """There is no circle of waits if the lag is less than the room at both ends; two packets and sums are enough."""
     for credits in (1, 2, 4):
         for room in (1, 2, 4):
             assert all(ends(nodes, lag=lag, credits=credits, room=room) for lag in range(min(credits + room, 6)))

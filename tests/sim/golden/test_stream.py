@@ -19,7 +19,7 @@ def text(pattern):
 
 
 def digits(offered):
-    """Offered indices, a digit per cycle."""
+    """Offered indices, one digit per cycle."""
     return "".join("." if index < 0 else str(index) for index in offered.tolist())
 
 
@@ -69,7 +69,7 @@ def test_against_a_queue(depth, latency, source, sink):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_every_pattern(depth):
-    """All patterns of six cycles on both sides."""
+    """All patterns of six cycles on both sides match the simulated queue."""
     patterns = [flags(marks) for marks in itertools.product(".#", repeat=6)]
     for willing, ready in itertools.product(patterns, patterns):
         got = stream.queue(depth=depth, latency=1, beats=4, willing=willing, ready=ready)
@@ -84,20 +84,20 @@ def test_every_pattern(depth):
 def test_a_feed():
     feed = stream.Feed(3, flags("#..#...#.."))
     assert (feed.end, feed.offered) == (10, 0)
-    assert feed.accept(2) == 2  # offered from 0 on
+    assert feed.accept(2) == 2  # a beat is offered from cycle 0 on
     assert feed.offered == 3
     assert feed.accept(4) == 4
-    assert feed.accept(5) == 7  # ready from 5 on, offered from 7 on
+    assert feed.accept(5) == 7  # the queue is ready from cycle 5 on and offers from cycle 7 on
     assert text(feed.valid) == "#####..#.."
     assert text(feed.ready) == "..#.####.."
-    # Nothing is left: ready to the end of the run, and no offers.
+    # No beat remains: ready to the end of the run, and no offers.
     assert feed.offered == feed.accept(8) == 10
     assert text(feed.ready) == "..#.######"
     assert text(feed.valid) == "#####..#.."
 
 
 def test_a_beat_taken():
-    """Beats taken by a unit with its own ready signal."""
+    """A unit with its own ready signal accepts beats in the expected cycles."""
     feed = stream.Feed(2, flags("#####"))
     feed.take(1)
     assert (feed.offered, text(feed.valid), text(feed.ready)) == (2, "#####", ".....")
@@ -109,7 +109,7 @@ def test_a_beat_taken():
 
 
 def test_an_output():
-    """A beat is offered from the cycle after its load on, and the next is loaded as soon as it departs."""
+    """A beat is offered from the cycle after its load, and the next is loaded as soon as it departs."""
     output = stream.Output(flags("...#.##..."))
     assert [output.load(0), output.departed] == [0, 3]
     assert [output.load(1), output.departed] == [3, 5]

@@ -33,7 +33,7 @@ class TestKnownAnswers:
         ([2**24, 1, 1], bits(2**24)), ([1, 1, 2**24], bits(2**24 + 2)),
     ], ids=str)
     def test_sums(self, terms, expected):
-        """As a dot product with ones, a row sum, a column sum, and rows that are gathered at one position."""
+        """Sums are right as a dot product with ones, a row sum, a column sum, and rows gathered at one position."""
         assert dot(terms, [1] * len(terms)) == expected
         assert golden.row_sums(single(*terms)[None]).view(np.uint32).tolist() == [[expected]]
         assert golden.column_sums(single(*terms)[:, None]).view(np.uint32).tolist() == [expected]
@@ -49,7 +49,7 @@ class TestKnownAnswers:
         assert dot([-1 - 2**-11, 1 + 2**-12], [1, 1 + 2**-12]) == bits(0.0)
 
     def test_a_sum_goes_on(self):
-        """With an initial number, and split in two; an initial -0.0 stays if there are no terms."""
+        """A sum can start from an initial number, or be split; an initial -0.0 stays if there are no terms."""
         assert dot([1, -1e8], [1, 1], 1e8) == bits(0.0)
         assert dot([], [], -0.0) == bits(-0.0)
         generator = np.random.default_rng(1)
@@ -99,7 +99,7 @@ class TestDefinitions:
             expected = expected + (exponential.log(total)[0] - (row[label] - row.max()))
         assert loss == expected
         weights = np.array(quotients)
-        assert weights.tobytes() != golden.softmax(scores).tobytes()  # it multiplies by reciprocals
+        assert weights.tobytes() != golden.softmax(scores).tobytes()  # the golden softmax multiplies by reciprocals
         weights[np.arange(6), labels] -= np.float32(1)
         assert gradient.tobytes() == weights.tobytes()
         exact = sum(math.log(np.exp(row.astype(float) - row[label]).sum())
@@ -124,7 +124,7 @@ class TestDefinitions:
             assert actual.tolist() == [value * spread for value in centred]
 
     def test_binary64(self):
-        """For finite differences, the same functions without rounding to binary32."""
+        """The same functions work without rounding to binary32, for finite differences."""
         scores, labels = self.rows(4, (3, 5)).astype(np.float64), np.array([0, 1, 2])
         loss, gradient = golden.cross_entropy(scores, labels)
         shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Entries of a cache, for its tests."""
+"""Entries of a cache, for the tests of the cache."""
 
 import os
 import time
@@ -17,7 +17,7 @@ def write(fresh):
 
 
 def make(kind="verilog", letter="a", size=0, age=0.0):
-    """An entry of ``size`` bytes that was last used ``age`` seconds ago, by no living process."""
+    """Create an entry of ``size`` bytes that was last used ``age`` seconds ago, by a process that has ended."""
     path = entry(letter, kind)
     cache_folder.make(path.parent)
     path.mkdir(mode=0o755)
@@ -28,5 +28,5 @@ def make(kind="verilog", letter="a", size=0, age=0.0):
 
 
 def left(folder):
-    """Names in the folder of a kind, apart from its own lock and the notes of its users."""
+    """Names in the folder of a kind, except its own lock and the notes of its users."""
     return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]

@@ -1,4 +1,4 @@
-"""Floating-point modes of the present thread that differ from IEEE 754's defaults."""
+"""Floating-point modes of the current thread that differ from IEEE 754's defaults."""
 
 import contextlib
 import ctypes
@@ -8,10 +8,10 @@ import platform
 _MXCSR = 0x0040 | 0x4000 | 0x8000
 #: Offset of MXCSR in a fenv_t of x86-64.
 _PLACE = 28
-#: FE_UPWARD of the other processors with Linux or macOS.
+#: FE_UPWARD on other processors that run Linux or macOS.
 _UPWARD = {"aarch64": 0x400000, "arm64": 0x400000, "ppc64le": 2, "riscv64": 3}
 
-#: A number that is lost in a sum with one, unless sums are rounded upwards.
+#: A number that is lost when added to one, unless sums are rounded upwards.
 SMALL = 2.0**-60
 
 

@@ -6,18 +6,18 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.ports import port_names
 
-#: Host word that is replaced on the ring by the number of the cycle when it is on the wires.
+#: Host word that is replaced, on the ring, by the number of the cycle in which it is on the wires.
 STAMP = 0xFFFF_FFFF
 
 
 class Probe(wiring.Component):
-    """Send host packets to the next node, and report every word that arrives and when.
+    """Send host packets to the next node, and report every word that arrives, with its cycle.
 
     A host packet leaves as one ring packet of the same words, each :data:`STAMP` replaced by the cycle when the word
-    is on the wires; a packet starts only on a credit; there is one after reset. For every ring word the host receives
-    two words: the cycle when it was on the wires, and its data. A packet's credit is returned when its last report is
-    taken by the host. ``host_i.ready`` depends combinationally on ``host_i.valid``, as streams allow. An assertion
-    fails if words arrive faster than they are reported for too long.
+    is on the wires; a packet starts only on a credit; there is one credit after reset. For every ring word the host
+    receives two words: the cycle when it was on the wires, and its data. A packet's credit is returned when the host
+    accepts its last report. ``host_i.ready`` depends combinationally on ``host_i.valid``, as streams allow. An
+    assertion fails if words arrive faster than they are reported for too long.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Probe(wiring.Component):
 
 
 class TwoPorts(wiring.Component):
-    """Send host words on two ports, on links with the wires of replay, and report the state of all wires.
+    """Send host words on two ports, on links with replay wires, and report the state of all wires.
 
     A host word is on the wires of port 0 or 1 in the next cycle, by its bit 0; its bits 8 to 15 are also ``check``,
     and bit 1 is ``kind``. For every cycle with an arriving word at either port the host receives a packet of four

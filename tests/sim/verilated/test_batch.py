@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Nodes evaluated together (sim/verilated/batch.py): the same cycles, and not if it is impossible."""
+"""Nodes evaluated together, if possible (sim/verilated/batch.py): the cycles are the same."""
 
 import pytest
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Folder of a kind of entries in an empty cache."""
+    """Folder for one kind of entry in an empty cache."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache" / "verilog"
 
@@ -88,7 +88,7 @@ def flip(path):
 @pytest.mark.parametrize("name", ["product", MANIFEST])
 @pytest.mark.parametrize("damage", [truncate, empty, flip, Path.unlink])
 def test_builds_again_what_is_damaged(folder, damage, name):
-    """A damaged file is rebuilt, even in a process that has already seen it complete."""
+    """A damaged file is rebuilt, even in a process that has already seen it intact."""
     build = Builds()
     for _ in range(2):
         directory = cached(entry(), build)
@@ -122,7 +122,7 @@ def test_folders_are_not_kept_and_what_came_later_may_be_there(folder):
 
 @pytest.mark.parametrize("ending", ["design.v", "ring.so"])
 def test_damaged_product_ends_no_process(folder, tmp_path, ending):
-    """A truncated library kills any process that loads it by a signal; here it is rebuilt."""
+    """A truncated library is rebuilt; loading it would kill any process by a signal."""
     source = tmp_path / "one.cpp"
     source.write_text('extern "C" int one() { return 1; }')
 
@@ -140,7 +140,7 @@ def test_damaged_product_ends_no_process(folder, tmp_path, ending):
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
-#: Builds until it is stopped, with a program that starts another program, as compilers do.
+#: Builds until it is stopped, with a program that starts a second program, as compilers do.
 BUILDER = """
 import os
 import re
@@ -169,7 +169,7 @@ with ended_by_signals():
 
 @pytest.fixture
 def begin():
-    """Starts a process and returns it during a build. No process outlives the test."""
+    """Start a process and return it during a build. No process outlives the test."""
     processes = []
 
     def started(directory):
@@ -196,7 +196,7 @@ def descendants(process):
     parents = {}
     for path in Path("/proc").glob("[0-9]*"):
         fields = status(int(path.name))
-        if fields:  # it has not ended
+        if fields:  # only for processes that have not ended
             parents.setdefault(int(fields[1]), []).append(int(path.name))
     pids = [process]
     for number in pids:
@@ -206,7 +206,7 @@ def descendants(process):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_nothing(begin, folder, number):
-    """Neither a folder nor a program."""
+    """A signal leaves neither a folder nor a program behind."""
     process = begin(entry())
     children = descendants(process.pid)
     process.send_signal(number)
@@ -235,7 +235,7 @@ def test_the_next_build_removes_what_a_kill_has_left(begin, folder):
     assert names(folder) == [".a", ".a.lock", ".b", ".b.lock"]
     cached(entry("c"), Builds())
     assert names(folder) == [".b", ".b.lock", "c"]
-    assert len(list((folder / ".users").iterdir())) == 2  # this process, and the running one
+    assert len(list((folder / ".users").iterdir())) == 2  # users are this process and the running one
     going.terminate()
     assert going.wait(timeout=20) == 128 + signal.SIGTERM
     assert left(folder) == [entry("c").name]

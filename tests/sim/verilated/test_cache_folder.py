@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Location and limit of the cache, contents of its digests, and refusals of unsuitable folders."""
+"""Location and limit of the cache, contents of its digests, and rejected folders."""
 
 import ctypes
 import errno
@@ -39,7 +39,7 @@ def nobody(monkeypatch, home):
         raise KeyError
 
     for name in ("HOME", "XDG_CACHE_HOME", cache_folder.VARIABLE):
-        monkeypatch.setenv(name, "")  # restored after the test, whatever it sets
+        monkeypatch.setenv(name, "")  # restored after the test, whatever value it sets
         monkeypatch.delenv(name)
     if home is not None:
         monkeypatch.setenv("HOME", home)
@@ -48,7 +48,7 @@ def nobody(monkeypatch, home):
 
 class TestRoot:
     def test_default(self, monkeypatch):
-        """Neither in the program's folder nor in the working directory."""
+        """The default folder is neither in the program's folder nor in the working directory."""
         for value in (None, ""):
             monkeypatch.delenv(cache_folder.VARIABLE, raising=False)
             if value is not None:
@@ -63,7 +63,7 @@ class TestRoot:
             cache_folder.folder("other")
 
     def test_relative(self, monkeypatch, tmp_path):
-        """A relative path counts from the folder of the first use, for this process and its children."""
+        """A relative path is resolved from the folder of the first use, for this process and its children."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv(cache_folder.VARIABLE, "here")
         assert cache_folder.root() == tmp_path / "here"
@@ -81,7 +81,7 @@ class TestRoot:
 
     @pytest.mark.parametrize("home", [None, "relative"])
     def test_no_home(self, home, monkeypatch, tmp_path):
-        """A user without a home has a private folder, also for the tools that the process starts."""
+        """A user without a home has a private folder, which is also used by tools that the process starts."""
         nobody(monkeypatch, home)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert cache_folder.checked() is None
@@ -121,7 +121,7 @@ class TestRoot:
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
-        """The folder has permissions by the user's umask, unlike a temporary one, and no other user can write."""
+        """The folder's permissions follow the user's umask, unlike a temporary one, and no other user can write."""
         path = cached(entry(), write)
         mask = os.umask(0o22)
         os.umask(mask)
@@ -156,7 +156,7 @@ class TestRefusals:
                 function()
 
     def refuse(self, monkeypatch, code):
-        """Access rights do not stop every user, so the system's answer is faked."""
+        """Fake the system's answer, since access rights do not stop every user."""
         real = os.open
 
         def fail(path, flags, *arguments, **options):
@@ -189,7 +189,7 @@ class TestRefusals:
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
-        """The tool's own message has many lines about other things."""
+        """A full disk is named, instead of the many lines of the tool's own message."""
         def build(fresh):
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
@@ -227,7 +227,7 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """Builds prune to a fraction of the limit, so that not all must; entries used by this process stay."""
+        """Builds prune to a fraction of the limit, so that not all need to; entries used by this process stay."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("0123456789a")]
         own = cached(entry("f"), lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
@@ -263,12 +263,12 @@ class TestBound:
         assert not folder.exists()
 
 
-# What digests hold.
+# Tests of the contents of digests.
 
 
 @pytest.fixture
 def compilers(tmp_path, monkeypatch):
-    """Replaces the system's compiler by one with its own options."""
+    """Replace the system's compiler by one with its own options."""
     real = toolchain.compiler()
 
     def choose(*options, name="cxx"):
@@ -291,7 +291,7 @@ EXTENSION = {"x86_64": "-mpopcnt", "aarch64": "-march=armv8-a+crc"}.get(platform
 
 
 def test_target(compilers, monkeypatch):
-    """The target is the compiler's version and processor, and not its path."""
+    """The target is the compiler's version and processor, not its path."""
     first = toolchain.target()
     compilers()
     assert toolchain.target() == first
@@ -314,7 +314,7 @@ def test_a_compiler_that_does_not_work(compilers):
 
 
 def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeypatch):
-    """A script that adds an extension makes another library of the design. Only the harness is compiled."""
+    """A script that adds an extension builds another library of the design. Only the harness is compiled."""
     real = toolchain.run
 
     def run(command, *, cwd, env=None):
@@ -340,14 +340,14 @@ def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeyp
     second = library()
     assert second != first
     assert [ctypes.CDLL(str(path)).number() for path in (first, second)] == [1, 2]
-    assert len(cache_content.entries()) == 4  # with Verilator's runtime, twice
-    # The other library in place of this one, as after a careless copy.
+    assert len(cache_content.entries()) == 4  # two libraries, each with Verilator's runtime
+    # Replace this library by the other one, as by a careless copy.
     shutil.copyfile(second, first)
     assert not complete(first.parent)
 
 
 def test_makefiles_get_no_options_of_the_user(monkeypatch):
-    """Otherwise a simulator would depend on options that no digest contains."""
+    """Makefiles ignore the user's options, on which a simulator would otherwise depend without a digest."""
     monkeypatch.setenv("CXXFLAGS", "-march=native")
     monkeypatch.setenv("OPT_FAST", "-Ofast")
     assert not {"CXXFLAGS", "OPT_FAST"} & toolchain.environment().keys()
@@ -371,12 +371,12 @@ class TestVerilog:
         assert self.convert("buffer") == first
 
     def test_another_way_to_make_it(self, folder, monkeypatch):
-        """A clone with sources that run Yosys otherwise does not use it."""
+        """An entry is not used by a clone with sources that run Yosys differently."""
         self.convert("buffer")
         monkeypatch.setattr(toolchain, "source", lambda *functions: "another script")
         self.convert("buffer")
         designs = [path for path in folder.glob("verilog/buffer-*") if "-of-" not in path.name]
-        assert len(designs) == len(list(folder.glob("verilog/buffer-of-*"))) == 2  # each known by its component
+        assert len(designs) == len(list(folder.glob("verilog/buffer-of-*"))) == 2  # one per component
 
 
 def test_results_are_not_in_the_cache():

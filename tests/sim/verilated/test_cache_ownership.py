@@ -31,7 +31,7 @@ def build(fresh):
 
 
 def make(kind, name=f"unit-{DIGEST}"):
-    """An entry that no process uses."""
+    """Create an entry that no process uses."""
     path = cache_folder.folder(kind) / name
     cache_folder.make(path.parent)
     path.mkdir(mode=0o755)
@@ -65,7 +65,7 @@ def tree(*folders):
 
 
 def project(path):
-    """A folder of another program, with files with names as in a cache."""
+    """Folder of a different program, with files that have names as in a cache."""
     path.mkdir(parents=True)
     (path / "source.v").write_text("module source; endmodule")
     (path / MANIFEST).write_text(json.dumps({"version": 1}))
@@ -76,7 +76,7 @@ def project(path):
     return path
 
 
-#: Names that no entry, and nothing next to an entry, has.
+#: Names that belong neither to entries nor to files next to entries.
 NAMES = ["project", "project-0123456789abcdef", f"project-{DIGEST}0", f"project-{DIGEST.upper()}",
          f"project-g{DIGEST[1:]}", f"project{DIGEST}", DIGEST, ".project-12345678",
          ".project-0123456789abcdef-12345678", ".vscode-server12",
@@ -86,7 +86,7 @@ OWN = [f"linked-{DIGEST}", f"linked-{DIGEST}-62.5-1", f".linked-{DIGEST}-1234567
 
 
 def plant(folder, foreign):
-    """Decoys of every form in the folder of a kind; ``foreign`` is outside the cache."""
+    """Place decoys of every form in the folder of a kind; ``foreign`` is outside the cache."""
     for name in NAMES:
         project(folder / name)
         (folder / f"{name}.txt").write_text("a user's file")
@@ -119,7 +119,7 @@ def test_decoys_stay(top, tmp_path, monkeypatch, act):
 
 
 def test_links_for_folders_of_kinds(top, tmp_path, monkeypatch):
-    """The folder of a kind is not a link; neither are the notes of processes."""
+    """Links in place of a kind's folder, or of the notes of processes, are not followed."""
     for kind in cache_folder.KINDS:
         make(kind)
         foreign = tmp_path / "foreign" / kind
@@ -160,7 +160,7 @@ def test_links_for_locks(top, tmp_path):
 
 
 def tags(top, tmp_path):
-    """Folders with the tag of another program, or with other content under the tag's name."""
+    """Folders with the tag of a different program, or with different content under the tag's name."""
     tag, text = top / cache_folder.TAG, cache_folder._TAG
     yield "none", lambda: None
     yield "another program's", lambda: tag.write_text(text.splitlines()[0] + "\n# Made by another program.\n")
@@ -173,7 +173,7 @@ def tags(top, tmp_path):
 
 @pytest.mark.parametrize("act", ACTS)
 def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
-    """Any action on a folder with other content is refused in a line, and changes nothing."""
+    """Any action on a folder with other content is rejected with a one-line message, and changes nothing."""
     for kind in cache_folder.KINDS:
         make(kind)
     project(top / "photographs")
@@ -201,7 +201,7 @@ def test_a_folder_without_the_tag(top, tmp_path, monkeypatch, act, capsys):
 
 
 def test_an_empty_folder_becomes_a_cache(top):
-    """So do the remains of a process that was killed while writing the tag, and caches of older versions."""
+    """An empty folder becomes a cache, and so do remains of a killed tag write, and caches of older versions."""
     top.mkdir(mode=0o755)
     assert cache_content.prune(most=-1) == cache_content.Removed((), ())
     assert list(top.iterdir()) == []
@@ -224,7 +224,7 @@ def test_a_link_to_a_cache(top, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
 def test_a_cache_that_other_users_may_write(top, monkeypatch, mode):
-    """Neither built nor read, since libraries are run. Folders of all kinds are treated as the cache."""
+    """A cache, or a folder of a kind in it, that other users may write is neither filled nor read."""
     paths = [make(kind) for kind in cache_folder.KINDS]
     for folder in (top, *(path.parent for path in paths)):
         folder.chmod(mode)
@@ -251,7 +251,7 @@ def test_an_empty_folder_that_other_users_may_write(top):
 
 
 def test_a_cache_of_another_user(top, monkeypatch):
-    """Only the system's administrator may own it."""
+    """Only the system's administrator may own the cache, apart from the user."""
     path, real = make("verilog"), os.stat
 
     def stat(owner):

@@ -72,7 +72,7 @@ print(library.path, flush=True)
 
 @pytest.fixture
 def begin(cache):
-    """Starts processes that are ended after the test in any case."""
+    """Start processes that are ended after the test in any case."""
     begun = []
 
     def start(script, argument):
@@ -99,7 +99,7 @@ def lines_until(process, last):
 
 
 def left(folder):
-    """Names next to entries, apart from the folder's lock."""
+    """Names next to entries, except the folder's lock."""
     return sorted(path.name for kind in folder.iterdir() if kind.is_dir() for path in kind.rglob(".*")
                   if path.name not in (".lock", ".users")) + [
         str(path) for path in folder.glob("*/.users/*")]
@@ -109,7 +109,7 @@ STAGES = ("Verilog", "Verilate", "compile", "link", "seal")
 
 
 def test_killed_at_each_stage(cache, begin):
-    """The next build is as if it were the first, and no remains of the killed ones stay."""
+    """After a kill at any stage, the next build is as if it were the first, and no remains stay."""
     for stage in STAGES:
         process = begin(BUILDER, stage)
         lines_until(process, stage)
@@ -123,7 +123,7 @@ def test_killed_at_each_stage(cache, begin):
     assert path.read_text() == "ring.so"
     assert complete(path.parent)
     assert not (path.parent / "obj").exists()
-    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # no more builds there
+    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # no remains of builds
     # One entry each: the component, its design, Verilator's runtime, the ring.
     assert sorted(item.kind for item in cache_content.entries()) == ["verilated", "verilated", "verilog", "verilog"]
     assert cache_content.prune(most=1 << 60).gone == ()
@@ -160,7 +160,7 @@ sys.stdin.read()
 
 
 def test_what_is_used_is_not_removed(cache, begin):
-    """Neither manually nor for the limit; once its user has ended, in any way, it is removed."""
+    """An entry in use is not removed, manually or for the limit, but is removed after its user has ended."""
     path = entry()
     process = begin(USER, path)
     lines_until(process, "used")
@@ -176,7 +176,7 @@ def test_what_is_used_is_not_removed(cache, begin):
 
 
 def test_a_cache_that_is_cleared_breaks_no_build(begin):
-    """Clearing leaves the folder that is being filled, and the entries that the build has already used."""
+    """Clearing keeps the folder that is being filled, and the entries that the build has already used."""
     process = begin(BUILDER, "link")
     lines_until(process, "link")
     removed = cache_content.prune(most=-1)

@@ -41,7 +41,7 @@ print(identity_of(Queue(shape=3, depth=4)), identity_of(FloatAdder()))
 
 
 class Applied(wiring.Component):
-    """A function of its input."""
+    """A component that applies a function to its input."""
 
     i: In(4)
     o: Out(4)
@@ -59,18 +59,18 @@ class Applied(wiring.Component):
 
 @pytest.fixture(autouse=True)
 def sources_are_loaded(monkeypatch):
-    """A developer who has just changed these sources runs these tests too."""
+    """Treat sources as loaded, since a developer who has just changed them runs these tests too."""
     monkeypatch.setattr(toolchain, "_LOADED", time.time() + 10)
 
 
 class Named(NamedTuple):
-    """A tuple with a type of its own."""
+    """A tuple with its own type."""
 
     number: int
 
 
 class Numbered(int):
-    """A number with a type of its own."""
+    """A number with its own type."""
 
 
 def _plus(number):
@@ -84,7 +84,7 @@ def test_the_same_in_each_process():
 
 
 def test_units_differ():
-    """All units have an identity, and no two are equal."""
+    """All units have an identity, and no two identities are equal."""
     identities = [identity_of(unit.component({})) for unit in UNITS.values()]
     assert None not in identities
     assert len(set(identities)) == len(UNITS)
@@ -113,7 +113,7 @@ def test_flags():
 
 
 def test_state_is_told_apart():
-    """Two attributes that are one object, and two that are equal."""
+    """Two attributes that are the same object differ in identity from two equal objects."""
     first, other = [1], [1]
     assert identity_of(Applied(_plus(1), a=first, b=first)) != identity_of(Applied(_plus(1), a=first, b=other))
 
@@ -124,7 +124,7 @@ def test_unknown(attribute):
 
 
 def test_globals_are_seen(monkeypatch):
-    """A test may have changed a constant or a function of a module, or added a format."""
+    """The identity covers globals: a changed constant or function of a module, or an added format."""
     before, node = identity_of(Queue(shape=3, depth=4)), identity_of(Node(NodeConfig()))
     with monkeypatch.context() as patch:
         patch.setattr(stream, "connect_stream", lambda m, source, sink: None)
@@ -213,7 +213,7 @@ IMPORTED = {**{name: _OPERANDS for name in ("compute", "block_operands", "codebo
 
 
 def test_keys_cover_the_features_of_a_node(monkeypatch):
-    """A file of a feature counts for nodes with the feature, and for no other."""
+    """A file of a feature affects the keys only of nodes with the feature."""
     nodes = {name: from_dict(options) for name, (options, _) in FEATURED.items()}
 
     def keys():

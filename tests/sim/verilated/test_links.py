@@ -106,7 +106,7 @@ def test_any_wiring(library):
 
 
 def test_a_port_without_a_link(library):
-    """Words sent on such a port are lost, none arrive on it, and its line is low."""
+    """Words sent on a port without a link are lost, none arrive on it, and its line is low."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 1), (1, 0))]) as ring:
         ring.send(0, [2, 5, 4, 3])
         ring.send(1, [9, 8])
@@ -208,7 +208,7 @@ def test_flips_of_valid_lose_and_invent_words(library):
         ring.links[0].flip("valid", word=1)
         ring.links[0].flip("valid", cycle=40)
         ring.links[0].flip("check[3]", cycle=40)
-        ring.links[0].flip("kind", cycle=50)  # in a cycle without a word
+        ring.links[0].flip("kind", cycle=50)  # flips a wire in a cycle without a word
         ring.send(0, [4, 6, 8 | 1 << 8])
         ring.run(100)
         assert [(word.cycle, word.data, word.check) for word in take(ring, 1)[0]] == [
@@ -219,7 +219,7 @@ def test_flips_of_valid_lose_and_invent_words(library):
 
 
 def test_flips_of_the_line(library):
-    """The level of one cycle changes, and no other."""
+    """A flip of the line changes the level of one cycle only."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0)), ((1, 0), (0, 0))]) as ring:
         ring.links[0].flip("line", cycle=33)
         ring.send(1, [2] * 60)
@@ -230,7 +230,7 @@ def test_flips_of_the_line(library):
 
 
 def test_flips_of_credits(credits_library):
-    """A lost credit leaves the second packet waiting; an invented one lets it go."""
+    """A lost credit leaves the second packet waiting; an invented one lets it pass."""
     with VerilatedRing(credits_library, nodes=2) as ring:
         def packets(*flips):
             ring.reset()
@@ -245,7 +245,7 @@ def test_flips_of_credits(credits_library):
             return stamps
 
         (first, second), = [packets()]
-        sent = second - 2 - LATENCY  # a cycle to count the credit, and one from the host to the wires
+        sent = second - 2 - LATENCY  # one cycle to count the credit, and one from the host to the wires
         assert packets(sent) == [first]
         assert packets(sent - 5) == [first, second - 5]
         assert ring.links[0].faults().back == 1
@@ -259,7 +259,7 @@ def test_flips_of_credits(credits_library):
     ("swap", {"packet": 1}, [0, 1, 2, 6, 7, 8, 3, 4, 5]),
 ])
 def test_words_and_packets(library, change, target, want):
-    """Three packets of three words; a word or a packet is lost, doubled or swapped with the next."""
+    """Of three packets of three words, a word or a packet is lost, duplicated or swapped with the next."""
     with VerilatedRing(library, nodes=2, wiring=[((0, 0), (1, 0))]) as ring:
         getattr(ring.links[0], change)(**target)
         ring.run(10)

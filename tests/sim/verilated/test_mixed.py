@@ -1,4 +1,4 @@
-"""A ring with nodes of several libraries: each node is as in a ring of its own kind."""
+"""A ring with nodes of several libraries: each node behaves as in a ring of its own kind."""
 
 import pytest
 from pywellen import Waveform
@@ -30,7 +30,7 @@ def mixture(probe, masking, masked, nodes=4):
 
 
 def unmasked(result, masked):
-    """Packets, counters and links, as they are without masks."""
+    """Packets, counters and links, as they would be without masks."""
     packets, text, links, _ = result
     return [(node, [word ^ MASK if node in masked and index % 2 else word for index, word in enumerate(packet)])
             for node, packet in packets], text, links
@@ -39,7 +39,7 @@ def unmasked(result, masked):
 @pytest.mark.parametrize("masked", OTHERS)
 @pytest.mark.parametrize("seed", range(2))
 def test_each_node_is_of_its_kind(probe, masking, masked, seed):
-    """All actions of a node and their cycles, with any number of threads and any quantum."""
+    """All actions of a node and their cycles are as in its own kind, with any threads and quantum."""
     message = f"seed {seed}"
     with VerilatedRing(probe) as ring:
         load(ring, seed)
@@ -56,7 +56,7 @@ def test_each_node_is_of_its_kind(probe, masking, masked, seed):
 
 
 def test_nodes_evaluated_together_and_alone(probe):
-    """A library that evaluates its nodes one by one, combined with one that does not."""
+    """A library that evaluates its nodes one by one can be combined with one that does not."""
     results = []
     for library in (probe, [probe, build_ring(Probe(), batched=False)] * 2):
         with VerilatedRing(library, nodes=4, threads=2) as ring:
@@ -95,14 +95,14 @@ def test_state_of_other_places_is_refused(probe, masking):
 
 
 def test_header_of_one_library(probe):
-    """A ring of one kind is the same whether given as one library or as a list."""
+    """A ring of one kind behaves the same whether it is given as one library or as a list."""
     with VerilatedRing(probe, nodes=3) as single, VerilatedRing([probe] * 3) as other:
         assert single.header == other.header
         assert probe.digest.encode() in single.header
 
 
 def test_failed_assertion_names_the_node(probe, masking):
-    """The smaller memory of reports is full first, of either kind."""
+    """The smaller memory of reports fills up first, whichever kind has it."""
     for libraries, failing in [([probe, masking, probe], 1), ([masking, probe, probe], 1)]:
         with VerilatedRing(libraries) as ring:
             ring.send(0, [1] * 4000)

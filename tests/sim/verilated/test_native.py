@@ -33,7 +33,7 @@ UNITS = {
 
 
 def operands_of(name, seed):
-    """Corner cases with each other, a million random patterns, and fewer near the borders of the format."""
+    """Pairs of corner cases, a million random patterns, and fewer patterns near the borders of the format."""
     generator = np.random.default_rng(seed)
     corners = operands.corners(FP32)
     drawn = [operands.uniform(FP32, generator), operands.near_exponents(FP32, generator, 1 << 17),
@@ -45,7 +45,7 @@ def operands_of(name, seed):
 
 @pytest.mark.parametrize("name", UNITS)
 def test_bits(name):
-    """Each result appears in its cycle; a folded unit takes operands every few cycles, with noise between."""
+    """Each result appears in its cycle; a folded unit receives operands every few cycles, among random bits."""
     make, function = UNITS[name]
     unit, seed = make(), len(name)
     values = operands_of(name, seed)
@@ -68,7 +68,7 @@ def test_other_formats_stay_gateware(kind, format):
 
 
 def test_arithmetic_is_part_of_a_design():
-    """A component can be both, and the identity distinguishes them."""
+    """A component can be native or gateware, and the identity distinguishes them."""
     unit = FloatAdder()
     designs = {arithmetic: verilog.convert(unit, name="adder", identity="FloatAdder()", arithmetic=arithmetic)
                for arithmetic in Arithmetic}
@@ -112,7 +112,7 @@ SUM = "number(a) + number(b)"
 
 
 def rule_of(folder, *, flags=(), before="", after=""):
-    """Rule that functions break, with a fragment of their text replaced."""
+    """Rule that functions break after a fragment of their text is replaced."""
     assert before in native.FUNCTIONS
     (folder / "native.h").write_text(native.FUNCTIONS.replace(before, after) if before else native.FUNCTIONS)
     (folder / "main.cpp").write_text(PROGRAM)
@@ -132,12 +132,12 @@ def rule_of(folder, *, flags=(), before="", after=""):
      "have exact roots"),
 ], ids=["as it is", "mode", "rounding", "flush", "NaN", "sign", "inverse", "root"])
 def test_broken_functions_are_found(tmp_path, before, after, rule):
-    """As if a compiler had taken liberties, at a low optimization level: its flags do not matter."""
+    """Functions broken as by an overly liberal compiler are detected at a low level, where flags do not matter."""
     assert rule_of(tmp_path, before=before, after=after) == rule
 
 
 def test_every_optimization(tmp_path):
-    """With fused multiply-add available, and with a compiler that may assume default modes of the caller."""
+    """Optimizations keep the bits, with fused multiply-add available or a compiler that assumes default modes."""
     assert rule_of(tmp_path, flags=("-O3", "-march=native", "-ffp-contract=off", "-frounding-math")) == "none"
 
 

@@ -32,7 +32,7 @@ def library():
 
 
 def traffic(ring, latency, seed, *, faults=None):
-    """Results of a ring for random packets on links of one latency, from its reset on."""
+    """Results of a ring for random packets on links of one latency, starting from its reset."""
     random = np.random.default_rng(seed)
     ring.reset()
     ring.set_faults(faults)
@@ -66,7 +66,7 @@ def test_any_number_of_processes(library, nodes):
 
 @pytest.mark.parametrize(("quantum", "threads"), [(1, 1), (7, 2), (64, 1), (1000, 3)])
 def test_quanta_change_nothing(library, quantum, threads):
-    """With a grid of 64 cycles, longer than the default."""
+    """The quantum changes no result, with a grid of 64 cycles, which is longer than the default."""
     with VerilatedRing(library, nodes=4) as ring, VerilatedRing(library, nodes=4, threads=threads) as other:
         for item in (ring, other):
             item.set_grid(64)
@@ -90,7 +90,7 @@ def test_quanta_are_as_long_as_the_grid(library):
 
 
 def test_any_wiring():
-    """Links with replay between any ports of three processes, with faults, and every kind of disturbance."""
+    """Links with replay between any ports of three processes work, with faults and every kind of disturbance."""
     library = build_ring(TwoPorts())
     wiring = [((0, 0), (1, 0)), ((1, 0), (2, 0)), ((2, 0), (0, 0)), ((0, 1), (1, 1)), ((1, 1), (0, 1)),
               ((2, 1), (2, 1))]
@@ -147,7 +147,7 @@ def test_failed_assertion_names_the_node(library):
 
 
 def test_messages_of_any_length():
-    """Longer than the queue that they pass through, in both directions at once, and empty ones."""
+    """Messages can be longer than the queue that they pass, in both directions simultaneously, or empty."""
     last = os.urandom(300_000)
     code = ("import sys\nfrom sim.verilated.exchange import SharedExchange\n"
             "exchange = SharedExchange(int(sys.argv[1]), 1, 2)\nprint(flush=True)\ninput()\n"
@@ -182,7 +182,7 @@ def ended(processes, limit=10):
 
 
 def test_a_process_that_dies_while_the_ring_runs(library):
-    """The message has its name, and the other processes end."""
+    """If a process dies while the ring runs, the message names it, and the other processes end."""
     processes = LocalProcesses(3)
     with PartedRing(library, nodes=6, processes=processes) as ring:
         started = [process.pid for process in processes._started]

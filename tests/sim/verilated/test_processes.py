@@ -54,7 +54,7 @@ subprocess.run(["sleep", "300"])
 
 
 def test_in_parallel_ends_programs_that_ignore_it(tmp_path):
-    """And the programs that they have started since the request to end."""
+    """Programs that ignore the request to end are ended, with the programs that they have started since then."""
     begun = time.monotonic()
 
     def work(number):
@@ -118,7 +118,7 @@ class TestSignals:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     def test_while_it_is_tidied_up(self, tmp_path):
-        """A second signal has no effect, and programs that are started do not ignore it."""
+        """A second signal has no effect during the clean-up, and programs that are started do not ignore it."""
         output = []
 
         def tidied_up():
@@ -132,7 +132,7 @@ class TestSignals:
         assert output == [f"{int(signal.SIG_DFL)}\n"]
 
     def test_in_a_finalizer(self):
-        """Python drops an exception in a finalizer; the signal ends the block anyway."""
+        """Python drops an exception in a finalizer, but the signal ends the block nevertheless."""
         class Signalled:
             def __del__(self):
                 signal.raise_signal(signal.SIGTERM)
@@ -169,7 +169,7 @@ class TestSignals:
 
 
 def test_states_of_processes():
-    """A process that sleeps, was stopped, has ended, and is no longer listed."""
+    """States are right for a process that sleeps, was stopped, has ended, or is no longer listed."""
     process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
     try:
         assert status(process.pid)[1] == str(os.getpid())

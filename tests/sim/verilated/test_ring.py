@@ -35,7 +35,7 @@ def reports(ring, node, *, limit=10_000):
 
 
 def load(ring, seed):
-    """Random settings of links, and packets at every node."""
+    """Set up random links, and packets at every node."""
     random = np.random.default_rng(seed)
     for link in ring.links:
         link.set_latency(data=int(random.integers(1, 40)), credit=int(random.integers(1, 40)))

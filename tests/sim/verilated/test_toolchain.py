@@ -35,13 +35,13 @@ CODE = "def add(a, *, b=1):\n    return a + b\n"
     (CODE.replace("a + b", "a + b if a in {1, 2} else 0"), False),
 ], ids=["comments", "default", "keyword", "operation", "variable", "name", "function", "set"])
 def test_code(text, is_same):
-    """Docstrings, comments and line breaks do not count; all code does."""
+    """Docstrings, comments and line breaks do not matter; all code does."""
     assert (toolchain.code(text) == toolchain.code(CODE)) is is_same
 
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Search for tools again, and forget the result."""
+    """Search for tools again, forgetting the previous result."""
     functions = (toolchain.compiler, toolchain.verilator)
     for function in functions:
         function.cache_clear()

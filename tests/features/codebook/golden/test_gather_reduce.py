@@ -1,4 +1,4 @@
-"""Products with indices of centroids, against dense products with the matrices that the indices represent."""
+"""Products with centroid indices, compared with dense products of the expanded matrices."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from sim.golden.features.codebook.gather_reduce import multiply, trace_product
 def test_by_hand():
     """Inputs that share a centroid are added; then each sum is multiplied once."""
     indices = [[0, 0, 2, 3, 0], [3, 2, 2, 2, 1]]
-    # The first row: 1 + 2 + 16 of centroid 0, 4 of centroid 2, 8 of centroid 3. The second: 16, 14, 1.
+    # In the first row: 1 + 2 + 16 for centroid 0, 4 for centroid 2, 8 for centroid 3. In the second: 16, 14, 1.
     assert multiply(indices, [10, -20, 300, 0], [1, 2, 4, 8, 16]).tolist() == [
         19 * 10 + 4 * 300, 16 * -20 + 14 * 300 + 1 * 0]
     assert multiply([[1]], [5, -7, 0, 0], [-3]).tolist() == [21]
 
 
 def test_edges():
-    """Rows without columns are zero, matrices without rows give nothing, and unused centroids do not matter."""
+    """Rows without columns give zero, matrices without rows give nothing, and unused centroids do not matter."""
     assert multiply(np.zeros((2, 0), int), [1, 2, 3, 4], []).tolist() == [0, 0]
     assert multiply(np.zeros((0, 3), int), [1, 2, 3, 4], [1, 2, 3]).tolist() == []
     assert multiply([[1, 1]], [1 << 17, 3, -1 << 17, 99], [5, 6]).tolist() == [33]
@@ -25,7 +25,7 @@ def test_edges():
 
 @pytest.mark.parametrize("centroids", [4, 8, 16, 32, 64])
 def test_against_the_dense_product(centroids):
-    """Products in Python's integers agree at the full widths of inputs and centroids."""
+    """Products agree with Python's integers at the full widths of inputs and centroids."""
     generator = np.random.default_rng(centroids)
     for rows, columns in ((1, 1), (3, 2), (8, 100), (5, 300)):
         indices = generator.integers(0, centroids, (rows, columns))
@@ -38,7 +38,7 @@ def test_against_the_dense_product(centroids):
 
 
 def test_extremes():
-    """1,024 columns at the ends of 18 bits: 45 bits, none of them lost."""
+    """The largest sums of 1,024 columns of 18-bit numbers fit in 45 bits."""
     low = -1 << 17
     indices = np.full((1, 1024), 3)
     assert multiply(indices, [0, 0, 0, low], np.full(1024, low)).tolist() == [1 << 44]
@@ -73,7 +73,7 @@ def test_cycles(centroids):
 
 
 def test_cycles_by_hand():
-    """Rows of one column: each drain waits for the result before it, and the third row for the first row's sums."""
+    """With rows of one column, each drain waits for the previous result, and row three for the first row's sums."""
     always = np.ones(40, bool)
     trace = trace_product(CentroidTable(centroids=4), [1, 1, 1], willing=always, ready=always)
     assert np.flatnonzero(trace.i_valid & trace.i_ready).tolist() == [0, 1, 7]
@@ -84,7 +84,7 @@ def test_cycles_by_hand():
 
 
 def test_a_result_that_waits():
-    """A result that waits stays on offer until it is taken, and the next drain begins then."""
+    """A result stays on offer until it is accepted, and then the next drain begins."""
     ready = np.arange(60) >= 30
     trace = trace_product(CentroidTable(centroids=4), [9, 9, 9], willing=np.ones(60, bool), ready=ready)
     assert trace.offered[17:32].tolist() == [-1, *[0] * 13, -1]

@@ -1,4 +1,4 @@
-"""Products with indices of centroids in binary32, against the equations element by element, and dense products."""
+"""Products with centroid indices in binary32, compared with the equations and with dense products."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def _drawn(generator, examples, outputs, inputs, centroids):
 
 
 def _gathered(indices, x, centroid):
-    """Sum of one example's inputs that one output gives a centroid, term by term."""
+    """Sum of one example's inputs that an output assigns to a centroid, term by term."""
     total = np.float32(0)
     for index, value in zip(indices, x, strict=True):
         if index == centroid:
@@ -23,7 +23,7 @@ def _gathered(indices, x, centroid):
 
 
 def test_by_hand():
-    """1 + 2 + 16 of centroid 0, 4 of centroid 2, 8 of centroid 3; centroid 1 is not used."""
+    """1 + 2 + 16 for centroid 0, 4 for centroid 2, 8 for centroid 3; centroid 1 is not used."""
     indices, x = np.array([[0, 0, 2, 3, 0]]), np.array([[1, 2, 4, 8, 16]], np.float32)
     table = np.array([10, 99, 300, 0.5], np.float32)
     assert model.gather(indices, x, 4).tolist() == [[[19, 0, 4, 8]]]
@@ -32,7 +32,7 @@ def test_by_hand():
 
 
 def test_order():
-    """Sums with values that depend on the order of their terms: inputs, centroids, examples and lanes."""
+    """Sums follow the stated order of inputs, centroids, examples and lanes, with order-dependent values."""
     big = np.float32(1e8)
     inputs = np.array([[big, 1, -big], [big, -big, 1]], np.float32)
     assert model.gather(np.array([[0, 0, 0]]), inputs, 1).ravel().tolist() == [0, 1]
@@ -74,7 +74,7 @@ def test_equations(centroids, lanes):
 
 
 def test_fixed_point():
-    """Exact sums give the dense product with the expanded matrix, and the sums of weights' gradients."""
+    """If all sums are exact, results equal dense products with the expanded matrix and the weights' gradients."""
     generator = np.random.default_rng(1)
     indices = generator.integers(0, 16, (10, 64))
     table, x, rows = (generator.integers(-64, 64, shape).astype(np.float32) / 8
@@ -90,7 +90,7 @@ def test_fixed_point():
 
 
 def test_indices_in_memory():
-    """A line for each group of outputs: eight columns to a memory row, each with all lanes, lane 0 lowest."""
+    """Indices are stored in one line per group of outputs: eight columns per memory row, lane 0 lowest."""
     indices = np.array([[1, 2], [3, 4], [5, 6]])
     assert model.pack_indices(indices, 2).tolist() == [[0x4231, 0], [0x0605, 0]]
     assert model.pack_indices(np.arange(9)[None], 4).tolist() == [[0x0001_0000, 0x0003_0002, 0x0005_0004, 0x0007_0006,
@@ -106,7 +106,7 @@ def test_indices_in_memory():
 
 
 def test_groups_that_are_filled_up():
-    """Missing examples and outputs change no bit of the gradients of finite numbers."""
+    """Padding with missing examples and outputs changes no bit of the gradients of finite numbers."""
     generator = np.random.default_rng(4)
     indices, _, x, upstream = _drawn(generator, 11, 6, 20, 16)
     full = model.unpack_indices(model.pack_indices(indices, 4), 20, 4, 16)
@@ -115,7 +115,7 @@ def test_groups_that_are_filled_up():
 
 
 def test_lanes():
-    """Jobs of a unit, one for each group of outputs, give the gradient of all groups."""
+    """One job per group of outputs on a unit gives the gradient of all groups."""
     generator = np.random.default_rng(2)
     indices, table, x, rows = _drawn(generator, 8, 12, 20, 16)
     unit = model.Lanes(table=table, lanes=4)

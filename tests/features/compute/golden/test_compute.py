@@ -1,4 +1,4 @@
-"""Golden model of the compute engine: results of hand-written lists, and lists that are refused."""
+"""Golden model of the compute engine: results of handwritten lists, and lists that are rejected."""
 
 import numpy as np
 import pytest
@@ -23,12 +23,12 @@ from sim.golden.features.compute.compute import Engine, Outcome, pack, unpack
 from tests.features.compute.lists import at
 
 ENGINE = Engine(rows=4, lanes=4)
-LIST = 512  # address of the list
+LIST = 512  # address of the list in the activation memory
 WORDS = 1024
 
 
 def product(**changes):
-    """A product of 3 by 8 at 0 and 8 by 5 among the weights, starting from a bias, to 64."""
+    """Product of a 3 by 8 matrix at 0 with an 8 by 5 matrix of weights, starting from a bias, written to 64."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": 3, "k": 8, "n": 5, "initial": Initial.MATRIX, "rounds": 2,
         "a": at(Place.ACTIVATIONS, 0), "stride_a": 8, "b": at(Place.WEIGHTS, 0), "stride_b": 8,
@@ -36,7 +36,7 @@ def product(**changes):
 
 
 def loss(**changes):
-    """Cross-entropy of 3 by 5 scores at 64 with labels starting at 201."""
+    """Cross-entropy of 3 by 5 scores at 64, with labels from 201 on."""
     return pack(vector_layout(), {
         "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": 3, "columns": 5,
         "source": at(Place.ACTIVATIONS, 64), "stride_source": 8, "labels": at(Place.ACTIVATIONS, 201),
@@ -94,7 +94,7 @@ class TestCentroids:
     ENGINE = Engine(rows=4, lanes=4, centroids=16)
 
     def instruction(self, memories, indices, **changes):
-        """A layer of 9 inputs and 6 outputs, 3 examples at 0, table at 16, biases at 0 among the weights, to 64."""
+        """A layer of 9 inputs and 6 outputs with 3 examples at 0, table at 16, biases at weight 0, written to 64."""
         lines = centroid_product.pack_indices(indices, 4)
         memories[Place.WEIGHTS][64:64 + lines.size] = lines.ravel()
         return pack(centroid_layout(), {
@@ -107,7 +107,7 @@ class TestCentroids:
         x = matrix(memories, Place.ACTIVATIONS, 0, 3, 9, 12)
         table, bias = (matrix(memories, Place.WEIGHTS, base, 1, count, 0)[0] for base, count in ((16, 16), (0, 6)))
         words = self.instruction(memories, indices, relu=1)
-        # 16 multiplications of all lanes for each of two groups of outputs and eight examples, and one instruction.
+        # 16 multiplications in all lanes for each of two groups of outputs and eight examples, and one instruction.
         assert run(memories, words, END, engine=self.ENGINE) == Outcome(EventStatus.OK, (16 * 2 * 8) << 8 | 1)
         total = centroid_product.product(indices, table, x, bias)
         assert (total < 0).any()
@@ -162,7 +162,7 @@ class TestProducts:
         assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8), np.where(gate > 0, total, 0))
 
     def test_sums_of_columns(self, memories):
-        """Ones times a matrix, to the gradients: the command's length is the number of rows of the matrix."""
+        """Ones times a matrix are added to the gradients: the command's length is the matrix's number of rows."""
         x = matrix(memories, Place.ACTIVATIONS, 0, 7, 5, 8)
         assert run(memories, product(m=1, k=0, initial=0, a=at(Place.ONES, 3), stride_a=1,
                                      b=at(Place.ACTIVATIONS, 0), c=at(Place.GRADIENTS, 4)), END,
@@ -178,7 +178,7 @@ class TestProducts:
         assert same(matrix(memories, Place.ACTIVATIONS, 64, 3, 5, 8), matrix(whole, Place.ACTIVATIONS, 64, 3, 5, 8))
 
     def test_known_answers(self, memories):
-        """Sums in order of k: 1e8 + 1 - 1e8 is 0, 1e8 - 1e8 + 1 is 1, and products of -0.0 are +0.0."""
+        """Sums are in order of k: 1e8 + 1 - 1e8 is 0, 1e8 - 1e8 + 1 is 1, and products of -0.0 are +0.0."""
         rows = np.array([[1e8, 1, -1e8, 0], [1e8, -1e8, 1, 0], [-0.0] * 4], np.float32)
         memories[Place.ACTIVATIONS][:12] = rows.ravel().view(np.uint32)
         run(memories, product(k=4, n=1, stride_a=4, initial=0, b=at(Place.ONES, 0)), END)
@@ -201,7 +201,7 @@ class TestCrossEntropy:
         assert memories[Place.ACTIVATIONS][207] == expected.view(np.uint32)
 
     def test_wrong_label(self, memories):
-        """A row with a label beyond the columns has nothing subtracted and no loss; other rows have theirs."""
+        """A row with a label beyond the columns has nothing subtracted and no loss; other rows are unaffected."""
         memories[Place.ACTIVATIONS][202] = 5
         assert run(memories, product(), loss(), product(c=at(Place.GRADIENTS, 0)), END) == Outcome(
             EventStatus.BAD_INSTRUCTION, 1)
@@ -218,7 +218,7 @@ class TestCrossEntropy:
 
 class TestRefusals:
     def test_nothing_is_written(self, memories):
-        """A wrong instruction after a good one ends the command before either runs."""
+        """An invalid instruction after a valid one ends the command before either runs."""
         listed = np.concatenate([product(), loss(function=1), END])
         memories[Place.ACTIVATIONS][LIST:LIST + len(listed)] = listed
         before = copied(memories)
@@ -247,7 +247,7 @@ class TestRefusals:
         assert run(memories, high, low, low, END) == Outcome(EventStatus.BAD_INSTRUCTION, 1)
 
     def test_fields_without_use(self, memories):
-        """Fields that an instruction does not use may hold anything."""
+        """Unused fields of an instruction may hold any value."""
         wild = {"base": (1 << BASE_BITS) - 1, "owner": 255, "place": 7, "relative": 1}
         assert run(memories, product(initial=0, start=wild, stride_start=3, gate=wild, stride_gate=5, scale=9,
                                      a={**wild, "place": Place.ONES}, stride_a=1), END).status is EventStatus.OK
@@ -260,7 +260,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("operands", OPERANDS)
     def test_panels_hold_whole_blocks(self, memories, operands):
-        """A list is refused if panels of several tiles split the blocks of operands, in every format."""
+        """A list is rejected if panels of several tiles split the blocks of operands, in every format."""
         engine = Engine(rows=4, lanes=4, operands=operands)
         many = {"m": 5, "k": 40, "n": 3, "initial": 0, "format": OPERANDS[operands].code, "row_tiles": 1,
                 "stride_a": 40, "c": at(Place.GRADIENTS, 0)}

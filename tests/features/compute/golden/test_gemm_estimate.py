@@ -1,4 +1,4 @@
-"""Estimate of the cycles of a matrix product: its steps, their sum, and the panels that are left out."""
+"""Estimate of a matrix product's cycles: its steps, their sum, and the panels that are omitted."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ MODEL = GemmCycles(rows=4, lanes=4)
 
 
 def jobs(count, seed):
-    """Random legal jobs of all orders and transposes."""
+    """Random legal jobs in all orders and transposes."""
     generator = np.random.default_rng(seed)
     drawn = []
     while len(drawn) < count:
@@ -38,9 +38,9 @@ def test_steps():
 
 
 def test_panels_left_out():
-    """The estimate of a product of many panels equals the sum of all its steps, or nearly."""
+    """The estimate of a product of many panels equals the sum of all its steps, with few exceptions."""
     errors = [abs(estimate(MODEL, job) / bound(MODEL, job) - 1) for job in jobs(150, 2)]
-    # Where loads and beats take turns in being longer, panels may differ from their predecessors.
+    # If loads and beats alternately take longer, panels may differ from their predecessors.
     assert max(errors) < 0.1
     assert sum(error > 0 for error in errors) < 5
 

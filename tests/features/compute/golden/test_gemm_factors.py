@@ -32,7 +32,7 @@ def test_bound():
 
 
 def test_best():
-    """The best factors equal the result of an exhaustive search over all legal factors."""
+    """The chosen factors equal the result of an exhaustive search over all legal factors."""
     for job in _jobs(3, 9):
         best = gemm_factors.best_factors(MODEL, job)
         every = []
@@ -52,7 +52,7 @@ def test_sizes(sizes):
 
 
 def test_training_step():
-    """A training step of digits on 16 units: the products of a perceptron, and the use of the units in them."""
+    """In a training step of digits, the products of a perceptron use the 16 units in over 85 % of the cycles."""
     model = GemmCycles(rows=4, lanes=4)
     jobs = gemm_factors.training_step(30, (64, 64, 10), 4)
     assert list(jobs) == ["forward 0", "forward 1", "weights 1", "bias 1", "inputs 1", "weights 0", "bias 0"]

@@ -3,7 +3,7 @@ import pytest
 
 from sim.golden.features.compute import mac_array as model
 
-ONE, HUGE, NAN = 0x3F80_0000, 0x4CBE_BC20, 0x7FC0_0000  # 1.0, 1e8
+ONE, HUGE, NAN = 0x3F80_0000, 0x4CBE_BC20, 0x7FC0_0000  # bit patterns of 1.0, 1e8 and NaN
 SIGN = 0x8000_0000
 
 
@@ -33,7 +33,7 @@ def test_product_is_rounded_by_itself():
 
 @pytest.mark.parametrize("tile", range(4))
 def test_order(tile):
-    """Rows of results are in the order of a row-major matrix, and every slot is in each row of units."""
+    """Result rows are in the order of a row-major matrix, and every slot is in each row of units."""
     row, group, slot = model.MacArray(rows=4, columns=4).order(tile)
     groups = 8 >> tile
     assert (row * groups + group).tolist() == list(range(32))

@@ -1,4 +1,4 @@
-"""The golden model of COMPUTE, against known answers and against itself."""
+"""The golden model of COMPUTE: known answers, and its formula against its cycle-by-cycle model."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_result():
 
 @pytest.mark.parametrize(("length", "duration"), [(0, 0), (0, 60), (3, 0), (37, 0), (37, 90), (64, 26)])
 def test_cycle_by_cycle(length, duration):
-    """The model of every cycle takes the cycles of the formula, spreads rows evenly, and writes each once."""
+    """The cycle-by-cycle model takes the cycles of the formula, spreads rows evenly, and writes each once."""
     model = ComputeModel(4)
     ready = {"event_ready": True, "read_ready": True, "write_ready": True, "link_reset": False}
     command = {"tag": 7, "length": length, "duration": duration, "gradient_base": 32, "state_base": 128}

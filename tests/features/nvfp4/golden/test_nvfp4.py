@@ -1,4 +1,4 @@
-"""NVFP4 against its definition in exact fractions, and against quotients of binary32 cast by ml_dtypes."""
+"""NVFP4 compared with its definition in exact fractions, and with binary32 quotients cast by ml_dtypes."""
 
 import dataclasses
 from fractions import Fraction
@@ -19,7 +19,7 @@ SCALED = pytest.mark.parametrize("tensor_scale", TENSOR_SCALES)
 
 
 def rounded(value, lowest, fraction_bits, largest):
-    """A fraction as a floating-point number, to nearest even, with normal numbers from 2 ** lowest."""
+    """A fraction as a floating-point number, rounded to nearest even, with normal numbers from 2 ** lowest."""
     power = lowest
     while 2 * Fraction(2) ** power <= value:
         power += 1
@@ -36,13 +36,13 @@ def defined(numbers, tensor_scale):
 
 
 def numbers_of(blocks):
-    """Scales and elements of blocks, by ml_dtypes."""
+    """Scales and elements of blocks, converted by ml_dtypes."""
     scales = blocks.exponents.astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     return scales, blocks.codes.astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
 
 
 def blocks_of(seed, count, tensor_scale):
-    """Numbers of all sizes of scales, and beyond; zeros, and numbers halfway between two elements or scales."""
+    """Numbers over the range of scales and beyond, zeros, and numbers halfway between two elements or scales."""
     generator = np.random.default_rng(seed)
     powers = generator.integers(-14, 14, (count, 1)) - generator.integers(0, 7, (count, 16))
     numbers = generator.uniform(1, 2, (count, 16))
@@ -58,7 +58,7 @@ def blocks_of(seed, count, tensor_scale):
 @pytest.mark.parametrize(("tensor_scale", "seed", "count"), [
     (1.0, 1, 5000), (2.0 ** -8, 2, 1000), (2.0 ** -115, 3, 500), (2.0 ** 116, 4, 500)])
 def test_as_defined(tensor_scale, seed, count):
-    """112,000 elements in all: scales, elements and decoded numbers equal exact fractions."""
+    """Scales, elements and decoded numbers of 112,000 elements equal exact fractions."""
     codec, numbers = NVFP4(tensor_scale=tensor_scale), blocks_of(seed, count, tensor_scale)
     blocks = codec.quantise(bits_of(numbers.ravel()))
     scales, elements = numbers_of(blocks)
@@ -114,7 +114,7 @@ def test_by_hand():
     words = NVFP4().encode(bits_of(numbers))
     assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(3)]
     assert values_of(NVFP4().decode(words, 12)).tolist() == [6, -1.5, 0, 0.5, 1, 2, 4, -6, 1, 2, -0.0, 4]
-    # A tensor scale moves everything.
+    # A tensor scale multiplies all numbers.
     small = NVFP4(tensor_scale=2.0 ** -8)
     assert small.encode(bits_of(np.array(numbers) / 256)).tolist() == words.tolist()
 
@@ -130,7 +130,7 @@ def test_ends_of_the_scale(largest, scale, code):
 
 
 def test_blocks_that_are_nan():
-    """An infinity or a NaN makes its own block NaN, and no other."""
+    """An infinity or a NaN turns only its own block into NaNs."""
     for special in (0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 0xFF80_0001):
         bits = np.full(48, 0xC040_0000, np.uint32)
         bits[20] = special
@@ -142,7 +142,7 @@ def test_blocks_that_are_nan():
 
 @SCALED
 def test_every_code(tensor_scale):
-    """Every element below every scale is the product of ml_dtypes' numbers. The highest bit of scales is not read."""
+    """Every element at every scale is the product of ml_dtypes' numbers. The highest bit of scales is not read."""
     codec = NVFP4(tensor_scale=tensor_scale)
     blocks = Blocks(np.arange(256), np.zeros((256, 0), np.int64), np.tile(np.arange(16), (256, 1)))
     scales, elements = numbers_of(Blocks(np.arange(256) & 127, blocks.differences, blocks.codes))
@@ -166,7 +166,7 @@ def test_decoded_once_is_decoded_for_good(tensor_scale):
 
 
 def test_bfloat16():
-    """Halves of binary32 give the same blocks."""
+    """bfloat16 numbers, the upper halves of binary32, give the same blocks."""
     halves = bits_of(blocks_of(6, 200, 1.0)).ravel() >> 16
     blocks, whole = NVFP4().quantise(halves, bf16=True), NVFP4().quantise(halves << 16)
     assert blocks.exponents.tolist() == whole.exponents.tolist()
@@ -191,6 +191,6 @@ def _qsnr(values):
 @pytest.mark.parametrize(("power", "expected"), [
     (12, 5.1), (10, 19.7), (9, 20.4), (0, 20.4), (-4, 20.4), (-6, 19.3), (-8, 18.9), (-9, 16.3), (-10, 10.8)])
 def test_qsnr(power, expected):
-    """Signal over error of 262,144 Gaussian numbers of a standard deviation, with a tensor scale of 1."""
+    """Signal-to-error ratio of 262,144 Gaussian numbers by standard deviation, with a tensor scale of 1."""
     values = np.random.default_rng(1).standard_normal(1 << 18) * 2.0 ** power
     assert abs(_qsnr(values.astype(np.float32)) - expected) < 0.1

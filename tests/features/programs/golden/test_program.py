@@ -17,7 +17,7 @@ def overlapped(compute, communicate):
 
 
 def chunked(sizes):
-    """Eight layers of 100 cycles and 64 elements; a transfer costs 50 cycles, and one for each element."""
+    """Eight layers of 100 cycles and 64 elements; a transfer costs 50 cycles, plus one per element."""
     ends = list(itertools.accumulate(sizes))
     return overlapped([100] * 8, [(50 + 64 * size, end) for size, end in zip(sizes, ends, strict=True)])
 
@@ -45,7 +45,7 @@ class TestKnownAnswers:
             ("C0", 0, 10), ("X0", 13, 18), ("C1", 18, 28), ("X1", 31, 36)]
 
     def test_passes(self):
-        """With a lag a pass may overlap the pass before; a wait for a pass before the first one holds at once."""
+        """With a lag, a pass may overlap the previous one; waiting for a pass before the first ends immediately."""
         queues = [[Timed("C", 10, waits=((1, 2),))], [Timed("X", 25, waits=((1, 0),))]]
         spans = timeline(queues, passes=4, gap=0, delay=0)
         assert [span.start for span in spans if span.queue == 0] == [0, 10, 35, 60]
@@ -71,7 +71,7 @@ class TestKnownAnswers:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_recurrence(seed):
-    """Each start is the latest of its bounds; found span by span, from the outside."""
+    """Each start is the latest of its bounds, computed span by span and independently of the model."""
     generator = np.random.default_rng(seed)
     nodes, passes, count = (int(number) for number in generator.integers(1, 4, 3))
     gap, delay = (int(number) for number in generator.integers(0, 10, 2))
@@ -79,7 +79,7 @@ def test_recurrence(seed):
     queues = []
 
     def remote(index):
-        """A wait of a node for any node, itself included, or none."""
+        """A node's wait for any node, including itself, or none."""
         lag = int(generator.integers(0, 3))
         queue = int(generator.integers(count))
         after = min(index, lengths[queue]) if lag == 0 else lengths[queue]

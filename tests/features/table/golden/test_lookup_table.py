@@ -59,7 +59,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
 def test_known_ratios(mantissas, ratio, error):
-    """Ratios of the formula and of the sent words. Errors come from other weights of the same kind."""
+    """The formula and the sent words have the known ratios. Errors come from different weights of the same kind."""
     weights = known_weights()
     table = LookupTable(mantissas=mantissas, centroids=True)
     words = table.encode(weights, mantissa_centroids(weights, table))
@@ -78,7 +78,7 @@ def test_32_centroids_reach_three():
 
 
 def test_one_group_by_hand():
-    """1.0, -1.5, 0.0 and 2.0 in eight bins: exponents 0, 127 and 128 make two bits, and a code six."""
+    """1.0, -1.5, 0.0 and 2.0 in eight bins: exponents 0, 127 and 128 take two bits, and a code six."""
     table = LookupTable(mantissas=8)
     words = table.encode(np.array([1, -1.5, 0, 2], np.float32).view(np.uint32))
     assert words[0] == 128 << 24 | 128 << 16 | 127 << 8 | 0
@@ -89,7 +89,7 @@ def test_one_group_by_hand():
     assert table.decode(words, 4).view(np.float32).tolist() == [1 + middle, -1.5 - middle, 0, 2 + 2 * middle]
 
 
-# --- exact parts
+# --- exact components
 
 
 @pytest.mark.parametrize("centroids", [False, True])
@@ -103,7 +103,7 @@ def test_exact_parts(mantissas, centroids):
     if centroids:
         spacing = (1 << 23) // mantissas
         chosen = np.arange(mantissas) * spacing + generator.integers(0, spacing // 2, mantissas)
-        chosen[0] = 0  # a centroid of zero makes neither zeros nor infinities
+        chosen[0] = 0  # a centroid of zero must yield neither zeros nor infinities
     words = table.encode(elements, chosen)
     assert len(words) == table.words(len(elements), len(np.unique(elements >> 23 & 0xFF)))
     decoded = table.decode(words, len(elements))
@@ -123,7 +123,7 @@ def test_bins_are_bounded(mantissas):
 
 
 def test_bf16_is_without_loss():
-    """128 bins are all the fractions that exist: every one of the 65,536 encodings comes back."""
+    """128 bins hold all existing fractions, so that every one of the 65,536 encodings is restored."""
     elements = np.arange(1 << 16, dtype=np.uint32)
     table = LookupTable(format=BF16, mantissas=128)
     np.testing.assert_array_equal(table.decode(table.encode(elements)), elements)
@@ -131,7 +131,7 @@ def test_bf16_is_without_loss():
 
 
 def test_bf16_against_ml_dtypes():
-    """Half the words of binary32, and values within half a bin."""
+    """The words are half those of binary32, and values are within half a bin."""
     weights = (np.random.default_rng(1).standard_normal(4096) * 0.02).astype(ml_dtypes.bfloat16)
     table = LookupTable(format=BF16, mantissas=16)
     decoded = table.decode(table.encode(weights.view(np.uint16))).astype(np.uint16).view(ml_dtypes.bfloat16)
@@ -154,7 +154,7 @@ def test_nearest_centroid(format):
 
 
 def test_loaded_centroids():
-    """Packets without centroids, otherwise the same as with them; before they are loaded they are zeros."""
+    """Packets without centroids equal those with them otherwise; centroids are zeros before they are loaded."""
     generator = np.random.default_rng(1)
     weights = (generator.standard_normal(300) * 0.02).astype(np.float32).view(np.uint32)
     centroids = np.sort(generator.choice(1 << 23, 32, replace=False)).astype(np.uint32)

@@ -26,7 +26,7 @@ class _Input:
         return self._free
 
     def trace(self, room, output):
-        """Every cycle, after the last beat."""
+        """Handshakes of every cycle, after the last beat."""
         self.accept(room)
         return Trace(self.feed.valid, self.feed.ready, output.offered >= 0, output.offered)
 
@@ -39,7 +39,7 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
     fetched = []  # per stored beat, the cycle when it leaves the memory
     exhausted = 0  # when the beat in the output stage is done
     masked = -1  # when the last mask was loaded
-    group = []  # the stored beats of this group: when, and their non-zero elements
+    group = []  # the stored beats of this group: their cycles, and their non-zero elements
     beat = 0
 
     def room():
@@ -67,12 +67,11 @@ def trace_encoder(elements, keep, last, *, depth, willing, ready):
 
 
 def trace_decoder(words, *, lanes, depth, willing, ready):
-    """Trace every cycle of a decoder of whole groups that holds ``depth`` beats in addition to the one in
-    collection."""
+    """Trace every cycle of a decoder of whole groups with room for ``depth`` beats and the one in collection."""
     source, output = _Input(len(words), willing), Output(ready)
     taken = []  # per stored beat, the cycle when it leaves the memory
-    opened = -1  # when the mask of the last group was taken for its output
-    closed = 0  # when its last beat was loaded
+    opened = -1  # cycle when the mask of the last group was consumed for its output
+    closed = 0  # cycle when its last beat was loaded
     start = 0
     while start < len(words):
         counts = (int(words[start]) >> np.arange(GROUP) & 1).reshape(-1, lanes).sum(axis=1).tolist()

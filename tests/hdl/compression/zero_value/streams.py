@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Streams of elements and of groups without zeros, for the tests of encoder, adder and decoder."""
+"""Streams of elements and of groups without zeros, for tests of the encoder, adder and decoder."""
 
 import functools
 
@@ -29,14 +29,14 @@ def unit_of(kind, lanes=None):
 
 
 def random_elements(generator, count, density):
-    """Canonical gradients: any bits, with neither -0.0 nor NaNs of other kinds."""
+    """Canonical gradients: any bits except -0.0 and non-canonical NaNs."""
     elements = floating.add(generator.integers(0, 1 << 32, count, dtype=np.uint32), 0)
     elements[generator.random(count) >= density] = 0
     return elements
 
 
 def random_vectors(generator, total):
-    """Vectors of uneven lengths with densities that change within and between them."""
+    """Vectors of varying lengths, with densities that change within and between them."""
     vectors = []
     while sum(map(len, vectors)) < total:
         pieces = [random_elements(generator, int(generator.integers(1, 80)), generator.choice(DENSITIES))

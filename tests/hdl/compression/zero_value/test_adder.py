@@ -63,7 +63,7 @@ ADDER_DELAY = Adder().latency + 1 + GROUP + 1
 
 
 def check_rate(a, b, note=""):
-    """Check one position per cycle and one cycle per mask."""
+    """Check that the adder needs one cycle per position and one per mask."""
     data, last, when, trace = run_adder([a], [b])
     np.testing.assert_array_equal(data, model.add(a, b), note)
     np.testing.assert_array_equal(last, np.arange(len(data)) == len(data) - 1, note)
@@ -74,7 +74,7 @@ def check_rate(a, b, note=""):
 @pytest.mark.parametrize("b_density", DENSITIES)
 @pytest.mark.parametrize("a_density", DENSITIES)
 def test_adder_throughput(a_density, b_density):
-    """At any density and over consecutive groups."""
+    """The rate holds at any density and across consecutive groups."""
     generator = np.random.default_rng([int(a_density * 100), int(b_density * 100)])
     check_rate(*(model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density)))
 
@@ -94,7 +94,7 @@ def test_adder_throughput_of_mixed_groups():
 
 
 def test_adder_is_dense():
-    """33 words in 33 cycles, group after group."""
+    """Dense groups of 33 words take 33 cycles, group after group."""
     words = model.encode(np.full(3200, 0x3F80_0000, np.uint32))
     _, _, when, _ = run_adder([words], [words])
     assert (np.diff(when) == 1).all()
@@ -102,7 +102,7 @@ def test_adder_is_dense():
 
 
 def _pairs(generator, total):
-    """Streams to add, of equal lengths; some elements cancel."""
+    """Streams of equal lengths to add; some elements cancel."""
     a = random_vectors(generator, total)
     b = []
     for vector in a:
@@ -133,7 +133,7 @@ def test_adder_values(a_source, b_source, sink):
 
 
 def test_adder_corners():
-    """Infinities, NaNs, subnormal numbers and cancelling values, in all pairs and as copies."""
+    """Infinities, NaNs, subnormal numbers and cancelling values are added right, in all pairs and as copies."""
     corners = np.array([0, 1, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000], np.uint32)
     corners = np.unique(np.concatenate([corners, corners[1:] | 0x8000_0000, [np.uint32(0x7FC0_0000)]]))
     a, b = (model.encode(values.reshape(-1)) for values in np.meshgrid(corners, corners))
@@ -159,8 +159,8 @@ def test_adder_format():
     (ONE, TWO, DOUBLED),
     (EMPTY, TWO, ONE.tolist()),
     (EMPTY, np.zeros(3, np.uint32), [0]),
-    (ONE, ONE[:2], [0b01, 0x4000_0000]),  # ends before its second value
-    (ONE, ONE[:1], [0]),  # ends with a mask that announces values
+    (ONE, ONE[:2], [0b01, 0x4000_0000]),  # stream ends before its second value
+    (ONE, ONE[:1], [0]),  # stream ends with a mask that announces values
     (ONE[:1], ONE[:1], [0]),
     (ONE[:2], ONE[:2], [0b01, 0x4000_0000]),
     (TWO, TWO[:4], [*DOUBLED, 0]),
@@ -176,7 +176,7 @@ def test_adder_unequal_streams(a, b, total):
 
 @pytest.mark.parametrize("sink", STALLS)
 def test_adder_never_hangs(sink):
-    """Pairs of streams cut at any point: one well-formed sum for each pair, and an error unless the pair is whole."""
+    """Streams cut at any point give one well-formed sum per pair, and an error unless the pair is whole."""
     count = 30_000
     for seed in range(5):
         generator = np.random.default_rng(seed)

@@ -63,7 +63,7 @@ def test_decoder_latency(lanes):
     for values in range(1, GROUP + 1):
         words = model.encode(np.arange(1, values + 1))
         _, _, when = run_decoder(lanes, [words])
-        # The first beat needs its own values only.
+        # The first beat needs only its own values.
         first = min(values, lanes)
         assert when[0] == max(first + Decoder.latency, Decoder.latency + 1)
 
@@ -87,8 +87,7 @@ def test_decoder_short_streams(lanes):
 
 
 def _whole_beats(words, lanes):
-    """Elements of a stream, and whether it ends inside a group; then zeros follow from the first beat with a missing
-    value on."""
+    """Elements of a stream, and whether it ends inside a group; zeros start at the first beat that lacks a value."""
     groups, at, short = [], 0, False
     while at < len(words):
         places = np.flatnonzero(int(words[at]) >> np.arange(GROUP) & 1)
@@ -105,7 +104,7 @@ def _whole_beats(words, lanes):
 @pytest.mark.parametrize("sink", STALLS)
 @pytest.mark.parametrize("lanes", LANES)
 def test_decoder_cut_streams(lanes, sink):
-    """Streams cut at any point, into a sink that stalls: one group may wait while the next one is cut."""
+    """Streams are cut at any point, with a stalling sink: one group may wait while the next one is cut."""
     for seed in range(3):
         generator = np.random.default_rng([seed, lanes])
         streams = [model.encode(vector) for vector in random_vectors(generator, 3_000)]

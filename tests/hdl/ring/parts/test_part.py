@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """Descriptions of the datapath's parts: hdl/ring/parts/part.py and registry.py.
 
-The behaviour of parts is tested on whole rings, in tests/host/driver/test_ring.py and its neighbours for codecs.
+The behaviour of parts is tested on whole rings, in tests/host/driver/test_ring.py and the codec tests next to it.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ def instruction(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parts(name):
-    """A codec, master weights and residuals are parts of their own."""
+    """A codec, master weights and residuals are separate parts."""
     assert [part.name for part in parts(CONFIGS[name])] == NAMES[name]
 
 
@@ -60,8 +60,8 @@ def test_ports(name):
 
 
 def test_sequences():
-    """Only a codec of weights has a sequence for decoding, and so a path in the setup. Decoded sums have a sequence
-    of their own, with last sums in place of a gather."""
+    """Only a weight codec has a sequence for decoding, and so a path in the setup. Decoded sums have their own
+    sequence, with last sums in place of a gather."""
     paths = {name: [field for field in setup_layout(CONFIGS[name]).members
                     if field.startswith(("encode_", "decode_", "sums_"))] for name in ("default", "mx9")}
     assert paths == {"default": ["encode_scatter"], "mx9": ["decode_gather", "sums_scatter", "sums_gather"]}
@@ -93,7 +93,7 @@ def test_errors():
 
 
 def test_example():
-    """The example of the contract is a part that a node can use in place of the residual, and that elaborates."""
+    """The example in the contract is a part that elaborates, and that a node can use in place of the residual."""
     names = vars(contract) | {each.__name__: each for each in (
         Module, PacketAdder, Path, RowReader, beat_layout, connect_stream, is_reduce_scatter)}
     exec(textwrap.dedent(contract.__doc__.split("gradients::\n")[1]), names)
